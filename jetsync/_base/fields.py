@@ -12,6 +12,7 @@ import datetime as dt
 import difflib
 import enum
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar, cast
@@ -39,6 +40,9 @@ __all__ = [
 ]
 
 _C = TypeVar("_C", bound="Choice")
+
+# Servers keep most numbers in 64 bits with a sign.
+LARGEST_COUNT: Final = (1 << 63) - 1
 
 
 class Choice(str, enum.Enum):
@@ -158,7 +162,8 @@ def _flag(value: Any) -> bool | None:
 
 
 def _whole(value: Any) -> int | None:
-    return None if value is None else whole_number("", value, -(1 << 63))
+    # Without limits, because it also checks values from servers. `to_wire` checks what is sent.
+    return None if value is None else whole_number("", value, -math.inf, math.inf)
 
 
 def _text_map(value: Any) -> dict[str | None, str | None] | None:
@@ -242,13 +247,13 @@ def _with_check(
     return field.evolve(converter=named)
 
 
-def whole_number(name: str, value: object, least: int = 1) -> int:
+def whole_number(name: str, value: object, least: float = 1, most: float = LARGEST_COUNT) -> int:
     """
-    Return a sequence or a count as an int. Servers keep most of them in 63 bits.
+    Return a sequence or a count as an int.
 
     Raises:
         InvalidTypeError: *value* is no integer.
-        InvalidArgumentError: It is less than *least*, or 2**63 or more.
+        InvalidArgumentError: It is less than *least* or more than *most*.
     """
     # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -258,8 +263,8 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
     number = operator.index(cast("SupportsIndex", value))
     if number < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, not {number}", argument=name)
-    if number >= 1 << 63:
-        raise InvalidArgumentError(f"{name} must be less than 2**63, not {number}", argument=name)
+    if number > most:
+        raise InvalidArgumentError(f"{name} must be at most {most}, not {number}", argument=name)
     return number
 
 

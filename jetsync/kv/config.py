@@ -170,6 +170,11 @@ class KeyValueConfig:
             raise InvalidArgumentError(
                 f"history: must be 1 to {LONGEST_HISTORY}, not {history}", argument="history"
             )
+        if (self.max_value_size or 0) >= 1 << 31:
+            raise InvalidArgumentError(
+                f"max_value_size must be less than 2**31, not {self.max_value_size}",
+                argument="max_value_size",
+            )
         if self.limit_marker_ttl is not None and 0 < self.limit_marker_ttl < 1:
             raise InvalidArgumentError(
                 "limit_marker_ttl: must be at least 1 second", argument="limit_marker_ttl"

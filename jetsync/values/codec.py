@@ -29,7 +29,7 @@ import attrs
 import cattrs
 
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
-from jetsync._base.fields import Choice, aware, known_or_new
+from jetsync._base.fields import LARGEST_COUNT, Choice, aware, known_or_new, whole_number
 from jetsync.errors import InvalidArgumentError, ProtocolError
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ _M = TypeVar("_M", bound="WireModel")
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _UTC: Final = dt.timezone.utc
+# The smallest and the largest integer that servers accept in a field. Most fields are SIGNED. The
+# others name their range in the metadata of the attribute.
+SIGNED: Final = (-(1 << 63), LARGEST_COUNT)
+SIGNED_32: Final = {"range": (-(1 << 31), (1 << 31) - 1)}
+UNSIGNED: Final = {"range": (0, (1 << 64) - 1)}
+COUNT: Final = {"range": (0, LARGEST_COUNT)}
+
+# Integers in this range are seconds, milliseconds or microseconds of a time since 1973.
+_OTHER_UNITS: Final = range(10**8, 10**17)
+
 UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=_UTC)
 
 _RFC3339: Final = re.compile(
@@ -125,6 +135,12 @@ def format_time(moment: dt.datetime | int, name: str = "time") -> str:
         InvalidArgumentError: The ``datetime`` is naive, or the number is out of range.
     """
     if isinstance(moment, int) and not isinstance(moment, bool):
+        if moment in _OTHER_UNITS or moment > LARGEST_COUNT:
+            problem = "looks like another unit" if moment in _OTHER_UNITS else "is after 2262"
+            raise InvalidArgumentError(
+                f"{name} must be nanoseconds since 1970 or a datetime, and {moment} {problem}",
+                argument=name,
+            )
         seconds, fraction = divmod(moment, _NS_PER_SECOND)
     else:
         since = aware(moment, name) - UNIX_EPOCH  # type: ignore[arg-type]
@@ -247,6 +263,10 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
             lambda value: [seconds_to_ns(item, attribute.name) for item in value],
         )
     wanted = attribute.type
+    encode = _encode
+    if int in (wanted, *parts):
+        least, most = attribute.metadata.get("range", SIGNED)
+        encode = functools.partial(whole_number, attribute.name, least=least, most=most)
     structure = _converter().get_structure_hook(wanted)
     shape = _shape(wanted)
     # Counters default to 0, because servers omit them. Only limits may be negative.
@@ -257,7 +277,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
             raise TypeError("it has a wrong type or is negative")
         return structure(value, wanted)
 
-    return _WireField(attribute.name, decode, _encode)
+    return _WireField(attribute.name, decode, encode)
 
 
 def _shape(wanted: Any) -> type[Any]:

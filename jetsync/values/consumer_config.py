@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import attrs
 
 from jetsync._base.fields import Choice, checked, choose, duration, durations
-from jetsync.values.codec import ConfigModel
+from jetsync.values.codec import COUNT, UNSIGNED, ConfigModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,7 +192,7 @@ class ConsumerConfig(ConfigModel):
     deliver_policy: DeliverPolicy | None = attrs.field(default=None, converter=_deliver_policy)
     """Where in the stream to start. Cannot be changed."""
 
-    opt_start_seq: int | None = None
+    opt_start_seq: int | None = attrs.field(default=None, metadata=UNSIGNED)
     """First sequence, with ``deliver_policy`` by_start_sequence."""
 
     opt_start_time: dt.datetime | None = None
@@ -222,13 +222,13 @@ class ConsumerConfig(ConfigModel):
     replay_policy: ReplayPolicy | None = attrs.field(default=None, converter=_replay_policy)
     """How fast stored messages are delivered."""
 
-    rate_limit_bps: int | None = None
+    rate_limit_bps: int | None = attrs.field(default=None, metadata=UNSIGNED)
     """Maximum bits per second; push consumers only."""
 
     sample_freq: str | None = None
     """Share of acks that the server reports in advisories, such as ``"50%"``."""
 
-    max_waiting: int | None = None
+    max_waiting: int | None = attrs.field(default=None, metadata=COUNT)
     """Maximum number of waiting pulls. The server's default is 512."""
 
     max_ack_pending: int | None = None
@@ -240,13 +240,13 @@ class ConsumerConfig(ConfigModel):
     headers_only: bool | None = None
     """Deliver the headers and the size of the payload, without the payload."""
 
-    max_batch: int | None = None
+    max_batch: int | None = attrs.field(default=None, metadata=COUNT)
     """Maximum number of messages per pull."""
 
     max_expires: float | None = attrs.field(default=None, converter=duration)
     """Maximum expiry of a pull, in seconds."""
 
-    max_bytes: int | None = None
+    max_bytes: int | None = attrs.field(default=None, metadata=COUNT)
     """Maximum number of bytes per pull."""
 
     deliver_subject: str | None = None
@@ -264,7 +264,7 @@ class ConsumerConfig(ConfigModel):
     never if the consumer has a ``durable_name``.
     """
 
-    num_replicas: int | None = None
+    num_replicas: int | None = attrs.field(default=None, metadata=COUNT)
     """Number of replicas of its state; 0 means as many as the stream has."""
 
     mem_storage: bool | None = None

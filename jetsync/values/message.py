@@ -18,6 +18,7 @@ from jetsync.errors import (
     NotJetStreamMessageError,
 )
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
+from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import Headers
 from jetsync.values.ttl import marker_in, ttl_in
 
@@ -249,12 +250,13 @@ class Message:
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
-            InvalidArgumentError: The delay is negative.
+            InvalidTypeError, InvalidArgumentError: The delay is not a number of seconds or a
+                ``timedelta``, or it is negative.
         """
         if delay is None:
             self._finish(NAK)
         else:
-            wait = {"delay": round(as_seconds(delay, "delay") * 1e9)}
+            wait = {"delay": seconds_to_ns(delay, "delay")}
             self._finish(NAK + b" " + json.dumps(wait).encode())
 
     def in_progress(self) -> None:

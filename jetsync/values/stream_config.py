@@ -16,7 +16,7 @@ import attrs
 
 from jetsync._base.fields import Choice, checked, choose, duration
 from jetsync.errors import InvalidArgumentError
-from jetsync.values.codec import ConfigModel
+from jetsync.values.codec import COUNT, SIGNED_32, UNSIGNED, ConfigModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +166,7 @@ class StreamSource(ConfigModel):
     name: str | None = None
     """Name of the other stream."""
 
-    opt_start_seq: int | None = None
+    opt_start_seq: int | None = attrs.field(default=None, metadata=UNSIGNED)
     """First sequence to copy."""
 
     opt_start_time: dt.datetime | None = None
@@ -332,7 +332,7 @@ class StreamConfig(ConfigModel):
     max_msgs_per_subject: int | None = None
     """Maximum number of messages per subject; -1 for no limit."""
 
-    max_msg_size: int | None = None
+    max_msg_size: int | None = attrs.field(default=None, metadata=SIGNED_32)
     """Maximum message size in bytes, including headers; -1 for no limit."""
 
     discard: DiscardPolicy | None = attrs.field(default=None, converter=_discard)
@@ -341,7 +341,7 @@ class StreamConfig(ConfigModel):
     storage: StorageType | None = attrs.field(default=None, converter=storage_type)
     """Where messages are stored. Cannot be changed."""
 
-    num_replicas: int | None = None
+    num_replicas: int | None = attrs.field(default=None, metadata=COUNT)
     """Number of replicas: 1, 3 or 5."""
 
     no_ack: bool | None = None
@@ -362,7 +362,7 @@ class StreamConfig(ConfigModel):
     compression: StoreCompression | None = attrs.field(default=None, converter=_compression)
     """How files are compressed."""
 
-    first_seq: int | None = None
+    first_seq: int | None = attrs.field(default=None, metadata=UNSIGNED)
     """Sequence of the first message. Cannot be changed."""
 
     subject_transform: SubjectTransform | None = None

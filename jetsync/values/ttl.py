@@ -7,13 +7,13 @@ Servers from 2.11 accept a TTL as whole seconds, as a Go duration such as ``1h30
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
 import math
 import re
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from jetsync.errors import InvalidTtlError
+from jetsync._base.deadline import as_seconds
+from jetsync.errors import InvalidArgumentError, InvalidTtlError, InvalidTypeError
 from jetsync.values.headers import MARKER_REASON, TTL, Headers
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def ttl_header(value: Seconds | Literal["never"]) -> str:
 
     Args:
         value: At least 1 second as a number or ``timedelta``, or ``"never"``. Servers cut
-            fractions.
+            fractions. A number of 1e9 or more is refused, because it looks like nanoseconds.
 
     Returns:
         Whole seconds such as ``"3600"``, a duration such as ``"1.5s"``, or ``"never"``.
@@ -72,18 +72,14 @@ def ttl_header(value: Seconds | Literal["never"]) -> str:
         InvalidTtlError: The value is something else. Also for a wrong type, so that
             ``except ValueError`` covers every case.
     """
-    given: object = value
-    if given == NEVER:
+    if value == NEVER:
         return NEVER
-    if isinstance(given, dt.timedelta):
-        seconds: float = given.total_seconds()
-    elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        seconds = given
-    else:
-        raise InvalidTtlError(value)
-    # Not "seconds < 1", because every comparison with NaN is false.
-    if not seconds >= 1:
-        raise InvalidTtlError(value, "the shortest that servers accept is 1 second")
+    try:
+        seconds = as_seconds(value, "", minimum=1.0)
+    except InvalidTypeError:
+        raise InvalidTtlError(value) from None
+    except InvalidArgumentError as error:
+        raise InvalidTtlError(value, f"it {error.args[0].strip()}") from None
     if seconds > _LONGEST:
         raise InvalidTtlError(value, f'servers overflow above {_LONGEST} seconds; use "never"')
     whole = math.floor(seconds)

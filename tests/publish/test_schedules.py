@@ -34,7 +34,7 @@ class TestPatterns:
                 {"at": NOON.astimezone(dt.timezone(dt.timedelta(hours=2)))},
                 "@at 2026-08-06T12:30:00Z",
             ),
-            ({"at": 1_500_000_000}, "@at 1970-01-01T00:00:01.5Z"),
+            ({"at": 1_500_000_000_500_000_000}, "@at 2017-07-14T02:40:00.5Z"),
             ({"at": 2**63 - 1}, "@at 2262-04-11T23:47:16.854775807Z"),
             ({"every": 1}, "@every 1s"),
             ({"every": 1.5}, "@every 1.5s"),
@@ -71,6 +71,7 @@ class TestPatterns:
             ({"at": dt.datetime(2026, 8, 6)}, "at"),  # noqa: DTZ001 - the point of it
             ({"at": -1}, "at"),
             ({"at": 2**63}, "at"),
+            ({"at": 1_500_000_000}, "at"),
             ({"at": dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)}, "at"),
             ({"every": 0.999}, "every"),
             ({"every": 0}, "every"),

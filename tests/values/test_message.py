@@ -144,7 +144,7 @@ class TestMetadata:
             2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.timezone.utc
         )
 
-    @pytest.mark.parametrize("end", [b"", b".xyz"])
+    @pytest.mark.parametrize("end", [b"", b".xyz", b".xyz.added.later"])
     def test_with_domain(self, end):
         """The longer forms of the ack subject give the domain as well."""
         reply = b"$JS.ACK.hub.hash.ORDERS.worker.1.2.3.4.5" + end
@@ -192,6 +192,9 @@ class TestBodies:
         ("call", "error"),
         [
             (lambda m: m.nak(-1), InvalidArgumentError),
+            (lambda m: m.nak(1e10), InvalidArgumentError),
+            (lambda m: m.nak(1e-10), InvalidArgumentError),
+            (lambda m: m.nak(dt.timedelta(days=300 * 366)), InvalidArgumentError),
             (lambda m: m.nak("1"), InvalidTypeError),
             (lambda m: m.term("a\r\nb"), InvalidArgumentError),
             (lambda m: m.term(5), InvalidTypeError),

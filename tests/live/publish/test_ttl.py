@@ -119,7 +119,7 @@ class TestValues:
             (2.5, 2.5),
             (dt.timedelta(hours=1), 3600),
             ("never", "never"),
-            (9_223_372_036, 9_223_372_036),
+            (dt.timedelta(seconds=9_223_372_036), 9_223_372_036),
         ],
     )
     def test_arguments(self, js, timed_stream, ttl, meaning):
