@@ -8,7 +8,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,7 +17,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields
 from jetsync._hooks.manager import Plugins
-from jetsync._io.connection import Connection
+from jetsync._io.connection import Connection, list_of
 from jetsync._proto import frames
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.errors import (
@@ -47,7 +47,6 @@ __all__ = ["Client", "connect"]
 CLOSE_TIMEOUT = 5.0
 """Default timeout of ``close``, in seconds."""
 
-_H = TypeVar("_H")
 
 _logger = _log.get_logger("jetsync.client")
 
@@ -145,9 +144,9 @@ class Client:
         """
         Close the connection. Safe to repeat, in any thread.
 
-        Pending publishes and acks are sent first. Consumptions are closed, and the server
-        redelivers their buffered messages immediately. Calls that wait in other threads raise
-        ConnectionClosedError.
+        Pending publishes and acks are sent first. Open fast publishers commit if there is a
+        connection. Consumptions are closed, and the server redelivers their buffered messages
+        immediately. Calls that wait in other threads raise ConnectionClosedError.
 
         A signal handler may call this. If the handler interrupted its own thread during a read or
         write, the call returns immediately and the client closes when the handler has returned.
@@ -161,6 +160,8 @@ class Client:
             # The server redelivers what consumptions hold that cannot be ended here.
             with contextlib.suppress(CallInSignalHandlerError):
                 self._end_consumptions(deadline)
+            # Without a connection, nothing can be confirmed soon.
+            self._connection.finish_writers(deadline if self.is_connected else Deadline.after(0.0))
             self._connection.close(deadline.remaining())
         except BaseException as error:
             if not isinstance(error, Exception):
@@ -171,7 +172,8 @@ class Client:
         """
         Unsubscribe, wait until all buffered messages have been taken, then close.
 
-        Consumptions are drained too: their handlers finish, and their acks are sent.
+        Consumptions are drained too: their handlers finish, and their acks are sent. Then open fast
+        publishers commit.
 
         Args:
             timeout: Maximum number of seconds. The default is the option ``drain_timeout``.
@@ -181,8 +183,8 @@ class Client:
         connection.check()
         deadline = Deadline.after(connection.options.drain_timeout if timeout is None else timeout)
         with _log.beats(_logger, _log.DRAIN) as outcome:
-            subscriptions = _list(self._subscriptions)
-            consumptions = _list(self._connection.consumptions)
+            subscriptions = list_of(self._subscriptions)
+            consumptions = list_of(self._connection.consumptions)
             for consumption in consumptions:
                 consumption.drain()
             for subscription in subscriptions:
@@ -203,6 +205,9 @@ class Client:
                 if not consumption.settle(deadline):
                     outcome["consuming"] = outcome.get("consuming", 0) + 1
             self._end_consumptions(deadline)
+            unconfirmed = connection.finish_writers(deadline)
+            if unconfirmed:
+                outcome["unconfirmed"] = len(unconfirmed)
             connection.close(max(deadline.remaining(), 1.0))
 
     @property
@@ -419,15 +424,8 @@ class Client:
         """Close the consumptions and wait until their buffered messages are returned."""
         if self._connection.closed.is_set():
             return
-        consumptions = _list(self._connection.consumptions)
+        consumptions = list_of(self._connection.consumptions)
         for consumption in consumptions:
             consumption.end_with_client()
         for consumption in consumptions:
             consumption.wait_until_given_back(deadline)
-
-
-def _list(handles: weakref.WeakSet[_H]) -> list[_H]:
-    while True:
-        # list() fails if another thread adds to the set meanwhile.
-        with contextlib.suppress(RuntimeError):
-            return list(handles)

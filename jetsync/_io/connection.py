@@ -15,11 +15,12 @@ import copy
 import itertools
 import re
 import secrets
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast
 
 from jetsync import events
 from jetsync._base import log as _log
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
 # Seconds to send what is outstanding of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
 
+# The share of the time at exit that publishers get. The rest is for closing the connection.
+WRITERS_SHARE: Final = 0.75
+
 # Seconds to wait for the thread of a client that could not connect.
 STOP_TIMEOUT: Final = 1.0
 
@@ -80,7 +84,20 @@ _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 # Permission errors that are kept to explain why a batch is incomplete.
 KEPT_DENIALS: Final = 100
 
+_H = TypeVar("_H")
+
 _logger = _log.get_logger("jetsync.connection")
+
+
+class Writer(Protocol):
+    """A handle that has to finish before the connection is closed."""
+
+    def finish(self, deadline: Deadline) -> str | None:
+        """
+        Send and confirm what is outstanding, and accept nothing more.
+
+        Never raises an ``Exception``. Returns one line about what was not confirmed, if anything.
+        """
 
 
 class Connection:
@@ -102,6 +119,8 @@ class Connection:
         self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=KEPT_DENIALS)
         # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Publishers that are not closed. Each has `finish`; see `finish_writers`.
+        self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
         # Ends the connection and the thread if this object is dropped before it was closed.
@@ -234,6 +253,16 @@ class Connection:
         if self._drop is not None:
             self._drop.detach()
 
+    def finish_writers(self, deadline: Deadline) -> list[str]:
+        """Finish all open publishers, and return a line about each with unconfirmed messages."""
+        reports: list[str] = []
+        for writer in list_of(self.writers):
+            report = writer.finish(deadline)
+            if report is not None:
+                _logger.warning(_log.UNCONFIRMED, reason=report)
+                reports.append(report)
+        return reports
+
     def close_at_exit(self, timeout: float) -> None:
         """
         Send what is outstanding and end the thread, because the interpreter ends.
@@ -242,6 +271,9 @@ class Connection:
         interpreter would print their errors.
         """
         deadline = Deadline.after(timeout)
+        for report in self.finish_writers(deadline.at_most(timeout * WRITERS_SHARE)):
+            with contextlib.suppress(Exception):  # There may be no stderr.
+                sys.stderr.write(f"jetsync: at exit: {report}\n")
         with contextlib.suppress(TransportError, WaitTimeoutError):
             self.flush(deadline)
         self._exiting = True
@@ -618,6 +650,14 @@ class WeakCalls:
                 getattr(target, name)(*arguments)
 
         return call
+
+
+def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
+    """Return what is in *handles*, to which other threads may add."""
+    while True:
+        # list() fails if another thread adds to the set meanwhile.
+        with contextlib.suppress(RuntimeError):
+            return list(handles)
 
 
 def was_sent(error: Exception) -> bool:

@@ -137,7 +137,8 @@ class FastPublisher:
 
     Any number of threads may share one. Messages are stored in the order in which they were added.
     The end of the context commits. If the block raises, the batch ends without waiting, and the
-    messages added so far stay stored. The server silently skips a message whose ``msg_id`` the
+    messages added so far stay stored. A publisher that is still open when the client closes or the
+    interpreter exits commits, too. The server silently skips a message whose ``msg_id`` the
     stream knows already, and such a message counts as stored.
     """
 
@@ -153,6 +154,7 @@ class FastPublisher:
         # Whether a message is sent as it is given to `add`.
         self._is_plain = options.ttl is None and not self._plugins.active
         self._callback_errors = 0
+        self._connection.writers.add(self)
 
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._ledger
@@ -497,6 +499,23 @@ class FastPublisher:
                 self._report_gaps()
         # Plugins run without the lock.
         self._commit(None, deadline)
+
+    def finish(self, deadline: Deadline) -> str | None:
+        """
+        Close because the client or the interpreter ends; return what is not confirmed, if anything.
+
+        A later call of your code still raises the error.
+        """
+        link, ledger = self._link, self._ledger
+        if link.closed:
+            return None
+        try:
+            self.close(timeout=deadline.remaining())
+        except Exception as error:  # noqa: BLE001 - reported, also if a plugin raised it.
+            link.raise_again()
+            count = ledger.added - ledger.acknowledged
+            return f"{count} of {ledger.added} messages of {self!r} are not confirmed: {error}"
+        return None
 
     def _end_without_waiting(self) -> None:
         """End the batch after an exception in the user's block; never raises."""

@@ -191,7 +191,7 @@ class FastLink:
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
-            self.unsubscribe()
+            self.abandon()
 
     # Sending.
 
@@ -579,6 +579,10 @@ class FastLink:
         """Raise what made the batch fail, unless a call has raised it."""
         if self.engine.failure is not None and not self._raised:
             self._raise_end(deadline)
+
+    def raise_again(self) -> None:
+        """Let the next call raise the failure of the batch, even if a call has raised it."""
+        self._raised = False
 
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""

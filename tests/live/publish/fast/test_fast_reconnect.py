@@ -135,21 +135,6 @@ class TestLoss:
         assert publisher.commit().size == 2
         fragile.delete_stream(unique)
 
-    def test_client_closed(self, victim, unique):
-        """
-        A client that is closed meanwhile ends it, and what is not confirmed is unknown.
-        """
-        with jetsync.connect(victim.url) as client:
-            js = client.jetstream()
-            fast_stream(js, unique)
-            publisher = fast(js)
-            publisher.add(f"{unique}.a", b"0")
-        with pytest.raises(jetsync.ConnectionClosedError):
-            publisher.add(f"{unique}.a", b"1")
-        with pytest.raises((jetsync.ConnectionClosedError, jetsync.PublishOutcomeUnknownError)):
-            publisher.close()
-        assert not publisher.acknowledged
-
     def test_forgotten_commit(self, js, stream, monkeypatch):
         """
         If the server forgot the batch, a commit without a message has an outcome that is unknown.

@@ -1,0 +1,168 @@
+"""
+Fast publishers that are open when the client closes or the interpreter exits.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from fast_publishers import fast, stored_in
+from streams import fast_stream
+from waiting import LATE, eventually, timed
+
+import jetsync
+
+EXIT_SECONDS = 3.0
+"""Within how many seconds a program ends that did not close its client."""
+
+
+class TestClientCloses:
+    @pytest.mark.parametrize("how", ["close", "drain"])
+    def test_commits(self, victim, unique, how):
+        """
+        The client commits open batches before it closes. A publisher without messages just ends.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            fast_stream(js, unique)
+            publisher, unused = fast(js), fast(js)
+            for number in range(5):
+                publisher.add(f"{unique}.a", b"%d" % number)
+            getattr(client, how)()
+            assert (publisher.ack.size, unused.ack) == (5, None)
+            with pytest.raises(jetsync.ConnectionClosedError):
+                publisher.add(f"{unique}.a", b"5")
+            publisher.close()
+        with jetsync.connect(victim.url) as client:
+            assert stored_in(client.jetstream().stream(unique)) == list(range(5))
+
+    def test_in_the_block_of_a_publisher(self, victim, unique):
+        """
+        The block ends without an error if everything was confirmed.
+        """
+        with jetsync.connect(victim.url) as client:
+            fast_stream(client.jetstream(), unique)
+            with fast(client.jetstream()) as publisher:
+                publisher.add(f"{unique}.a", b"0")
+                client.close()
+            assert publisher.ack.size == 1
+
+    def test_no_answer(self, cut, unique):
+        """
+        If the server does not answer in time, the block raises that the outcome is unknown.
+        """
+        client = jetsync.connect(cut.url)
+        fast_stream(client.jetstream(), unique)
+        publisher = fast(client.jetstream())
+        publisher.add(f"{unique}.a", b"0")
+        cut.pause("to_client")
+        with timed(0.3, 1.5):
+            client.close(timeout=0.4)
+        with pytest.raises(jetsync.ConnectionClosedError):
+            publisher.add(f"{unique}.a", b"1")
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="commit"):
+            publisher.close()
+        assert (publisher.ack, publisher.acknowledged) == (None, 0)
+
+    def test_no_connection(self, cut, unique):
+        """
+        Without a connection the client closes at once.
+        """
+        client = jetsync.connect(cut.url)
+        fast_stream(client.jetstream(), unique)
+        publisher = fast(client.jetstream(), gap="ok")
+        publisher.add(f"{unique}.a", b"0")
+        cut.refuse()
+        cut.cut()
+        eventually(lambda: not client.is_connected)
+        with timed(0.0, 1.0):
+            client.close()
+        with pytest.raises((jetsync.ConnectionClosedError, jetsync.PublishOutcomeUnknownError)):
+            publisher.close()
+
+
+class TestExit:
+    def run(self, script, *arguments):
+        """Run a script in an interpreter of its own; return its status, stderr and exit time."""
+        command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr, time.time() - float(done.stdout)
+
+    def test_everything_is_stored(self, nats_server, js, stream):
+        """
+        A script that ends without closing its publisher has all its messages stored.
+        """
+        script = """
+            import sys, time
+            import jetsync
+
+            publisher = jetsync.connect(sys.argv[1]).jetstream().fast_publisher()
+            for number in range(777):
+                publisher.add(sys.argv[2] + ".a", b"%d" % number)
+            print(time.time())
+        """
+        status, errors, seconds = self.run(script, nats_server.url, stream.name)
+        assert (status, errors) == (0, "")
+        assert seconds < EXIT_SECONDS + LATE
+        assert stored_in(stream) == list(range(777))
+        # The batch was committed, so it does not reduce the flow of the next one.
+        with fast(js) as publisher:
+            publisher.add(f"{stream.name}.a", b"777")
+            assert publisher.statistics().flow == 500
+
+    def test_dropped_publisher(self, nats_server, stream):
+        """
+        Messages of a publisher that was dropped are sent, too.
+        """
+        script = """
+            import sys, time
+            import jetsync
+
+            js = jetsync.connect(sys.argv[1]).jetstream()
+            publisher = js.fast_publisher()
+            for number in range(50):
+                publisher.add(sys.argv[2] + ".a", b"%d" % number)
+            del publisher
+            print(time.time())
+        """
+        assert self.run(script, nats_server.url, stream.name)[:2] == (0, "")
+        assert stored_in(stream) == list(range(50))
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs SIGSTOP")
+    def test_what_is_not_confirmed_is_reported(self, victim, unique):
+        """
+        A server that does not answer leaves a line on stderr that counts the messages.
+        """
+        with jetsync.connect(victim.url) as client:
+            fast_stream(client.jetstream(), unique)
+        script = """
+            import os, signal, sys, time
+            import jetsync
+
+            client = jetsync.connect(sys.argv[1])
+            publisher = client.jetstream().fast_publisher()
+            publisher.add(sys.argv[2] + ".a", b"0")
+            os.kill(int(sys.argv[3]), signal.SIGSTOP)
+            # The process may run for a moment after the signal was sent.
+            try:
+                while True:
+                    client.flush(timeout=0.1)
+            except jetsync.WaitTimeoutError:
+                pass
+            for number in range(9):
+                publisher.add(sys.argv[2] + ".a", b"1")
+            print(time.time())
+        """
+        try:
+            status, errors, seconds = self.run(script, victim.url, unique, str(victim.pids[0]))
+        finally:
+            victim.resume()
+        assert status == 0
+        assert errors.startswith("jetsync: at exit: 10 of 10 messages of <FastPublisher ")
+        assert errors.count("\n") == 1
+        assert seconds < EXIT_SECONDS + LATE
