@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OrderedConsumer", "OrderedStatistics"]
 
+
+T = TypeVar("T", OrderedBatch, OrderedConsumption)
 
 # Seconds between heartbeats by default. Shorter than for other consumers, because servers silently
 # drop a pull that arrives together with the deletion of its consumer (seen on 2.15.1).
@@ -167,7 +169,7 @@ class OrderedConsumer:
     def __repr__(self) -> str:
         return (
             f"<OrderedConsumer {self.stream_name}/{self.name} last={self._source.cursor.last}"
-            f"{' closed' if self._source.closed else ''}>"
+            f"{' closed' if self._source.closed.is_set() else ''}>"
         )
 
     def __enter__(self) -> Self:
@@ -321,7 +323,7 @@ class OrderedConsumer:
             source.start(deadline, verify=True)
             consumption = OrderedConsumption(source, options)
             self._user = weakref.ref(consumption)
-        return consumption
+        return self._unless_closed(consumption)
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
@@ -346,11 +348,18 @@ class OrderedConsumer:
             source.start(deadline, verify=False)
             batch = OrderedBatch(source, self._pool, request, wait=wait, name=name)
             self._user = weakref.ref(batch)
-        return batch
+        return self._unless_closed(batch)
+
+    def _unless_closed(self, user: T) -> T:
+        """Return a use that has begun, or end it if another thread has closed the consumer."""
+        if self._source.closed.is_set():
+            user.close()
+            raise HandleClosedError("ordered consumer")
+        return user
 
     def _check_unused(self) -> None:
         """Raise if it is closed, or if an earlier use is still open."""
-        if self._source.closed:
+        if self._source.closed.is_set():
             raise HandleClosedError("ordered consumer")
         user = None if self._user is None else self._user()
         if user is not None and not user.closed:

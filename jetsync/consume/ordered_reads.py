@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import NEXT, Order
@@ -327,7 +328,7 @@ class OrderedBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        return self._iteration.start(self._run)
+        return one_at_a_time(self._iteration.start(self._run), "batch")
 
     def __enter__(self) -> Self:
         return self
@@ -355,7 +356,7 @@ class OrderedBatch:
         self._over.set()
         if self._iteration.close():
             # A generator that was never started has not run its `finally`.
-            self._end_pull(None)
+            self._fetch.end(self, None)
         else:
             self._fetch.interrupt()
 
@@ -365,9 +366,6 @@ class OrderedBatch:
         return Fetch(
             source.target(), request, self._pool, wait=wait, name=self._name, epoch=source.epoch
         )
-
-    def _end_pull(self, error: BaseException | None) -> None:
-        self._fetch.end(self, error)
 
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes."""
@@ -388,15 +386,19 @@ class OrderedBatch:
                 source.fresh = False
                 if self._over.is_set() or self._rest() is None:
                     return
-                if not self._remake(reason or "reconnected"):
+                try:
+                    source.remake(self._until, reason or "reconnected", self._over)
+                except WaitTimeoutError as error:
+                    if isinstance(error.__cause__, JetSyncError):
+                        raise_failure(error.__cause__)
                     return
                 rest = self._rest()
-                if rest is None:
+                if self._over.is_set() or rest is None:
                     return
                 asked = rest
                 self._fetch = self._pull(asked, self._until.remaining())
         finally:
-            self._end_pull(None)
+            self._fetch.end(self, None)
             self._over.set()
 
     def _read(self, asked: PullRequest) -> Generator[Message, None, bool]:
@@ -428,24 +430,12 @@ class OrderedBatch:
                             break
             if fetch.error is not None:
                 raise_failure(fetch.error)
-        except GeneratorExit:
-            raise
         except BaseException as raised:
-            error = raised
+            error = None if isinstance(raised, GeneratorExit) else raised
             raise
         finally:
-            self._end_pull(error)
+            self._fetch.end(self, error)
         return True
-
-    def _remake(self, reason: ResetReason) -> bool:
-        """Create another consumer; return False if the time is over."""
-        try:
-            self._source.remake(self._until, reason, self._over)
-        except WaitTimeoutError as error:
-            if isinstance(error.__cause__, JetSyncError):
-                raise_failure(error.__cause__)
-            return False
-        return not self._over.is_set()
 
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for; None if nothing is left, or no time."""

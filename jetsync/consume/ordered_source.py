@@ -12,7 +12,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import POLL, UnlessSet
+from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
@@ -23,6 +23,7 @@ from jetsync.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
     DisconnectedError,
+    HandleClosedError,
     JetStreamNotEnabledError,
     JetSyncError,
     MaxConsumersError,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from jetsync._api.context import Context
-    from jetsync._base.locks import Latch
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
@@ -90,7 +90,8 @@ class OrderedSource:
         self.context = context
         self.stream = stream
         self.cursor = cursor
-        self.closed: bool = False
+        #: Set once the ordered consumer is closed, by any thread.
+        self.closed = Latch()
         self.resets: int = 0
         #: Whether the consumer has sent nothing that was not handed out.
         self.fresh: bool = False
@@ -130,27 +131,30 @@ class OrderedSource:
         self.fresh = False
         if self._live:
             self._forget(self._live)
+        self.context.lane.write(b"", deadline)
         config = self.cursor.next_config()
         epoch = self.context.lane.epoch
-        self._live = self.cursor.name
+        self._live = name = self.cursor.name
         try:
-            info = _consumer_admin.create(self.context, self.stream, config, deadline)
+            # Not ended by `close`: servers may process a deletion before a creation that was sent
+            # earlier, so the consumer is deleted once the answer is here.
+            until = Deadline(deadline.at, deadline.total)
+            info = _consumer_admin.create(self.context, self.stream, config, until)
+            if info.delivered.consumer_seq:
+                # It belongs to another client, with the same name and configuration.
+                raise ConsumerExistsError(stream=self.stream, consumer=config.name)
         except ApiError:
             self._live = ""
             raise
         except JetSyncError:
             # It may exist all the same.
-            self._forget(self._live)
+            self._forget(name)
             raise
-        if info.delivered.consumer_seq:
-            # It belongs to another client, with the same name and configuration.
-            self._live = ""
-            raise ConsumerExistsError(stream=self.stream, consumer=config.name)
         self._repeat_deletions()
         self.cursor.made(info.delivered.stream_seq)
         self.info, self.fresh, self.epoch = info, True, epoch
-        if self.closed:
-            self._forget(self._live)
+        if self.closed.is_set():
+            self._forget(name)
         return info
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
@@ -159,6 +163,7 @@ class OrderedSource:
 
         With *verify*, the server is asked whether the consumer still exists.
         """
+        deadline = UnlessSet(deadline.at, deadline.total, self.closed)
         before = self.cursor.name
         reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:
@@ -178,6 +183,8 @@ class OrderedSource:
             except JetSyncError as error:
                 # Report a missing stream at once, but wait for a lost connection.
                 final = isinstance(error, StreamNotFoundError) or not _is_temporary(error)
+                if self.closed.is_set():
+                    raise HandleClosedError("ordered consumer") from error
                 if final or deadline.expired():
                     raise
                 time.sleep(min(self.cursor.pause(), deadline.remaining()))
@@ -308,7 +315,7 @@ class OrderedSource:
 
     def close(self, deadline: Deadline) -> None:
         """Delete the consumer on the server."""
-        self.closed = True
+        self.closed.set()
         name, self._live = self._live, ""
         while name:
             try:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from domains import domain_link
 from streams import fill
-from waiting import blocked, eventually, timed
+from waiting import blocked, eventually, holds, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -375,6 +375,68 @@ class TestEnd:
         assert got == list(range(1, len(got) + 1))
         assert messages.closed
         assert messages.error is None
+
+
+class TestThreads:
+    @pytest.mark.parametrize("what", ["consumer", "batch"])
+    @pytest.mark.parametrize("call", ["next", "fetch", "consume"])
+    def test_closed_by_another_thread(self, stream, call, what):
+        """
+        Closing ends the call of a thread that waits, and no consumer is created after that.
+        """
+        ordered = stream.ordered_consumer()
+        if call == "next":
+            use, wait = ordered, lambda: ordered.next(30)
+        else:
+            use = ordered.fetch(5, expires=30) if call == "fetch" else ordered.consume()
+            wait = lambda: list(use)  # noqa: E731
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(wait)
+            blocked(pool)
+            with timed(0, 1):
+                (use if what == "batch" else ordered).close()
+                assert not waiting.result(20)
+        ordered.close()
+        holds(lambda: list(stream.consumer_names()) == [], 0.5)
+
+    @pytest.mark.parametrize("call", ["fetch", "consume"])
+    def test_closed_while_a_use_begins(self, call):
+        """
+        Closing ends a call that waits for its consumer, and the call says so.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            stream = client.jetstream().create_stream("S", subjects=["s.>"])
+            ordered = stream.ordered_consumer()
+            # A consumer that may have sent something is replaced before the next use.
+            ordered.fetch(1).close()
+            begin = ordered.consume if call == "consume" else lambda: ordered.next(20)
+            with ThreadPoolExecutor(1) as pool:
+                server.pause()
+                try:
+                    waiting = pool.submit(begin)
+                    blocked(pool)
+                    ordered.close(timeout=0.1)
+                finally:
+                    server.resume()
+                with timed(0, 1), pytest.raises(jetsync.HandleClosedError):
+                    waiting.result(30)
+            eventually(lambda: list(stream.consumer_names()) == [])
+
+    def test_two_iterations_of_a_batch(self, js, stream, ordered):
+        """
+        A thread that iterates while another one waits for a message gets an error.
+        """
+        fill(js, stream, 1)
+        batch = ordered.fetch(2, expires=30)
+        first, second = iter(batch), iter(batch)
+        assert next(first).data == b"0"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next, first)
+            blocked(pool)
+            with pytest.raises(jetsync.ConflictingUseError, match="of this batch"):
+                next(second)
+            fill(js, stream, 1, start=1)
+            assert waiting.result(10).data == b"1"
 
 
 class TestUse:
