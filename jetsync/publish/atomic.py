@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Locked
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
@@ -88,8 +88,9 @@ class AtomicBatch:
     the stream in the order in which they were added, with no other messages between them.
 
     The server drops a batch that is idle for 10 s. Servers before 2.14 drop it 10 s after its first
-    message. Any thread may add messages; they are taken one at a time. After Ctrl-C in a call the
-    batch is closed.
+    message. If your program drops an open batch, jetsync discards it and emits a ResourceWarning.
+    Any thread may add messages; they are taken one at a time. After Ctrl-C in a call the batch is
+    closed.
     """
 
     def __init__(self, context: Context, options: AtomicOptions) -> None:
@@ -102,6 +103,8 @@ class AtomicBatch:
         # Holds it for calls without a timeout of their own.
         self._locked = Locked(self._lock, options.timeout, USED)
         self._plugins = PublishHooks(context.plugins)
+        # Where the application created the batch.
+        self._creator = find_creator()
         # The current attempt, None before the first message, and the ids of all attempts.
         self._attempt: Attempt | None = None
         self._ids: set[str] = set()
@@ -393,8 +396,7 @@ class AtomicBatch:
         messages = BatchMessages(self._context, self._options, self._id)
         admitted = messages.admit(item, deadline)
         attempt = Attempt(self._context, self._id, messages, self._options)
-        # Unsubscribe if the caller drops the batch without ending it.
-        weakref.finalize(self, attempt.stop_listening).atexit = False
+        when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
         self._ids.add(self._id)
         self._attempt = attempt
         return attempt, admitted

@@ -198,6 +198,17 @@ class Attempt:
             target, header, payload = self._wire.last(gap, engine.items[-1])
             self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
+    def drop(self) -> bool:
+        """
+        Discard an open batch that was garbage-collected; return whether it was open.
+
+        Takes no lock that it would have to wait for.
+        """
+        if self.engine.state is not BatchState.OPEN or self._outbox.reason is not None:
+            return False
+        self.discard()
+        return True
+
     def _fail(self, error: BaseException) -> None:
         """Record a failed write or answer, and discard the batch if the server still has it."""
         engine = self.engine

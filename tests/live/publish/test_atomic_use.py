@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -22,6 +24,9 @@ from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic_attempt import PAUSE, RUN
 from jetsync.publish.atomic_messages import SMALL
 from jetsync.testing import HookRecorder
+
+OPEN_BATCHES = 50
+"""Batches that servers keep for one stream (ADR-50)."""
 
 NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
 
@@ -54,6 +59,14 @@ def asked(js):
 
     core.exchange = counting
     return subjects
+
+
+def drop(batches):
+    """
+    Drop the batches of a list without ending them.
+    """
+    batches.clear()
+    gc.collect()
 
 
 class Upper:
@@ -639,8 +652,10 @@ class TestNothingIsLeft:
         with pytest.raises(jetsync.WrongLastSequenceError):
             refused.commit()
         assert client.statistics().subscriptions == before + 1
+        batches = [forgotten]
         del forgotten, batch
-        gc.collect()
+        with pytest.warns(ResourceWarning):
+            drop(batches)
         assert client.statistics().subscriptions == before
         for _ in range(3):
             js.publish_batch([(subject, b"")])
@@ -648,6 +663,50 @@ class TestNothingIsLeft:
                 js.atomic_batch().add(subject, 5)
         assert client.statistics().subscriptions == before
         assert client.statistics().requests_in_flight == 0
+
+    def test_a_dropped_batch_frees_its_place(self, js, stream):
+        """
+        The server drops a batch that is garbage-collected, and a warning names its creator.
+        """
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
+        line = inspect.currentframe().f_lineno - 1
+        for batch in batches:
+            batch.add(f"{stream.name}.A", b"1")
+        del batch
+        with pytest.warns(ResourceWarning) as caught:
+            drop(batches)
+        assert {(each.filename, each.lineno) for each in caught} == {(__file__, line)}
+        assert len(caught) == OPEN_BATCHES
+        assert "atomic batch" in str(caught[0].message)
+
+        def free():
+            with contextlib.suppress(jetsync.TooManyInflightError):
+                return js.publish_batch([(f"{stream.name}.A", b"2")] * 2)
+
+        # By itself the server frees the places after ten seconds.
+        assert eventually(free, 5).size == 2
+        assert payloads(stream) == [b"2", b"2"]
+
+    def test_a_batch_that_has_ended_is_dropped_silently(self, nats_server, js, stream):
+        """
+        Only a batch that holds something emits a warning.
+        """
+        subject = f"{stream.name}.A"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            js.atomic_batch()
+            with js.atomic_batch() as batch:
+                batch.add(subject)
+            with contextlib.suppress(LookupError), js.atomic_batch() as batch:
+                batch.add(subject)
+                raise LookupError
+            with contextlib.suppress(jetsync.ApiError), js.atomic_batch() as batch:
+                batch.add(subject, expect=Expect(last_sequence=99))
+            js.publish_batch([(subject, b"")])
+            with jetsync.connect(nats_server.url) as other:
+                closed = [other.jetstream().atomic_batch()]
+                closed[0].add(subject)
+            drop(closed)
 
     def test_the_server_forgets_too(self, nats_server, client, stream):
         """
