@@ -25,8 +25,8 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 # Prefixes of headers that apply to one message. If messages shared an id, for example, the stream
-# would drop all but the first as duplicates.
-NOT_SHARED: Final = (MSG_ID, "Nats-Expected-", "Nats-Batch-")
+# would drop all but the first as duplicates. In lower case.
+NOT_SHARED: Final = (MSG_ID.lower(), "nats-expected-", "nats-batch-")
 
 _log = get_logger("jetsync.plugins")
 
@@ -194,7 +194,7 @@ def collect_headers(
                     continue
                 own = SharedHeaders(given)
                 for name in own:
-                    if name.startswith(NOT_SHARED):
+                    if name.lower().startswith(NOT_SHARED):
                         raise InvalidHeaderError(name, "it applies to one message only")
             known = {name for part in parts for name in part}
             parts.append(Headers(pair for pair in own.items() if pair[0] not in known))

@@ -232,7 +232,7 @@ class HeaderRules:
     tells the caller which one is wrong, and the batch stays usable.
     """
 
-    _MANAGED: Final = frozenset({names.BATCH_ID, names.BATCH_SEQUENCE, names.BATCH_COMMIT})
+    _MANAGED: Final = (names.BATCH_ID, names.BATCH_SEQUENCE, names.BATCH_COMMIT)
 
     def __init__(self, *, counters: bool) -> None:
         self.counters = counters
@@ -262,14 +262,15 @@ class HeaderRules:
     def _check(self, subject: str, pairs: Sequence[tuple[str, str]]) -> None:
         # Of several headers with one name servers read the first.
         found = dict(reversed(pairs))
-        for name in self._MANAGED & found.keys():
-            raise BatchRuleError(name, "jetsync sets it for the batch")
-        if names.EXPECTED_LAST_MSG_ID in found:
-            raise BatchRuleError(names.EXPECTED_LAST_MSG_ID, "atomic batches do not support it")
-        if names.EXPECTED_LAST_SEQUENCE in found and self._subjects:
-            raise BatchRuleError(
-                names.EXPECTED_LAST_SEQUENCE, "only the first message of a batch can have it"
-            )
+        # The server ignores a name in another case, so the condition would silently not apply.
+        spelled = {name.lower(): name for name in found}
+        refused = dict.fromkeys(self._MANAGED, "jetsync sets it for the batch")
+        refused[names.EXPECTED_LAST_MSG_ID] = "atomic batches do not support it"
+        if self._subjects:
+            refused[names.EXPECTED_LAST_SEQUENCE] = "only the first message of a batch can have it"
+        for name, reason in refused.items():
+            if name.lower() in spelled:
+                raise BatchRuleError(spelled[name.lower()], reason)
         if names.INCREMENT in found and not self.counters:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         if names.EXPECTED_LAST_SUBJECT_SEQUENCE in found:

@@ -135,8 +135,9 @@ def schedule(
     context.connection.check()
     validate_subject(subject)
     given = Headers(headers)
+    spelled = {name.lower() for name in given}
     for name, value in options.pairs(subject):
-        if name in given:
+        if name.lower() in spelled:
             raise InvalidArgumentError(f"{name} is given by the arguments", argument="headers")
         given.add(name, value)
     message = OutboundMessage(subject, data, given, msg_id)

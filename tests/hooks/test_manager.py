@@ -345,6 +345,8 @@ class TestWrappers:
             "Nats-Expected-Last-Msg-Id",
             "Nats-Batch-Id",
             "Nats-Batch-Commit",
+            "nats-msg-id",
+            "NATS-EXPECTED-LAST-MSG-ID",
         ],
     )
     def test_hook_jetsync_shared_headers_are_not_of_one_message(self, name):

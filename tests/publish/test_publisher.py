@@ -526,6 +526,25 @@ class TestFailures:
         publisher.flush(timeout=0)
         assert lane.payloads == [b"%d" % number for number in range(5)]
 
+    def test_the_next_server_accepts_less(self, lane, make):
+        """
+        Staged messages that are too large for it fail, and the others are sent.
+        """
+        publisher = make()
+        window, server = publisher._window, publisher._connection.server
+        with publisher._lock:
+            futures = [
+                stage(window, ("a.b", b"x" * size), publisher._owner)
+                for size in [1] * BLOCK_MESSAGES + [200, 2, 300]
+            ]
+            lane.lose()
+            server.max_payload = 100
+            lane.reconnect()
+            window.flush()
+        assert [len(payload) for payload in lane.payloads] == [1] * BLOCK_MESSAGES + [2]
+        for future in (futures[-3], futures[-1]):
+            assert isinstance(reason(future), jetsync.MaxPayloadError)
+
     def test_no_connection_comes_back(self, lane, window):
         """
         What was collected fails by the ack_timeout, as not sent.
