@@ -8,7 +8,6 @@ can be stored already, or if message ids prevent the stream from storing them tw
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -152,7 +151,8 @@ def wait_for_retry(
             delay=delay,
             stream=operation.stream,
         )
-    time.sleep(delay)
+    # If the client is closed meanwhile, the next attempt raises.
+    context.connection.closed.wait(delay)
 
 
 def find_stored(

@@ -48,18 +48,19 @@ class HookedWindow:
         # A stream that acknowledged messages of it.
         self.stream: str | None = None
 
-    def leave(self, broken: Exception | None = None) -> None:
+    def leave(self, broken: BaseException | None = None) -> None:
         """
         Leave the wrappers; raises what they raise.
 
         Args:
-            broken: The error that ended the call, if one did.
+            broken: The error that ended the call, if one did. The wrappers get it, and no result,
+                if there were no messages or if the outcome of some is unknown.
         """
         assert self._entered is not None
-        if broken is not None and not self.taken:
+        if broken is not None and (self.open or not self.taken):
             self._entered.leave(None, broken)
             return
-        error = self.error or broken
+        error = self.error or (broken if isinstance(broken, Exception) else None)
         result = events.WindowResult(
             messages=self.taken, failed=self.failed, error=error, stream=self.stream
         )

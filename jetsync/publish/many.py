@@ -66,7 +66,7 @@ class BulkPublish:
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all messages, wait until each has ended, and return or raise the report."""
         source = message_iterator(messages)
-        broken: Exception | None = None
+        broken: BaseException | None = None
         try:
             # Raises before anything is sent in a signal handler that cannot wait for acks.
             self._lane.prepare_wait()
@@ -84,6 +84,10 @@ class BulkPublish:
                     self._settle()
                 except PluginError as error:
                     broken = broken or error
+        except BaseException as error:
+            # Ctrl-C: the outcome of the messages in flight is unknown.
+            broken = error
+            raise
         finally:
             self._window.close()
             try:
@@ -177,7 +181,9 @@ class BulkPublish:
         if self._hooked:
             self._leave_windows()
 
-    def _leave_windows(self, broken: Exception | None = None, *, everything: bool = False) -> None:
+    def _leave_windows(
+        self, broken: BaseException | None = None, *, everything: bool = False
+    ) -> None:
         """Count ended messages out of the plugins' windows, and leave those that are over."""
         tally, failures = self._window.pipeline.tally, self._window.failures
         failed, acked = self._counted

@@ -11,7 +11,6 @@ attempt.
 from __future__ import annotations
 
 import functools
-import time
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -117,7 +116,8 @@ def publish_one(
         if delay is None or delay >= deadline.remaining():
             raise error
         report_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
-        time.sleep(delay)
+        # If the client is closed meanwhile, the next attempt raises.
+        connection.closed.wait(delay)
 
 
 def _failed(

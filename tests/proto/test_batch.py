@@ -515,7 +515,9 @@ class TestHeaderRules:
                 each.take("B", [("Other", "1"), (name, value)])
             assert isinstance(caught.value, ValueError)
 
-    @pytest.mark.parametrize(("name", "value"), [(LAST, "7"), (LAST.lower(), "7"), ("Nats-Rollup", "all")])
+    @pytest.mark.parametrize(
+        ("name", "value"), [(LAST, "7"), (LAST.lower(), "7"), ("Nats-Rollup", "all")]
+    )
     def test_first_message_only(self, rules, name, value):
         """Headers about the whole stream can only be on the first message."""
         HeaderRules(counters=True).take("B", [(name, value)])

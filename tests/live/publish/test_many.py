@@ -569,6 +569,27 @@ class TestHooks:
         assert [call.finished for call in calls] == [True, True]
         assert [call.result.failed for call in calls] == [1, 1]
 
+    def test_an_interrupt_with_messages_in_flight(self, nats_server, js, unique):
+        """
+        The window of messages whose outcome is unknown ends with the interrupt, without a result.
+        """
+        recorder = HookRecorder("jetsync_publish")
+
+        def interrupted():
+            for _ in range(150):
+                yield f"{unique}.silent", b"x"
+            raise KeyboardInterrupt
+
+        stream = js.create_stream(unique, subjects=[f"{unique}.silent"], no_ack=True)
+        with (
+            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            client.jetstream().publish_many(interrupted(), window=1000)
+        (call,) = recorder.of("jetsync_publish")
+        assert (call.result, type(call.error)) == (None, KeyboardInterrupt)
+        js.delete_stream(stream.name)
+
     def test_each_message_is_prepared_once(self, nats_server, js, unique):
         """
         A message that is sent again after "no stream" is not shown to plugins a second time.

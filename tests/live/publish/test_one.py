@@ -283,6 +283,26 @@ class TestUnknownOutcome:
             js.publish(f"{unique}.A")
 
 
+class TestRetryWait:
+    def test_closing_the_client_ends_it(self, nats_server, unique):
+        """
+        A publish that waits before its next attempt raises as soon as the client is closed.
+        """
+        client = jetsync.connect(nats_server.url)
+        js = client.jetstream()
+
+        def publish():
+            with pytest.raises(jetsync.ConnectionClosedError):
+                js.publish(unique, retry_wait=20, timeout=30)
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(publish)
+            time.sleep(0.5)
+            assert not future.done()
+            client.close()
+            future.result(5)
+
+
 class TestDisconnected:
     def test_an_error_is_not_followed_by_a_late_delivery(self, victim, fragile, unique):
         """
