@@ -16,6 +16,7 @@ from jetsync._api.context import Context
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields
+from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection, list_of
 from jetsync._proto import frames
@@ -123,6 +124,8 @@ class Client:
     that created it. In a forked child process, every call raises ForkedProcessError; connect again
     there.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 from jetsync._base.integers import integer_text, parse_integer
+from jetsync._base.pickling import refuse_copy
 from jetsync.errors import (
     CounterDisabledError,
     InvalidArgumentError,
@@ -102,6 +103,8 @@ class Counter:
     """
 
     __slots__ = ("_context", "_stream", "_subject")
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context, stream: CountingStream, subject: str) -> None:
         self._context = context

@@ -10,6 +10,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_function
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.errors import (
     BucketNotFoundError,
@@ -68,6 +69,8 @@ class JetStream:
     """
 
     __slots__ = ("_context",)
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context) -> None:
         self._context = context

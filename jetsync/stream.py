@@ -14,6 +14,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.fields import aware, whole_number
 from jetsync._base.integers import read_count
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
@@ -78,6 +79,8 @@ class Stream:
     """
 
     __slots__ = ("_context", "_info", "_name")
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context, info: StreamInfo) -> None:
         self._context = context

@@ -40,7 +40,6 @@ from jetsync.errors import (
     ConnectionLostError,
     ConnectTimeoutError,
     ForkedProcessError,
-    InvalidTypeError,
     MaxPayloadError,
     NoRespondersError,
     PermissionDeniedError,
@@ -138,13 +137,6 @@ class Connection:
         self._stopped = False
         # Whether the last reported event was a loss, so that losses and reconnects alternate.
         self._down = False
-
-    def __reduce__(self) -> NoReturn:
-        # Pickling or deep-copying any handle reaches its connection.
-        raise InvalidTypeError(
-            "a connection cannot be pickled or copied: "
-            "pass ConnectOptions to the other process and connect there"
-        )
 
     # Opening and closing.
 

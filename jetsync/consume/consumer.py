@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES, Priorities
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.fetch import Fetch, MessageBatch
@@ -40,6 +41,8 @@ class Consumer:
 
     Thread-safe. Each fetch has a pull of its own, and each message goes to one of them.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context, stream_name: str, info: ConsumerInfo) -> None:
         self._context = context

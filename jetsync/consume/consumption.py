@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
 from jetsync.errors import ConflictingUseError, ConsumptionClosedError
@@ -78,6 +79,8 @@ class Consumption:
     With a handler, threads of the consumption take the messages. Consumption then continues even if
     you drop the object, and the end of a ``with`` block waits for handlers that are running.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
@@ -446,6 +447,8 @@ class MessageBatch:
     the iteration early, by ``break`` or an exception, the messages that were not taken are given
     back to the server at once. :meth:`close` and the end of a ``with`` block do the same.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch

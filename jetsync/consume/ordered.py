@@ -25,6 +25,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.options import DEFAULT_EXPIRES, consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
@@ -158,6 +159,8 @@ class OrderedConsumer:
     by then, reading continues after the last sequence that was handed out. Messages up to that
     sequence are not delivered.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source

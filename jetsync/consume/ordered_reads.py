@@ -15,6 +15,7 @@ import attrs
 from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
+from jetsync._base.pickling import refuse_copy
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
@@ -62,6 +63,8 @@ class OrderedConsumption:
     after :meth:`close`, :meth:`drain`, ``stop_after`` messages or the end of the client. An error
     that makes it impossible to continue is raised once. The end of a ``with`` block closes it.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
         self._source = source
@@ -299,6 +302,8 @@ class OrderedBatch:
     If you leave the iteration early or call :meth:`close`, the next use of the ordered consumer
     gets the messages that were not taken.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(
         self,

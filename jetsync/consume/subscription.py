@@ -13,6 +13,7 @@ from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.locks import refuse_reentry, take
+from jetsync._base.pickling import refuse_copy
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
@@ -134,6 +135,8 @@ class Subscription:
 
     Dropping the last reference unsubscribes.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(
         self,

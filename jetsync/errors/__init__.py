@@ -56,6 +56,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │       └── IncompleteMirrorError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
+    ├── CopiedMessageError                    only the original message can be acknowledged
     ├── AcksNotWantedError
     ├── HandleClosedError                     the object is closed
     │   ├── ConsumptionClosedError
@@ -112,6 +113,7 @@ __all__ = [
     "ConsumerNotFoundError",
     "ConsumerUnavailableError",
     "ConsumptionClosedError",
+    "CopiedMessageError",
     "CounterDisabledError",
     "CounterIncrementInvalidError",
     "CounterIncrementMissingError",

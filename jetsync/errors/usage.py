@@ -241,6 +241,20 @@ class MessageAlreadyAckedError(JetSyncError):
         self.reply = reply
 
 
+class CopiedMessageError(JetSyncError):
+    """
+    The message is a copy, and only the original can be acknowledged.
+    """
+
+    def __init__(self, subject: str, reply: str) -> None:
+        super().__init__(
+            f"message on {subject!r} is a copy: acknowledge the original, in the process that "
+            f"received it (reply {reply!r})"
+        )
+        self.subject = subject
+        self.reply = reply
+
+
 class AcksNotWantedError(JetSyncError):
     """
     The consumer's ack policy is ``none``, so its messages take no acks.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, whole_number
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
     PURGE_MARKER,
@@ -73,6 +74,8 @@ class KeyValue:
     """
 
     __slots__ = ("_bucket",)
+
+    __reduce__ = refuse_copy
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

@@ -13,6 +13,7 @@ import attrs
 from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, check_key
 from jetsync.errors import (
     AtomicPublishDisabledError,
@@ -115,6 +116,8 @@ class Transaction:
     to the state before the transaction. Servers accept 1000 changes per transaction unless an
     operator changed the limit.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, bucket: Bucket, timeout: float) -> None:
         self._bucket = bucket

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, Locked, refuse_reentry
+from jetsync._base.pickling import refuse_copy
 from jetsync.errors import (
     BucketNotFoundError,
     CallInSignalHandlerError,
@@ -71,6 +72,8 @@ class Watch:
     exist. It also does so if the bucket was deleted and created again, because revisions then start
     over.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(
         self, bucket: Bucket, ordered: OrderedConsumer, *, updates_only: bool, ignore_deletes: bool

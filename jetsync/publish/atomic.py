@@ -17,6 +17,7 @@ from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Locked
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchClosedError,
@@ -92,6 +93,8 @@ class AtomicBatch:
     Any thread may add messages; they are taken one at a time. After Ctrl-C in a call the batch is
     closed.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context, options: AtomicOptions) -> None:
         self._context = context

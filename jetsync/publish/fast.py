@@ -25,6 +25,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
+from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -141,6 +142,8 @@ class FastPublisher:
     interpreter exits commits, too. The server silently skips a message whose ``msg_id`` the
     stream knows already, and such a message counts as stored.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, context: Context, options: FastOptions) -> None:
         self._connection = context.connection

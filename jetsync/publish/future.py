@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -18,7 +18,7 @@ from jetsync._base.deadline import as_seconds
 from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier
-from jetsync.errors import WaitTimeoutError
+from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class PublishFuture:
         self.hooked: HookedWindow | None = hooked
         # Whether your code has asked for the outcome.
         self.observed: bool = False
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "PublishFuture objects cannot be pickled or copied: wait for result() and pass that on"
+        )
 
     def __repr__(self) -> str:
         outcome = self.outcome

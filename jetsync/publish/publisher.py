@@ -26,6 +26,7 @@ import attrs
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
+from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier, Signal
@@ -94,6 +95,8 @@ class Publisher:
     order. Leaving the context waits until all messages have ended. It raises PublishManyError if
     messages failed and your code neither asked for their outcomes nor gave ``on_report``.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._base.fields import whole_number
 from jetsync._base.iterations import one_at_a_time
+from jetsync._base.pickling import refuse_copy
 from jetsync.errors import (
     ConflictingUseError,
     InvalidArgumentError,
@@ -47,6 +48,8 @@ class DirectBatch:
     To end a batch early, call :meth:`close`, use it in a ``with`` block, or drop all references to
     it.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, reader: PageReader, last: LastPlan | None = None) -> None:
         self._reader = reader
@@ -137,6 +140,8 @@ class StreamScan(Iterator["StoredMessage"]):
     An iterator over messages or, with :meth:`pages`, over pages; one thread at a time. To end a
     scan early, call :meth:`close`, use it in a ``with`` block, or drop all references to it.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader

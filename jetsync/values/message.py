@@ -8,10 +8,11 @@ used. Outgoing messages are in ``outbound.py``, messages read without a consumer
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from jetsync._base.deadline import as_seconds
 from jetsync.errors import (
+    CopiedMessageError,
     InvalidArgumentError,
     InvalidTypeError,
     MessageAlreadyAckedError,
@@ -68,13 +69,31 @@ def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
+class CopiedAcker:
+    """
+    The acker of a copied message, which refuses.
+    """
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Raise CopiedMessageError."""
+        del body
+        raise CopiedMessageError(message.subject, message.reply)
+
+    def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
+        """Raise CopiedMessageError."""
+        del timeout
+        self.acknowledge(message, body)
+
+
 class Message:
     """
     A message from a consumer, a subscription or a request.
 
-    ``data`` is there at once. Everything else is decoded on first use. Thread-safe: if several
+    ``data`` is available at once. Everything else is decoded on first use. Thread-safe: if several
     threads acknowledge a message, one of them succeeds and the others get
     ``MessageAlreadyAckedError``.
+
+    Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
     """
 
     # Not an attrs class: half of the slots stay empty until they are used, and a constructor of
@@ -315,6 +334,11 @@ class Message:
             raise NotJetStreamMessageError(self.subject, self.reply)
         return acker
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = self._subject, self.raw_reply, self.raw_headers, self.data
+        acker = None if self.is_acked else CopiedAcker()
+        return _copied, (parts, getattr(self, "_headers", None), acker)
+
     def __repr__(self) -> str:
         said = parse_ack_reply(self.raw_reply)
         origin = ""
@@ -325,3 +349,18 @@ class Message:
                 f", consumer {said.consumer!r} delivery {said.delivered}, {state}"
             )
         return f"<Message {self.subject!r} {len(self.data)} bytes{origin}>"
+
+
+def _copied(
+    parts: tuple[bytes, bytes, bytes | None, bytes],
+    headers: Headers | None,
+    acker: CopiedAcker | None,
+) -> Message:
+    """Return the copy of a message. Plugins may have changed its data and headers."""
+    message = Message(*parts, acker)
+    if headers is not None:
+        message._headers = headers  # noqa: SLF001 - its own module.
+    if acker is None:
+        # The original was acknowledged.
+        del message._acker  # noqa: SLF001
+    return message

@@ -5,6 +5,7 @@ is sent.
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from pathlib import Path
@@ -25,7 +26,7 @@ def stream(js, unique):
 @pytest.fixture
 def kv(js, unique):
     """A bucket of its own."""
-    return js.create_key_value(unique)
+    return js.create_key_value(unique, atomic=True)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,43 @@ def test_keys(kv, call, text):
         call(kv)
 
 
-@pytest.mark.parametrize("kind", ["client", "js", "stream", "kv"])
-def test_pickling(request, kind):
+HANDLES = {
+    "client": lambda stream, kv, client: client,
+    "js": lambda stream, kv, client: client.jetstream(),
+    "stream": lambda stream, kv, client: stream,
+    "kv": lambda stream, kv, client: kv,
+    "consumer": lambda stream, kv, client: stream.create_consumer("w"),
+    "batch": lambda stream, kv, client: stream.create_consumer("w").fetch(1, expires=1),
+    "consumption": lambda stream, kv, client: stream.create_consumer("w").consume(),
+    "ordered": lambda stream, kv, client: stream.ordered_consumer(),
+    "ordered consumption": lambda stream, kv, client: stream.ordered_consumer().consume(),
+    "subscription": lambda stream, kv, client: client.subscribe("x"),
+    "publisher": lambda stream, kv, client: client.jetstream().publisher(),
+    "future": lambda stream, kv, client: client.jetstream().publisher().publish(stream.name + ".a"),
+    "atomic batch": lambda stream, kv, client: client.jetstream().atomic_batch(),
+    "fast publisher": lambda stream, kv, client: client.jetstream().fast_publisher(),
+    "watch": lambda stream, kv, client: kv.watch(),
+    "transaction": lambda stream, kv, client: kv.atomic(),
+    "scan": lambda stream, kv, client: stream.scan(),
+    "direct batch": lambda stream, kv, client: stream.get_batch(1),
+    "counter": lambda stream, kv, client: stream.counter("c"),
+}
+COPIES = {"pickle": pickle.dumps, "copy": copy.copy, "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("kind", HANDLES)
+def test_pickling(client, js, unique, kv, kind, copied):
     """Handles stay in their process; the error says what to pass on instead."""
-    with pytest.raises(jetsync.InvalidTypeError, match="pass ConnectOptions"):
-        pickle.dumps(request.getfixturevalue(kind))
+    stream = js.create_stream(unique + "S", subjects=[f"{unique}S.>"], allow_direct=True)
+    handle = HANDLES[kind](stream, kv, client)
+    advice = "pass ConnectOptions|wait for result"
+    with pytest.raises(jetsync.InvalidTypeError, match=advice) as caught:
+        copied(handle)
+    assert type(handle).__name__ in str(caught.value)
+    stop = getattr(handle, "close", None) or getattr(handle, "discard", None)
+    if stop is not None and handle is not client:
+        stop()
 
 
 def test_calls_in_the_guide_exist():

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import copy
 import datetime as dt
+import pickle
 import threading
 
 import pytest
 
 from jetsync.errors import (
+    CopiedMessageError,
     DisconnectedError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -304,3 +307,52 @@ class TestNotFromAConsumer:
         for _ in range(2):
             with pytest.raises(NotJetStreamMessageError):
                 call(message)
+
+
+COPIES = {
+    "pickle": lambda message: pickle.loads(pickle.dumps(message)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+class TestCopies:
+    def test_contents(self, acker, make):
+        """A copy has everything that can be read of a message."""
+        block = b"NATS/1.0\r\nA: 1\r\n\r\n"
+        message = Message(b"orders.1", REPLY, block, b"data", acker)
+        made = make(message)
+        assert (made.subject, made.reply, made.data) == ("orders.1", REPLY.decode(), b"data")
+        assert (made.headers, made.raw_headers) == (message.headers, block)
+        assert made.metadata == message.metadata
+
+    def test_what_a_plugin_changed(self, message, make):
+        """A copy has the headers and data that a plugin has put in place of the received ones."""
+        message.headers["A"] = "changed"
+        message.data = b"clear"
+        assert (make(message).headers, make(message).data) == ({"A": "changed"}, b"clear")
+
+    @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
+    def test_a_copy_refuses_to_acknowledge(self, message, acker, make, call):
+        """The error says what to do, and the original can still be acknowledged."""
+        made = make(message)
+        for _ in range(2):
+            with pytest.raises(CopiedMessageError, match="acknowledge the original"):
+                call(made)
+        assert not made.is_acked
+        assert acker.bodies == []
+        message.ack()
+
+    def test_a_copy_of_an_acknowledged_message(self, message, make):
+        """It is acknowledged, too."""
+        message.ack()
+        made = make(message)
+        assert made.is_acked
+        with pytest.raises(MessageAlreadyAckedError):
+            made.ack()
+
+    def test_a_core_message(self, make):
+        """A copy of a message that is not from a consumer still says so."""
+        with pytest.raises(NotJetStreamMessageError):
+            make(Message(b"a", b"_INBOX.x", None, b"")).ack()
