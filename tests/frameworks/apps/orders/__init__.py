@@ -1,0 +1,3 @@
+"""
+A Django application that stores orders.
+"""
