@@ -23,6 +23,7 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.dropped import when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
@@ -139,7 +140,8 @@ class FastPublisher:
     Any number of threads may share one. Messages are stored in the order in which they were added.
     The end of the context commits. If the block raises, the batch ends without waiting, and the
     messages added so far stay stored. A publisher that is still open when the client closes or the
-    interpreter exits commits, too. The server silently skips a message whose ``msg_id`` the
+    interpreter exits commits, too. If your program drops an open one, jetsync ends the batch and
+    emits a ResourceWarning. The server silently skips a message whose ``msg_id`` the
     stream knows already, and such a message counts as stored.
     """
 
@@ -158,6 +160,7 @@ class FastPublisher:
         self._is_plain = options.ttl is None and not self._plugins.active
         self._callback_errors = 0
         self._connection.writers.add(self)
+        when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
 
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._ledger

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import held_here, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
@@ -188,10 +188,6 @@ class FastLink:
         # Whether the failure was raised.
         self._raised = False
         self.closed: bool = False
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            self.abandon()
 
     # Sending.
 
@@ -594,6 +590,25 @@ class FastLink:
         """Send the staged messages, and end the batch after them; never waits."""
         block = b"".join([*self.run.take(), self._frame(OP_END, seq)])
         self._lane.post_nowait(block, self.stream.epoch)
+
+    def drop(self) -> bool:
+        """End the batch of a garbage-collected publisher, and return whether it was open."""
+        if self.closed or self._box.failure is not None:
+            return False
+        is_open = self.engine.phase is Phase.OPEN
+        lock = self.run.lock
+        taken: list[bool] = []
+        try:
+            # The garbage collector may run where the loop thread sends the run, or waits for a lock
+            # that this thread has.
+            if not held_here(lock) and take(lock, taken):
+                self.abandon()
+            else:
+                self._lane.later(0.0, self.abandon)
+        finally:
+            if True in taken:
+                lock.release()
+        return is_open
 
     def stop(self) -> None:
         """End the call of the thread that holds the lock, and with it the batch; never waits."""
