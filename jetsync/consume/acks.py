@@ -73,9 +73,21 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
 
 
 def acknowledge_all(
-    messages: Iterable[Message], timeout: Seconds | None, *, skip_acked: bool
+    messages: Iterable[Message],
+    timeout: Seconds | None,
+    *,
+    skip_acked: bool,
+    ack_all: bool = False,
 ) -> int:
-    """Do as :func:`ack_many`; with *skip_acked*, messages that were acknowledged are left out."""
+    """
+    Do as :func:`ack_many`.
+
+    Args:
+        messages: As for ``ack_many``.
+        timeout: As for ``ack_many``.
+        skip_acked: Leave out messages that were acknowledged before.
+        ack_all: The messages are of one consumer, and each ack covers all earlier messages.
+    """
     # Keyed by id, because ackers of the application's own need not be hashable.
     groups: dict[int, tuple[Acker, list[Message]]] = {}
     try:
@@ -103,7 +115,8 @@ def acknowledge_all(
         for acker, group in list(groups.values()):
             if isinstance(acker, Connection):
                 deadline = deadline or acker.deadline(timeout)
-                block = answers([message.raw_reply for message in group], ACK)
+                sent = [max(group, key=_sequence)] if ack_all else group
+                block = answers([message.raw_reply for message in sent], ACK)
                 acker.lane.write(block, deadline)
             else:
                 # An acker of the application's own only knows single messages.
@@ -117,6 +130,10 @@ def acknowledge_all(
                 message._acker = acker  # noqa: SLF001
         raise
     return count
+
+
+def _sequence(message: Message) -> int:
+    return message.sequence
 
 
 def answer_soon(lane: Lane, message: Message, body: bytes) -> None:

@@ -10,6 +10,8 @@ Everything runs in the thread that iterates.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
@@ -26,7 +29,9 @@ from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.errors import (
+    AcksNotWantedError,
     ConflictingUseError,
+    DisconnectedError,
     InvalidGroupError,
     JetStreamNotEnabledError,
     JetSyncError,
@@ -342,8 +347,10 @@ class Fetch:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
                 lane.wait(inbox.box, pause)
-            # Waits for a connection. The pull has to fit the time that is left then.
-            lane.write(b"", self._send_until)
+            # The pull has to fit the time that is left when there is a connection.
+            self._wait_for_connection()
+            if self.closing:
+                return
             rest = self._rest()
             if rest is not None:
                 self.status = None
@@ -356,6 +363,15 @@ class Fetch:
             self.error = status.error(self.target.stream, self.target.consumer)
         self.inbox = None
         self._pool.append(inbox)
+
+    def _wait_for_connection(self) -> None:
+        """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
+        while not self.closing and not self._send_until.expired():
+            with contextlib.suppress(DisconnectedError):
+                self._lane.write(b"", self._send_until.at_most(POLL))
+                return
+        if not self.closing:
+            self._lane.write(b"", self._send_until)
 
     def _probe(self) -> ConsumerInfo | None:
         """
@@ -408,34 +424,45 @@ class Iteration:
     Only its user keeps the generator alive, so dropping the generator ends the batch.
     """
 
-    _generator: weakref.ref[Any] | None = None
+    def __init__(self) -> None:
+        self._generator: Callable[[], Any] = _nothing
+        # The thread that iterates.
+        self._thread = 0
 
     @property
     def is_running(self) -> bool:
         """Whether it runs, in another thread or below this signal handler."""
-        generator: Any = None if self._generator is None else self._generator()
-        return bool(generator is not None and generator.gi_running)
+        generator = self._generator()
+        return generator is not None and bool(generator.gi_running)
 
     def start(
         self, run: Callable[[], Generator[Message, None, None]]
     ) -> Generator[Message, None, None]:
         """Return the generator, which *run* makes the first time."""
-        generator: Any = None if self._generator is None else self._generator()
+        generator, me = self._generator(), threading.get_ident()
         if generator is None:
             generator = run()
-            self._generator = weakref.ref(generator)
-        if generator.gi_running:
-            raise ConflictingUseError("another call already waits for a message of this batch")
+            self._generator, self._thread = weakref.ref(generator), me
+        elif self._thread != me or generator.gi_running:
+            raise ConflictingUseError("another thread or call already iterates over this batch")
         return generator  # type: ignore[no-any-return]
 
     def close(self) -> bool:
         """End the generator; return False if it is running."""
-        generator: Any = None if self._generator is None else self._generator()
-        if generator is not None:
-            if generator.gi_running:
-                return False
-            generator.close()
+        generator = self._generator()
+        try:
+            if generator is not None:
+                generator.close()
+        except ValueError as error:
+            # The interpreter raises this before any step of a generator that is running.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            return False
         return True
+
+
+def _nothing() -> None:
+    """Stand in for the reference to a generator that was not made yet."""
 
 
 class MessageBatch:
@@ -502,14 +529,18 @@ class MessageBatch:
         """
         Acknowledge all messages that were yielded, in one write, and return how many they were.
 
-        Messages that were acknowledged, nakked or terminated before are left out.
+        Messages that were acknowledged, nakked or terminated before are left out. If the consumer's
+        ``ack_policy`` is ``all``, one acknowledgement covers all messages.
 
         Raises:
             AcksNotWantedError: The consumer has ``ack_policy`` none.
             DisconnectedError, ConnectionClosedError: Nothing was sent. The messages can still be
                 acknowledged.
         """
-        count = acknowledge_all(self._yielded, None, skip_acked=True)
+        fetch, target = self._fetch, self._fetch.target
+        if fetch.received and not target.acked:
+            raise AcksNotWantedError(target.consumer, stream=target.stream)
+        count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
         self._yielded.clear()
         return count
 
@@ -518,13 +549,14 @@ class MessageBatch:
         fetch = self._fetch
         unused, self._rest = self._rest, iter(())
         resumable = False
-        make = fetch.target.make
+        make, acked = fetch.target.make, fetch.target.acked
         error: BaseException | None = None
         try:
             while True:
                 for frame in () if fetch.closing else unused:
                     message = make(frame)
-                    self._yielded.append(message)
+                    if acked:
+                        self._yielded.append(message)
                     yield message
                     if fetch.closing:
                         # Closed while the message was made.
@@ -540,7 +572,7 @@ class MessageBatch:
                 raise_failure(fetch.error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
-            if isinstance(raised, PluginError) and not fetch.target.acked:
+            if isinstance(raised, PluginError) and not acked:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
                 self._rest, self._iteration, resumable = unused, Iteration(), True

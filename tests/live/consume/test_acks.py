@@ -102,6 +102,22 @@ class TestOnTheWire:
         assert {m.data for m in heard} == {b"+ACK"}
         assert all(message.is_acked for message in messages)
 
+    def test_a_batch_that_one_ack_covers(self, js, stream, wire):
+        """
+        With the policy "all", a batch sends one ack: that of its last message in the stream.
+        """
+        worker = stream.create_consumer("all", ack_policy="all")
+        fill(js, stream, 50)
+        batch = worker.fetch(50, expires=5)
+        messages = list(batch)
+        messages[7].nak()
+        assert batch.ack() == 49
+        heard = list(iter(lambda: wire.next(timeout=0.3), None))
+        assert [m.subject for m in heard if m.data == b"+ACK"] == [messages[-1].reply]
+        eventually(lambda: worker.info().num_ack_pending == 0)
+        assert all(message.is_acked for message in messages)
+        assert batch.ack() == 0
+
     def test_many_are_one_write_of_each_client(self, nats_server, js, stream, wire, monkeypatch):
         """
         ack_many acknowledges messages of several consumers at once, for each client in one write.

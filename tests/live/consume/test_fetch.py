@@ -12,7 +12,7 @@ import gc
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from domains import domain_link
@@ -22,7 +22,7 @@ from waiting import CLUSTER_CLIENT, eventually, timed
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
-from jetsync.testing import HookRecorder
+from jetsync.testing import CutProxy, HookRecorder
 from jetsync.values.headers import parse_status
 
 FULL = os.environ.get("JETSYNC_TEST_FULL", "") not in {"", "0"}
@@ -1042,3 +1042,104 @@ class TestDomains:
         name = f"consumer 'worker' not found on stream '{stream.name}'"
         with pytest.raises(jetsync.ConsumerNotFoundError, match=name):
             list(consumer.fetch(1, expires=5.0))
+
+
+class TestThreads:
+    def test_a_second_thread_that_iterates(self, js, stream, worker):
+        """
+        A thread that iterates over a batch of another thread gets ConflictingUseError at once.
+        """
+        fill(js, stream, 1)
+        batch = worker.fetch(5, expires=10)
+        taken, go_on = threading.Event(), threading.Event()
+
+        def first():
+            for message in batch:
+                message.ack()
+                taken.set()
+                assert go_on.wait(10)
+
+        with ThreadPoolExecutor(2) as pool:
+            iterating = pool.submit(first)
+            assert taken.wait(10)
+            second = pool.submit(list, batch)
+            # The first thread continues while the second one would wait for a message.
+            done, _ = wait([second], timeout=0.3)
+            go_on.set()
+            assert done
+            with pytest.raises(jetsync.ConflictingUseError):
+                second.result(1)
+            batch.close()
+            assert iterating.result(5) is None
+
+    def test_closed_by_another_thread(self, js, stream, worker):
+        """
+        A thread that waits for a message of the batch is woken.
+        """
+        batch = worker.fetch(5, expires=20)
+        with ThreadPoolExecutor(1) as pool, timed(0.0, 5.0):
+            waiting = pool.submit(list, batch)
+            eventually(lambda: batch._iteration.is_running)
+            batch.close()
+            assert waiting.result(5) == []
+
+    def test_closed_while_the_connection_is_lost(self, nats_server, stream, worker):
+        """
+        The thread is also woken while it waits for a connection to pull again.
+        """
+        with CutProxy(nats_server.url) as proxy, jetsync.connect(proxy.url) as client:
+            batch = client.jetstream().consumer(stream.name, "worker").fetch(5, expires=20)
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(list, batch)
+                eventually(lambda: batch._iteration.is_running)
+                proxy.refuse()
+                proxy.cut()
+                eventually(lambda: not client.is_connected)
+                time.sleep(0.2)
+                with timed(0.0, 2.0):
+                    batch.close()
+                    assert waiting.result(5) == []
+                proxy.accept()
+
+    def test_closed_at_any_moment(self, js, stream, worker):
+        """
+        A thread that closes the batch while another one takes its messages raises nothing.
+        """
+        for _ in range(100):
+            fill(js, stream, 20)
+            batch = worker.fetch(20, expires=5)
+            with ThreadPoolExecutor(1) as pool:
+                iterating = pool.submit(list, batch)
+                batch.close()
+                iterating.result(5)
+
+
+class TestMemory:
+    @pytest.mark.parametrize("policy", ["none", "explicit"])
+    def test_messages_that_are_done(self, js, stream, policy):
+        """
+        A batch holds no message that cannot be acknowledged, or was acknowledged.
+        """
+        worker = stream.create_consumer("one", ack_policy=policy)
+        fill(js, stream, 10_000)
+        batch, most = worker.fetch(10_000, expires=10), 0
+        for number, message in enumerate(batch):
+            if policy == "explicit":
+                message.ack()
+            if number % 2500 == 2499:
+                held = gc.get_objects()
+                most = max(most, sum(type(each) is jetsync.Message for each in held))
+                del held
+        assert most <= 4100
+
+    def test_none_of_them_is_acknowledged(self, js, stream):
+        """
+        The error that a batch cannot be acknowledged names the consumer.
+        """
+        worker = stream.create_consumer("one", ack_policy="none")
+        assert worker.fetch(5, no_wait=True).ack() == 0
+        fill(js, stream, 1)
+        batch = worker.fetch(1, expires=5)
+        assert len(list(batch)) == 1
+        with pytest.raises(jetsync.AcksNotWantedError, match="one"):
+            batch.ack()
