@@ -29,7 +29,6 @@ from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
-from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync.kv.bucket import Bucket
     from jetsync.values.outbound import BatchAck, Payload
-    from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Transaction"]
 
@@ -130,8 +128,6 @@ class Transaction:
 
         self._ack: BatchAck | None = None
         self._revisions: dict[str, int] = {}
-        self._storing: StreamConfig | None = None
-        """The stream's configuration, once a change has a time-to-live."""
 
         known_stream(bucket, Deadline.after(timeout))
 
@@ -263,12 +259,6 @@ class Transaction:
             self._ack = ack = self._store(deadline)
             for place, change in enumerate(self._changes):
                 self._revisions[change.key] = ack.sequence - ack.size + 1 + place
-            if self._storing is not None:
-                prefix = self._bucket.layout.write_prefix
-                for change in self._changes:
-                    report_raised_ttl(
-                        self._bucket.context, self._storing, prefix + change.key, change.ttl
-                    )
         return self._revisions
 
     # Implementation.
@@ -292,7 +282,7 @@ class Transaction:
         data = bytes(payload_bytes(value))
         change = Change(check_key(key), data, headers, ttl, last, creates=creates)
         if ttl is not None:
-            self._storing = self._bucket.require_ttl(ttl, Deadline.after(self._timeout))
+            self._bucket.require_ttl(ttl, Deadline.after(self._timeout))
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()

@@ -536,6 +536,7 @@ class AtomicBatch:
                 self._committing = None
         if self._attempt is not None:
             self._attempt.end()
+            self._attempt.messages.report_raised_ttls()
         return ack
 
     def _send_until_stored(

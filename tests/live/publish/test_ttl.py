@@ -13,6 +13,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync import MarkerReason
+from jetsync.testing import HookRecorder
 
 VERSIONS = ("2.11.11", "2.12.8", "2.14.6")
 
@@ -195,6 +196,51 @@ class TestExpiry:
         assert read_soon(js, stream, ttl=1).ttl == stored
         assert read_soon(js, stream, ttl=9).ttl == 9
         js.delete_stream(unique)
+
+    @pytest.mark.parametrize("history", [1, 3])
+    def test_a_batch_reports_raised_times(self, nats_server, js, unique, history, caplog):
+        """
+        Plugins are told about each raised time of an atomic batch once it is stored.
+        """
+        js.create_stream(
+            unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=history,
+            subject_delete_marker_ttl=50,
+            allow_atomic=True,
+        )
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+
+            def raised():
+                events = [call["event"] for call in recorder.of("jetsync_status")]
+                return [
+                    (event.stream, event.subject, event.asked, event.stored)
+                    for event in events
+                    if isinstance(event, jetsync.TtlRaisedEvent)
+                ]
+
+            a, b = f"{unique}.a", f"{unique}.b"
+            with js.atomic_batch(ttl=2) as batch:
+                for _ in range(3):
+                    batch.add(a, b"1")
+                batch.add(a, b"1", ttl=90)
+                batch.add(a, b"1", ttl="never")
+                batch.add(b, b"1", ttl=dt.timedelta(seconds=3))
+                assert raised() == []
+            expected = [(unique, a, 2.0, 50.0), (unique, b, 3.0, 50.0)] if history > 1 else []
+            assert raised() == expected
+            js.publish_batch([(a, b"1")], ttl=4)
+            expected += [(unique, a, 4.0, 50.0)] if history > 1 else []
+            assert raised() == expected
+            with pytest.raises(jetsync.WrongLastSequenceError), js.atomic_batch(ttl=5) as batch:
+                batch.add(a, expect=jetsync.Expect(last_sequence=99))
+            assert raised() == expected
+            assert ("ttl_raised" in caplog.text) == (history > 1)
+            assert js.stream(unique).get_last(b).ttl == (50 if history > 1 else 3)
+            js.delete_stream(unique)
 
     def test_marker(self, js, unique):
         """
