@@ -126,10 +126,11 @@ class Stream:
 
         Args:
             subjects_filter: List the subjects that match this filter in ``info.state.subjects``,
-                with the number of messages of each. ``">"`` matches all. Servers return 100,000
-                subjects at a time, so this may take several requests.
+                with the number of messages of each. ``">"`` matches all. This takes one request for
+                each 100,000 subjects. With 1 million subjects, a request takes 1 to 2 seconds.
             deleted_details: List the sequences of deleted messages in ``info.state.deleted``.
-            timeout: Seconds for all requests together.
+            timeout: Seconds for all requests together. Without it, each request has the default
+                timeout of the context.
 
         Raises:
             StreamNotFoundError: The stream was deleted.
@@ -140,6 +141,7 @@ class Stream:
             self._context.deadline(timeout),
             subjects_filter=subjects_filter,
             deleted_details=deleted_details,
+            page_deadlines=timeout is None,
         )
         return self._info
 

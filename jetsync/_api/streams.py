@@ -107,9 +107,13 @@ def info(
     *,
     subjects_filter: str | None = None,
     deleted_details: bool = False,
+    page_deadlines: bool = False,
 ) -> StreamInfo:
     """
     Ask for a stream; with ``subjects_filter``, in as many requests as its subjects take.
+
+    With *page_deadlines*, each further page gets the default timeout of the context. For each page,
+    the server lists and sorts all subjects, which takes 1 to 2 s for 1 million subjects.
     """
     endpoint = f"STREAM.INFO.{validate_name('stream', name)}"
     request: dict[str, Any] = {}
@@ -125,6 +129,8 @@ def info(
     offset = len(subjects)
     while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
         page = {"subjects_filter": subjects_filter, "offset": offset}
+        if page_deadlines:
+            deadline = context.deadline(None)
         answer = context.api(endpoint, page, deadline, stream=name)
         more = stream_info(answer).state.subjects
         if not more:
