@@ -704,7 +704,7 @@ class Stream:
         check_stream(self._context, self._name, deadline)
         if moment is not None and moment > self._info.state.last_seq:
             # With a sequence in the future, the next page would contain newer messages.
-            moment = min(moment, self._last_sequence(deadline)) or None
+            moment = min(moment, self._current(deadline).state.last_seq) or None
         plan = LastPlan(
             self._context,
             self._name,
@@ -753,29 +753,34 @@ class Stream:
             IncompleteMirrorError: Only a mirror answers, and it may lack messages of the stream.
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
+            StreamNotFoundError: The stream was deleted. During the iteration: also if another
+                stream has its name now.
         """
         deadline = self._context.deadline(timeout)
         where = beginning(start, start_time, "start")
         last = optional_number("end", end, 0)
+        # A range without messages ends right before its start.
+        if start is not None and last is not None and last < start - 1:
+            raise InvalidArgumentError(f"end {last} lies before start {start}", argument="end")
         page_size = optional_number("page", page) or PAGE
         page_bytes = optional_number("max_bytes", max_bytes) or PAGE_BYTES
         wanted = None if subject is None else validate_filter(subject)
         check_stream(self._context, self._name, deadline)
+        known = self._current(deadline)
         if last is None:
-            last = self._last_sequence(deadline)
+            last = known.state.last_seq
         engine = BatchRead(
             self._name, subject=wanted, end=last, page=page_size, page_bytes=page_bytes, **where
         )
         engine.done = engine.reached_end or not last
-        plan = SequencePlan(engine, end=last)
+        plan = SequencePlan(engine, end=last, known=known)
         return StreamScan(self._open_reader("scan", plan, deadline))
 
-    def _last_sequence(self, deadline: Deadline) -> int:
-        """Ask the server for the stream's last sequence."""
-        info = repeated(
+    def _current(self, deadline: Deadline) -> StreamInfo:
+        """Ask the server for the stream."""
+        return repeated(
             lambda until: _stream_admin.info(self._context, self._name, until), deadline
         )
-        return info.state.last_seq
 
     def _open_reader(self, call: str, plan: ReadPlan, deadline: Deadline) -> PageReader:
         """Start a read and wait for its first messages."""

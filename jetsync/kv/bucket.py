@@ -12,6 +12,7 @@ from jetsync._api.messages import leader_get, shown_by
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
+    InvalidTtlError,
     JetStreamNotEnabledError,
     KeyNotFoundError,
     MessageNotFoundError,
@@ -124,6 +125,7 @@ class Bucket:
         headers: HeadersInput | None = None,
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
+        creates: bool = False,
     ) -> int:
         """
         Store a revision of a valid key, and return its number.
@@ -135,8 +137,11 @@ class Bucket:
             headers: The headers of a marker; None for a value.
             ttl: The time-to-live of the revision.
             last: The expected revision of the key; None expects nothing.
+            creates: Whether the key has no value.
         """
-        storing = None if ttl is None else self.require_ttl(ttl, deadline)
+        storing = None
+        if ttl is not None:
+            storing = self.require_ttl(ttl, deadline, replaces=headers is None and not creates)
         expect = None if last is None else Expect(last_subject_sequence=last)
         subject = self.layout.write_prefix + key
         message = OutboundMessage(subject, value, headers, None, ttl, expect)
@@ -151,21 +156,37 @@ class Bucket:
             report_raised_ttl(context, storing, subject, ttl)
         return ack.sequence
 
-    def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> StreamConfig:
+    def require_ttl(
+        self, ttl: Seconds | Literal["never"], deadline: Deadline, *, replaces: bool
+    ) -> StreamConfig:
         """
-        Check *ttl*, and return the configuration of the stream that will store the value.
+        Check *ttl*, and return the configuration of the stream that will store the revision.
+
+        Args:
+            ttl: The time-to-live.
+            deadline: The deadline of the calling operation.
+            replaces: Whether the revision is a value that may replace another one.
 
         Raises:
-            InvalidTtlError: *ttl* is not a valid time-to-live.
+            InvalidTtlError: *ttl* is not a valid time-to-live, or the previous value would be back
+                once it has expired (ADR-48).
             NotSupportedError: The server is older than 2.11.
             MessageTtlDisabledError: The bucket does not allow a time-to-live per key.
         """
         ttl_header(ttl)
+        one_only = replaces and ttl != "never"
         config = self._storing(deadline, fresh=False)
-        if not config.allow_msg_ttl:
+        if not config.allow_msg_ttl or (one_only and config.max_msgs_per_subject != 1):
             # The stream may have been changed since its configuration was fetched.
             config = self._storing(deadline, fresh=True)
         if config.allow_msg_ttl:
+            if one_only and config.max_msgs_per_subject != 1:
+                raise InvalidTtlError(
+                    ttl,
+                    f"bucket {self.name!r} keeps {config.max_msgs_per_subject} revisions per key,"
+                    " so the previous value would be back after that time; use create(), or a"
+                    " bucket with history=1",
+                )
             return config
         if not api_level_of(config.metadata):
             raise NotSupportedError(

@@ -14,6 +14,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
     PURGE_MARKER,
+    KeyOperation,
     check_key,
     check_pattern,
     covering,
@@ -155,7 +156,8 @@ class KeyValue:
             key: The key.
             value: The value; text is stored as UTF-8.
             ttl: Time-to-live of the value: at least 1 second, a ``timedelta`` or ``"never"``. The
-                bucket needs ``limit_marker_ttl``.
+                bucket needs ``limit_marker_ttl``, and ``history=1`` unless *ttl* is ``"never"``:
+                otherwise the previous value would be back once this one has expired.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -185,7 +187,7 @@ class KeyValue:
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            ttl: As for :meth:`put`.
+            ttl: As for :meth:`put`, but for buckets with any ``history``.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -197,7 +199,7 @@ class KeyValue:
         last, pause = 0, 0.0
         while True:
             try:
-                return bucket.write(key, value, deadline, ttl=ttl, last=last)
+                return bucket.write(key, value, deadline, ttl=ttl, last=last, creates=True)
             except WrongLastSequenceError as error:
                 # The last revision may be the marker of a deleted value.
                 found = bucket.last_at_origin(key, deadline)
@@ -430,7 +432,9 @@ class KeyValue:
         self, older_than: Seconds = OLD_DELETES, *, timeout: Seconds | None = None
     ) -> int:
         """
-        Remove the revisions and old markers of deleted keys, and return the number of these keys.
+        Remove the revisions and old markers of deleted keys.
+
+        Returns the number of keys of which something was removed.
 
         Recent markers stay, so that watchers learn about the deletion. If a key is set again in
         the meantime, it keeps its new value.
@@ -455,15 +459,24 @@ class KeyValue:
         with bucket.named():
             now = bucket.stream.info(timeout=deadline.remaining()).ts
         now = now or dt.datetime.now(dt.timezone.utc)
+        changed = 0
         for key, entry in deleted.items():
             old = (now - entry.created).total_seconds() >= age
+            if not old and (
+                entry.operation is KeyOperation.PURGE or bucket.config.max_msgs_per_subject == 1
+            ):
+                # No earlier revision can be left.
+                continue
             # Only up to the marker: a later revision is a new value.
             before = entry.revision + (1 if old else 0)
             request = {"filter": bucket.layout.origin_subject(key), "seq": before}
             stream = bucket.layout.origin_stream
             with bucket.named(origin=True):
-                bucket.origin.api(f"STREAM.PURGE.{stream}", request, deadline, stream=stream)
-        return len(deleted)
+                answer = bucket.origin.api(
+                    f"STREAM.PURGE.{stream}", request, deadline, stream=stream
+                )
+            changed += 1 if answer.get("purged") else 0
+        return changed
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:
         """

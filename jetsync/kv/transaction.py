@@ -282,7 +282,9 @@ class Transaction:
         data = bytes(payload_bytes(value))
         change = Change(check_key(key), data, headers, ttl, last, creates=creates)
         if ttl is not None:
-            self._bucket.require_ttl(ttl, Deadline.after(self._timeout))
+            self._bucket.require_ttl(
+                ttl, Deadline.after(self._timeout), replaces=headers is None and not creates
+            )
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()

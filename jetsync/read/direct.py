@@ -19,6 +19,7 @@ from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     PermissionDeniedError,
+    StreamNotFoundError,
 )
 from jetsync.read.pages import ReadPlan
 from jetsync.values.codec import format_time
@@ -26,7 +27,7 @@ from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from typing_extensions import Self
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from jetsync.read.last import LastPlan
     from jetsync.read.pages import PageReader
     from jetsync.values.stored import StoredMessage, StoredPage
+    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["DirectBatch", "StreamScan"]
 
@@ -214,12 +216,24 @@ class SequencePlan(ReadPlan):
         engine: What to request.
         end: The last sequence of a scan, None for a batch.
         alone: Whether the stream has no replicas, so that its own answers are the leader's.
+        known: The stream when a scan began. The scan ends with an error once another stream has
+            its name. None for a batch.
     """
 
     engine: BatchRead
 
-    def __init__(self, engine: BatchRead, *, end: int | None = None, alone: bool = False) -> None:
+    def __init__(
+        self,
+        engine: BatchRead,
+        *,
+        end: int | None = None,
+        alone: bool = False,
+        known: StreamInfo | None = None,
+    ) -> None:
         super().__init__(engine)
+        self._known = known
+        # Messages up to this time belong to the stream that is known.
+        self._checked_until = None if known is None else known.ts
         self._end = end
         self._alone = alone
 
@@ -234,6 +248,7 @@ class SequencePlan(ReadPlan):
             message = None
         if message is None or (self._end is not None and message.sequence > self._end):
             engine.drained = False
+            self._check_stream(reader)
             return []
         if self._end is None:
             engine.continue_at(message.sequence)
@@ -241,7 +256,23 @@ class SequencePlan(ReadPlan):
             return []
         # A scan takes the leader's message, and continues after it.
         engine.skip(message.sequence)
+        self.check(reader, [message])
         return [message]
+
+    def check(self, reader: PageReader, messages: Sequence[StoredMessage]) -> None:
+        """Raise StreamNotFoundError if these messages are those of another stream of that name."""
+        # All messages of the scan were stored before it began, unless the caller gave its end.
+        until = self._checked_until
+        if until is not None and messages and messages[-1].timestamp > until:
+            self._check_stream(reader)
+            self._checked_until = messages[-1].timestamp
+
+    def _check_stream(self, reader: PageReader) -> None:
+        if self._known is not None and reader.info().created != self._known.created:
+            raise StreamNotFoundError(
+                description="the stream was deleted, and another one has its name",
+                stream=reader.stream,
+            )
 
 
 def beginning(

@@ -138,6 +138,8 @@ class TestKeys:
             kv.update("a", b"", last="1")
         with pytest.raises(jetsync.InvalidTypeError):
             kv.update("a", b"", last=None)
+        with pytest.raises(TypeError):
+            kv.purge("a", 7)
         with pytest.raises(jetsync.InvalidArgumentError):
             kv.delete("a", last=-1)
         assert client.statistics().bytes_out == sent
@@ -316,7 +318,8 @@ class TestBucket:
         assert config.storage is jetsync.StorageType.MEMORY
         assert changed.get("a").value == b"1"
         # The other handle learns of it when it matters.
-        assert kv.put("a", b"2", ttl=60) == 2
+        kv.delete("a")
+        assert kv.create("a", b"2", ttl=60) == 3
         again = js.create_or_update_key_value(
             kv.bucket, history=1, storage="memory", ttl=0, limit_marker_ttl=0
         )

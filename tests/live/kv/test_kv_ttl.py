@@ -102,15 +102,16 @@ def test_raised(nats_server, make_bucket, unique, caplog):
             ]
 
         kv.create("a", b"1", ttl=1)
-        kv.put("b", b"1", ttl=50)
+        kv.create("b", b"1", ttl=50)
         kv.put("c", b"1", ttl="never")
         subject = f"$KV.{unique}.a"
         assert raised() == [(subject, 1, 50)]
         assert "ttl_raised" in caplog.text
         assert kv.get("a").ttl == 50
         # A publish asks nothing, but knows what a transaction has asked.
+        kv.delete("a")
         with kv.atomic() as tx:
-            tx.put("a", b"2", ttl=2)
+            tx.create("a", b"2", ttl=2)
         assert raised()[1:] == [(subject, 2, 50)]
         js.publish(subject, b"3", ttl=3)
         assert raised()[2:] == [(subject, 3, 50)]
@@ -168,6 +169,40 @@ def test_bad_times(make_bucket, ttl):
     with pytest.raises(jetsync.InvalidTtlError):
         kv.put("a", b"", ttl=ttl)
     assert kv.stream.info().state.messages == 0
+
+
+@pytest.mark.parametrize("way", ["put", "update", "transaction"])
+def test_not_over_a_value(make_bucket, js, unique, way):
+    """
+    A bucket that keeps several revisions takes a value that expires only where the key has none.
+    """
+    kv = make_bucket(history=3, limit_marker_ttl=1, atomic=True)
+    first = kv.create("a", b"1", ttl="never")
+
+    def change(ttl):
+        if way == "put":
+            return kv.put("a", b"2", ttl=ttl)
+        if way == "update":
+            return kv.update("a", b"2", last=first, ttl=ttl)
+        with kv.atomic() as tx:
+            tx.put("a", b"2", ttl=ttl)
+        return tx.revisions["a"]
+
+    with pytest.raises(jetsync.InvalidTtlError, match="keeps 3 revisions") as refused:
+        change(1)
+    assert "history=1" in str(refused.value)
+    assert kv.stream.info().state.messages == 1
+    change("never")
+    kv.purge("a", ttl=60)
+    # Another client has changed the bucket meanwhile.
+    js.update_key_value(unique, history=1)
+    first = kv.create("a", b"1")
+    change(1)
+    with kv.watch("a") as watch:
+        assert watch.next(timeout=10).value == b"2"
+        assert watch.next(timeout=10).marker is MarkerReason.MAX_AGE
+    with pytest.raises(jetsync.KeyNotFoundError, match="expired"):
+        kv.get("a")
 
 
 def test_never(make_bucket):

@@ -74,7 +74,7 @@ def put_in(kv, key, *, ttl):
     Set a key in a transaction of its own.
     """
     with kv.atomic() as tx:
-        tx.put(key, b"", ttl=ttl)
+        tx.create(key, b"", ttl=ttl)
 
 
 @pytest.fixture(scope="module")
@@ -247,11 +247,11 @@ class TestMirrors:
         raised = Raised()
         with jetsync.connect(nats_server.url, plugins=[raised]) as client:
             own = client.jetstream().key_value(mirror.bucket)
-            assert own.put("a", b"", ttl=60) == 1
+            assert own.create("a", b"", ttl=60) == 1
             assert own.create("b", b"", ttl=60) == 2
             put_in(own, "c", ttl=60)
             assert not raised.seen
-            own.put("d", b"", ttl=9)
+            own.create("d", b"", ttl=9)
             put_in(own, "e", ttl=9)
         assert [event.subject for event in raised.seen] == [f"$KV.{bucket}.{k}" for k in "de"]
         assert [origin.get(key).ttl for key in "abc"] == [60, 60, 60]

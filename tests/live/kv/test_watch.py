@@ -494,16 +494,33 @@ class TestKeys:
     def test_purge_deletes(self, kv):
         """
         What is left of deleted keys goes, except for young markers; values never do.
+
+        Only keys of which something was removed are counted.
         """
         fill(kv)
         kv.purge("b")
-        assert kv.purge_deletes() == 2
+        assert kv.purge_deletes() == 1
+        assert kv.purge_deletes() == 0
         assert seen(kv.history("c.d")) == [("c.d", 6)]
         assert kv.purge_deletes(0) == 2
         assert kv.purge_deletes(0) == 0
         with kv.watch() as watch:
             assert seen(watch.initial(timeout=10)) == [("a", 3), ("c.e", 7)]
         assert len(kv.history("a")) == 2
+
+    def test_purge_deletes_asks_for_nothing_in_vain(self, make_bucket, client):
+        """
+        A young marker without earlier revisions is not purged.
+        """
+        kv = make_bucket()
+        kv.put("a", b"1")
+        kv.delete("a")
+        with client.subscribe(f"$JS.API.STREAM.PURGE.KV_{kv.bucket}") as wire:
+            client.flush()
+            assert kv.purge_deletes() == 0
+            client.flush()
+            assert wire.next(timeout=0.1) is None
+            assert kv.purge_deletes(0) == 1
 
     def test_purge_deletes_spares_new_values(self, kv, monkeypatch):
         """

@@ -771,6 +771,61 @@ class TestFaults:
             list(scan)
         assert subscriptions(client) == 1
 
+    @pytest.mark.parametrize("by_pages", [False, True])
+    @pytest.mark.parametrize("again", [0, 150, 300])
+    def test_the_stream_is_recreated_meanwhile(self, client, unique, again, by_pages):
+        """
+        A scan ends with an error, and hands out no message of the new stream.
+        """
+        stream = make(client, unique, 300)
+        scan = stream.scan(page=100)
+        came = []
+
+        def take_rest():
+            if by_pages:
+                for page in scan.pages():
+                    came.extend(page)
+            else:
+                came.extend(scan)
+
+        if not by_pages:
+            came.append(next(scan))
+        stream.delete()
+        client.jetstream().create_stream(
+            unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
+        )
+        client.jetstream().publish_many((f"{unique}.new", b"new") for _ in range(again))
+        with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+            take_rest()
+        assert not [message for message in came if message.data == b"new"]
+        assert subscriptions(client) == 1
+        # A new scan reads the new stream.
+        assert len(list(stream.scan())) == again
+        stream.delete()
+
+    def test_messages_after_the_scan_began(self, client, unique):
+        """
+        A scan up to a later sequence reads messages that are stored meanwhile.
+        """
+        stream = make(client, unique, 250)
+        scan = stream.scan(page=100, end=400)
+        came = [next(scan).sequence]
+        write(client, unique, range(251, 351))
+        assert [*came, *numbers(scan)] == [*range(1, 351)]
+        stream.delete()
+
+    def test_an_end_before_the_start(self, client, unique):
+        """
+        A scan whose end lies before its start is refused; an empty range is not.
+        """
+        stream = make(client, unique, 9)
+        with pytest.raises(jetsync.InvalidArgumentError, match="end 2 lies before start 5") as no:
+            stream.scan(start=5, end=2)
+        assert no.value.argument == "end"
+        assert list(stream.scan(start=5, end=4)) == []
+        assert list(stream.scan(end=0)) == []
+        stream.delete()
+
     def test_the_client_is_closed_meanwhile(self, nats_server, client, unique):
         """
         A waiting read is woken.
