@@ -53,10 +53,7 @@ from jetsync.values.ttl import MarkerReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-
 _Call = TypeVar("_Call")
-
-ENTRY_POINT_GROUP = "jetsync"
 
 
 @attrs.frozen
@@ -73,20 +70,6 @@ class PluginInfo:
 
     source: str
     """Its module or class."""
-
-
-@attrs.frozen
-class InstalledPlugin:
-    """
-    An entry point of the group `jetsync`, loaded or not.
-    """
-
-    name: str
-    value: str
-    """The object of the entry point, as `module:attribute`."""
-
-    distribution: str | None = None
-    version: str | None = None
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -256,19 +239,14 @@ def _calls(manager: pluggy.PluginManager, env: Mapping[str, str]) -> dict[str, A
     return calls
 
 
-def installed_plugins() -> tuple[InstalledPlugin, ...]:
+def installed_plugins() -> dict[str, importlib.metadata.EntryPoint]:
     """
-    List the installed plugins by name, without importing them.
+    Return the entry points of all installed plugins by name, sorted, without importing them.
     """
-    found: dict[str, InstalledPlugin] = {}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        plugin = InstalledPlugin(entry.name, entry.value)
-        if entry.dist is not None:
-            plugin = attrs.evolve(
-                plugin, distribution=entry.dist.metadata["Name"], version=entry.dist.version
-            )
-        found.setdefault(entry.name, plugin)
-    return tuple(found[name] for name in sorted(found))
+    entries = importlib.metadata.entry_points(group="jetsync")
+    # If several have the same name, the first one counts.
+    first = {entry.name: entry for entry in reversed(tuple(entries))}
+    return dict(sorted(first.items()))
 
 
 def declared_hooks(name: str) -> tuple[str, ...]:
@@ -316,14 +294,14 @@ def _create(asked: object, found: Mapping[str, object]) -> tuple[object, str, st
 
 
 def _from_entry_point(name: str) -> object:
-    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    for entry in entries:
-        if entry.name == name:
-            try:
-                return entry.load()
-            except Exception as exc:
-                raise ConfigurationError(
-                    f"plugin {name!r} ({entry.value}) cannot be loaded: {type(exc).__name__}: {exc}"
-                ) from exc
-    known = ", ".join(sorted({entry.name for entry in entries})) or "none"
-    raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
+    installed = installed_plugins()
+    if name not in installed:
+        known = ", ".join(installed) or "none"
+        raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
+    entry = installed[name]
+    try:
+        return entry.load()
+    except Exception as exc:
+        raise ConfigurationError(
+            f"plugin {name!r} ({entry.value}) cannot be loaded: {type(exc).__name__}: {exc}"
+        ) from exc

@@ -7,16 +7,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jetsync._hooks.manager import InstalledPlugin, Plugins, declared_hooks, installed_plugins
+from jetsync._hooks.manager import Plugins, declared_hooks, installed_plugins
 from jetsync.cli._output import json_option, print_json, print_table, say
 from jetsync.errors import ConfigurationError, JetSyncError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 UNCONFIGURED: Final = "unconfigured"
-"""State of a plugin that has to be configured, and cannot be used by its name before."""
+"""The state of a plugin that cannot be loaded by name before it is configured."""
 
 
 @click.command()
@@ -25,12 +28,12 @@ def plugins(*, as_json: bool) -> None:
     """
     List the installed plugins and the hooks that they implement.
 
-    Each one is loaded to see whether it can be. Plugins that JETSYNC_PLUGINS adds to every client
-    are marked `added`, those that JETSYNC_BLOCK_PLUGINS leaves out `blocked`, and those that have
-    to be configured before they can be used `unconfigured`; what is missing stands behind what they
-    implement. The exit status is 1 where one is broken, or is added and cannot be used.
+    The command loads each plugin. The state `added` means that JETSYNC_PLUGINS adds the plugin to
+    every client, and `blocked` that JETSYNC_BLOCK_PLUGINS leaves it out. A plugin that is
+    `unconfigured` needs configuration first, and its line says which. The exit status is 1 if a
+    plugin is broken, or is added and cannot be used.
     """
-    rows = [describe(plugin) for plugin in installed_plugins()]
+    rows = [describe(plugin) for plugin in installed_plugins().values()]
     missing = sorted(
         _names("JETSYNC_PLUGINS") - _names("JETSYNC_BLOCK_PLUGINS") - {row["name"] for row in rows}
     )
@@ -58,14 +61,14 @@ def plugins(*, as_json: bool) -> None:
         sys.exit(1)
 
 
-def describe(plugin: InstalledPlugin) -> dict[str, Any]:
+def describe(plugin: EntryPoint) -> dict[str, Any]:
     """
-    Load one plugin on its own and say what it is.
+    Load one plugin and describe it.
     """
     row: dict[str, Any] = {
         "name": plugin.name,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
+        "distribution": None if plugin.dist is None else plugin.dist.name,
+        "version": None if plugin.dist is None else plugin.dist.version,
         "entry_point": plugin.value,
         "state": "installed",
         "hooks": [],
@@ -73,7 +76,7 @@ def describe(plugin: InstalledPlugin) -> dict[str, Any]:
     if plugin.name in _names("JETSYNC_PLUGINS"):
         row["state"] = "added"
     if plugin.name in _names("JETSYNC_BLOCK_PLUGINS"):
-        # Not loaded: that may be the reason for which it is blocked.
+        # It is not loaded, because loading it may be why it is blocked.
         row["state"] = "blocked"
         return row
     try:
@@ -83,8 +86,7 @@ def describe(plugin: InstalledPlugin) -> dict[str, Any]:
         with contextlib.suppress(JetSyncError):
             row["hooks"] = list(declared_hooks(plugin.name))
         if row["state"] == "installed" and type(error.__cause__) is ConfigurationError:
-            # It says so itself, and nobody has asked for it. A more special error would say that
-            # its configuration is wrong.
+            # The plugin itself raised it. A subclass would mean that its configuration is wrong.
             row["state"] = UNCONFIGURED
     else:
         row["hooks"] = list(info.hooks)

@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from jetsync._hooks.errors import PluginError
-from jetsync._hooks.manager import InstalledPlugin, PluginInfo, Plugins, installed_plugins
+from jetsync._hooks.manager import PluginInfo, Plugins, installed_plugins
 from jetsync.errors import ConfigurationError, InvalidTypeError
 from jetsync.events import (
     BatchCommitOperation,
@@ -1017,10 +1017,11 @@ class TestEntryPoints:
         entry_points("b", "pkg_b:missing", Sample)
         entry_points("a", "pkg_a:missing", Sample)
 
-        assert installed_plugins() == (
-            InstalledPlugin("a", "pkg_a:missing"),
-            InstalledPlugin("b", "pkg_b:missing"),
-        )
+        installed = installed_plugins()
+        assert [(name, entry.value) for name, entry in installed.items()] == [
+            ("a", "pkg_a:missing"),
+            ("b", "pkg_b:missing"),
+        ]
 
     def test_installed_plugins_know_their_distribution(self, tmp_path, monkeypatch):
         """
@@ -1034,8 +1035,9 @@ class TestEntryPoints:
         (info / "entry_points.txt").write_text("[jetsync]\nsample = jetsync_sample:Plugin\n")
         monkeypatch.syspath_prepend(tmp_path)
 
-        expected = InstalledPlugin("sample", "jetsync_sample:Plugin", "jetsync-sample", "1.2")
-        assert expected in installed_plugins()
+        entry = installed_plugins()["sample"]
+        assert entry.value == "jetsync_sample:Plugin"
+        assert (entry.dist.name, entry.dist.version) == ("jetsync-sample", "1.2")
 
 
 class TestTrace:
