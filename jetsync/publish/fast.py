@@ -37,6 +37,7 @@ from jetsync.errors import (
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
 from jetsync.publish.hooks import PublishHooks
+from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import (
     BatchAck,
     Expect,
@@ -153,6 +154,7 @@ class FastPublisher:
         self._lock = threading.RLock()
         self._wrap_commit = context.plugins.wrap_batch_commit
         self._plugins = PublishHooks(context.plugins)
+        self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger
         self._targets = link.stream.encoder.targets
@@ -296,13 +298,16 @@ class FastPublisher:
         if run.places > 0 and type(subject) is str and subject in targets:
             encoded = link.stream.encoder.encode(item)
             if len(encoded[1]) + len(encoded[2]) <= link.small and (number := link.stage(encoded)):
+                self._raised_ttls.check((item,))
                 return number
         try:
             with Locked(self._lock, deadline):
                 link.stop_staging()
                 if link.closed:
                     self._check_open()
-                return link.add(item, deadline)
+                number = link.add(item, deadline)
+            self._raised_ttls.check((item,))
+            return number
         finally:
             if self._ledger.gaps:
                 self._report_gaps()
@@ -368,7 +373,9 @@ class FastPublisher:
             with Locked(self._lock, deadline):
                 self._link.stop_staging()
                 self._check_open()
-                return self._link.add_block(chunk, deadline)
+                sent = self._link.add_block(chunk, deadline)
+            self._raised_ttls.check(chunk[:sent])
+            return sent
         finally:
             if self._ledger.gaps:
                 self._report_gaps()
@@ -470,6 +477,7 @@ class FastPublisher:
         finally:
             if self._ledger.gaps:
                 self._report_gaps()
+        self._raised_ttls.check((item,))
         ack = self.ack
         assert ack is not None
         return ack

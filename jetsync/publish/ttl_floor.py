@@ -8,7 +8,7 @@ live for a minute.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base import log as _log
 from jetsync._base.deadline import as_seconds
@@ -16,11 +16,39 @@ from jetsync.events import TtlRaisedEvent
 from jetsync.values.ttl import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync.values.stream_config import StreamConfig
 
 _logger = _log.get_logger("jetsync.publish")
+
+
+# How many times-to-live of one publisher are remembered.
+KEPT_TTLS: Final = 100
+
+
+class RaisedTtls:
+    """
+    Reports each time-to-live that one publisher asks for once, if the server raises it. Any thread.
+
+    A report for each message would be a flood.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._reported: set[Any] = set()
+
+    def check(self, items: Iterable[Any]) -> None:
+        """Report the messages of *items*, which have been sent, where necessary."""
+        for item in items:
+            ttl = getattr(item, "ttl", None)
+            if ttl is not None and ttl not in self._reported:
+                if len(self._reported) >= KEPT_TTLS:
+                    self._reported.clear()
+                self._reported.add(ttl)
+                report_raised_ttl(self._context, None, item.subject, ttl)
 
 
 def report_raised_ttl(

@@ -242,6 +242,38 @@ class TestExpiry:
             assert js.stream(unique).get_last(b).ttl == (50 if history > 1 else 3)
             js.delete_stream(unique)
 
+    def test_a_fast_publisher_reports_raised_times(self, nats_server, js, unique):
+        """
+        Plugins are told once about each time that a fast publisher asks for.
+        """
+        js.create_stream(
+            unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=3,
+            subject_delete_marker_ttl=50,
+            allow_batched=True,
+        )
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+
+            def raised():
+                events = [call["event"] for call in recorder.of("jetsync_status")]
+                return [e.asked for e in events if isinstance(e, jetsync.TtlRaisedEvent)]
+
+            a = f"{unique}.a"
+            with client.jetstream().fast_publisher(ttl=2) as publisher:
+                for _ in range(3):
+                    publisher.add(a, b"1")
+                assert raised() == [2.0]
+                publisher.add(a, b"1", ttl=3)
+                publisher.add(a, b"1", ttl=90)
+                publisher.add_many([jetsync.OutboundMessage(a, ttl=4), (a, b"1")])
+                assert raised() == [2.0, 3.0, 4.0]
+                publisher.commit(a, ttl=5)
+            assert raised() == [2.0, 3.0, 4.0, 5.0]
+            js.delete_stream(unique)
+
     def test_marker(self, js, unique):
         """
         The last message of a subject leaves a marker, which every kind of read recognises.
