@@ -1,11 +1,17 @@
 """
-jetsync: a blocking, thread-based client for NATS JetStream.
+A blocking, thread-based client for NATS JetStream.
 
-Users import every name from here, except from ``jetsync.devserver`` and ``jetsync.testing``. The
-names are those in the ``__all__`` of the modules below. The folders of the package are its layers;
-``tests/test_layers.py`` lists them from top to bottom.
+:func:`connect` returns a :class:`Client`, and ``client.jetstream()`` returns a :class:`JetStream`.
+It gives you streams, consumers, publishers and key-value buckets. Import every name from
+``jetsync``, except the tools in ``jetsync.devserver`` and ``jetsync.testing``.
+
+Ask for help on one class or one call: ``help(jetsync.JetStream)`` or ``help(jetsync.connect)``. The
+help on the whole package describes every class and every error.
 """
 
+# The names are those in the `__all__` of the modules below. The folders of the package are its
+# layers. tests/test_layers.py lists them from top to bottom.
+#
 # ruff: noqa: F403 - this module only shows the names of other modules.
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Rules that hold for the signature of every public function and method.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 
@@ -64,12 +65,40 @@ def test_times_revisions_and_switches_are_keywords(name):
     assert bool(by_position) == (name in BY_POSITION), by_position
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+CLASSES = {
+    name: value
+    for name, value in ((name, getattr(jetsync, name)) for name in jetsync.__all__)
+    if inspect.isclass(value) and value.__module__ == "jetsync"
+}
+CALLS = {**FUNCTIONS, **CLASSES}
+"""Functions, methods, and constructors."""
+
+
+def takes_any_keyword(function):
+    """
+    Return whether a call checks its keywords itself, or is a type that is never called.
+    """
+    if inspect.isclass(function) and (
+        issubclass(function, (enum.Enum, dict)) or getattr(function, "_is_protocol", False)
+    ):
+        return True
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, function in CALLS.items() if not takes_any_keyword(function))
+)
 def test_a_wrong_keyword_names_a_public_call(name):
     """
     A `TypeError` about arguments names what users call, no internal class.
     """
-    function = FUNCTIONS[name]
-    if len(inspect.signature(function).parameters) > 1:
-        assert function.__qualname__.split(".")[0] in jetsync.__all__
-        assert function.__name__ == name.split(".")[-1]
+    function = CALLS[name]
+    arguments = [] if inspect.isclass(function) else [object()] * name.count(".")
+    with pytest.raises(TypeError) as caught:
+        function(*arguments, misspelt=1)
+    found = re.match(
+        r"([\w.]+)\(\) (got an unexpected|takes no) keyword argument", str(caught.value)
+    )
+    assert found, caught.value
+    assert found[1].split(".")[0] in jetsync.__all__
