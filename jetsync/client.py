@@ -147,9 +147,10 @@ class Client:
         """
         Close the connection. Safe to repeat, in any thread.
 
-        Pending publishes and acks are sent first. Open fast publishers commit if there is a
-        connection. Consumptions are closed, and the server redelivers their buffered messages
-        immediately. Calls that wait in other threads raise ConnectionClosedError.
+        Pending publishes and acks are sent first. If there is a connection, open publishers wait
+        for their acks and open fast publishers commit. Consumptions are closed, and the server
+        redelivers their buffered messages immediately. Calls that wait in other threads raise
+        ConnectionClosedError.
 
         A signal handler may call this. If the handler interrupted its own thread during a read or
         write, the call returns immediately and the client closes when the handler has returned.
@@ -175,8 +176,8 @@ class Client:
         """
         Unsubscribe, wait until all buffered messages have been taken, then close.
 
-        Consumptions are drained too: their handlers finish, and their acks are sent. Then open fast
-        publishers commit.
+        Consumptions are drained too: their handlers finish, and their acks are sent. Then open
+        publishers wait for their acks, and open fast publishers commit.
 
         Args:
             timeout: Maximum number of seconds. The default is the option ``drain_timeout``.
@@ -289,7 +290,9 @@ class Client:
         Publish a message without an acknowledgement (core NATS).
 
         The call returns when the connection has queued the message. Use :meth:`flush` to make sure
-        that the server has it. While disconnected, the call waits up to ``request_timeout``.
+        that the server has it. While disconnected, the call waits up to ``request_timeout``. If the
+        interpreter exits before the client is closed, jetsync sends queued messages within 2
+        seconds. It writes a line to stderr if the server does not confirm them.
 
         Args:
             subject: The subject.
@@ -309,6 +312,7 @@ class Client:
             validate_subject(reply)
         target, payload, header = self._encode(subject, data, headers)
         answer = b"" if reply is None else reply.encode()
+        connection.has_published = True
         connection.lane.post(
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )

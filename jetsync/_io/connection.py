@@ -120,6 +120,8 @@ class Connection:
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers that are not closed. Each has `finish`; see `finish_writers`.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        # Whether core messages were published after the last flush that the server confirmed.
+        self.has_published: bool = False
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
         # Ends the connection and the thread if this object is dropped before it was closed.
@@ -264,10 +266,12 @@ class Connection:
         """
         deadline = Deadline.after(timeout)
         for report in self.finish_writers(deadline.at_most(timeout * WRITERS_SHARE)):
-            with contextlib.suppress(Exception):  # There may be no stderr.
-                sys.stderr.write(f"jetsync: at exit: {report}\n")
-        with contextlib.suppress(TransportError, WaitTimeoutError):
+            _report_at_exit(report)
+        try:
             self.flush(deadline)
+        except (TransportError, WaitTimeoutError) as error:
+            if self.has_published:
+                _report_at_exit(f"the server did not confirm the last core messages: {error}")
         self._exiting = True
         self.lane.freeze()
         if not self.closed.is_set():
@@ -337,6 +341,7 @@ class Connection:
         self.lane.write(PING, deadline, pong=pong)
         self.lane.wait(pong, deadline)
         if pong.reply is not None:
+            self.has_published = False
             return time.perf_counter() - start
         self.check()
         if pong.is_lost:
@@ -650,6 +655,11 @@ def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
         # list() fails if another thread adds to the set meanwhile.
         with contextlib.suppress(RuntimeError):
             return list(handles)
+
+
+def _report_at_exit(text: str) -> None:
+    with contextlib.suppress(Exception):  # There may be no stderr.
+        sys.stderr.write(f"jetsync: at exit: {text}\n")
 
 
 def was_sent(error: Exception) -> bool:

@@ -30,7 +30,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier, Signal
-from jetsync.errors import HandleClosedError, WaitTimeoutError
+from jetsync.errors import ConnectionClosedError, HandleClosedError, WaitTimeoutError
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
@@ -93,7 +93,8 @@ class Publisher:
     Any number of threads may publish. The stream stores the messages of one thread to one subject
     in the order of its calls. A message that no stream took is sent again, which may change the
     order. Leaving the context waits until all messages have ended. It raises PublishManyError if
-    messages failed and your code neither asked for their outcomes nor gave ``on_report``.
+    messages failed and your code neither asked for their outcomes nor gave ``on_report``. A
+    publisher that is still open when the client closes or the interpreter exits waits, too.
     """
 
     __reduce__ = refuse_copy
@@ -149,6 +150,7 @@ class Publisher:
         self._worker = threading.Thread(target=self._run, name="jetsync-publisher", daemon=True)
         with keep_interrupts():
             self._worker.start()
+        self._connection.writers.add(self)
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"
@@ -414,15 +416,50 @@ class Publisher:
         if self._connection.state == "forked":
             # The worker, and perhaps the lock's owner, are in the parent.
             return
+        self._end(deadline, HandleClosedError("publisher"))
+        if self._is_worker():
+            return
+        failures = self._unobserved_failures()
+        self._unobserved.clear()
+        if failures and _raise:
+            raise PublishManyError(self._pipeline.tally.report(failures))
+
+    def finish(self, deadline: Deadline) -> str | None:
+        """
+        Close because the client or the interpreter ends; return what was not stored, if anything.
+
+        A later ``close`` still raises the errors.
+        """
+        failed = self._failed
+        try:
+            self._end(deadline, ConnectionClosedError())
+        except Exception as error:  # noqa: BLE001 - reported
+            return f"{self!r} could not be closed: {error}"
+        failures = self._unobserved_failures()
+        count = max(self._failed - failed, len(failures)) + self.pending
+        if not count:
+            return None
+        text = f"{count} message{'s' if count > 1 else ''} of {self!r} may not be stored"
+        return f"{text}; the first: {failures[0].error}" if failures else text
+
+    def _unobserved_failures(self) -> list[PublishFailure]:
+        return [
+            PublishFailure(number, future.message, future.outcome)
+            for number, future in self._unobserved
+            if not future.observed and isinstance(future.outcome, Exception)
+        ]
+
+    def _end(self, deadline: Deadline | None, reason: Exception) -> None:
+        """Accept no more messages, wait for those that were accepted, and end the worker."""
         refuse_reentry(self._lock)
         with self._lock:
-            self._stopped = self._stopped or HandleClosedError("publisher")
+            self._stopped = self._stopped or reason
             self._room.notify()
             self._wake_worker()
         if self._is_worker():
             return
         self._wait(lambda: not self._window.open_count, self._ended, deadline)
-        self._window.box.fail(HandleClosedError("publisher"))
+        self._window.box.fail(reason)
         self._lane.wake_reader()
         # Without a timeout this also waits for callbacks.
         seconds = threading.TIMEOUT_MAX
@@ -430,15 +467,6 @@ class Publisher:
             seconds = max(deadline.remaining(), CALLBACK_TIME)
         if self._worker_ended.wait(seconds):
             self._worker.join(CALLBACK_TIME)
-        unobserved = [entry for entry in self._unobserved if not entry[1].observed]
-        self._unobserved.clear()
-        if unobserved and _raise:
-            failures = [
-                PublishFailure(number, future.message, future.outcome)
-                for number, future in unobserved
-                if isinstance(future.outcome, Exception)
-            ]
-            raise PublishManyError(self._pipeline.tally.report(failures))
 
     def _wake_worker(self) -> None:
         """End the worker's current wait; the lock is held."""

@@ -152,6 +152,7 @@ class ScriptedContext(SimpleNamespace):
             plugins=Plugins.load(plugins, {}),
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             listen=lane.listen,
+            writers=set(),
         )
         self.connection = self
         self.inbox = "_INBOX"

@@ -687,15 +687,15 @@ class TestConnection:
 
     def test_the_client_is_closed_meanwhile(self, nats_server, silent, pool):
         """
-        All futures end at once with an error, and so does who waits for room.
+        All futures end with an error by the timeout, and a thread that waits for room at once.
         """
         client = jetsync.connect(nats_server.url)
         publisher = client.jetstream().publisher(window=10, ack_timeout=60)
         futures = [publisher.publish(silent) for _ in range(10)]
         waiting = pool.submit(publisher.publish, silent)
         blocked(pool)
-        with timed(0.0, 3.0):
-            client.close()
+        with timed(0.5, 3.0):
+            client.close(timeout=0.5)
             errors = [future.exception(5) for future in futures]
             with pytest.raises(jetsync.ConnectionClosedError):
                 waiting.result(5)

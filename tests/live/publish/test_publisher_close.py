@@ -1,0 +1,173 @@
+"""
+Publishers that are open when the client closes or the interpreter exits.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from waiting import LATE, eventually, timed
+
+import jetsync
+
+EXIT_SECONDS = 3.0
+"""Within how many seconds a program ends that did not close its client."""
+
+
+@pytest.fixture
+def silent(js, unique):
+    """
+    A subject of a stream that acknowledges nothing.
+    """
+    stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
+    yield f"{unique}.a"
+    js.delete_stream(stream.name)
+
+
+class TestClientCloses:
+    @pytest.mark.parametrize("how", ["close", "drain"])
+    def test_everything_is_stored(self, nats_server, stream, how):
+        """
+        All messages that were accepted are acknowledged before the client closes.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            publisher = client.jetstream().publisher()
+            futures = [publisher.publish(f"{stream.name}.A", b"%d" % n) for n in range(5000)]
+            getattr(client, how)()
+            assert [future.result(0).sequence for future in futures] == list(range(1, 5001))
+            with pytest.raises(jetsync.ConnectionClosedError):
+                publisher.publish(f"{stream.name}.A")
+            publisher.close()
+
+    def test_no_ack_in_time(self, nats_server, silent):
+        """
+        Messages without an ack are unknown after the timeout, and their publisher raises.
+        """
+        client = jetsync.connect(nats_server.url)
+        publisher = client.jetstream().publisher()
+        future = publisher.publish(silent)
+        with timed(0.4, 2.0):
+            client.close(timeout=0.5)
+        with pytest.raises(jetsync.PublishManyError, match="1 of 1"):
+            publisher.close()
+        assert isinstance(future.exception(0), jetsync.PublishOutcomeUnknownError)
+
+    def test_no_connection(self, victim, unique):
+        """
+        Without a connection the client closes at once.
+        """
+        client = jetsync.connect(victim.url)
+        client.jetstream().create_stream(unique, subjects=[f"{unique}.>"], no_ack=True)
+        publisher = client.jetstream().publisher()
+        future = publisher.publish(f"{unique}.a")
+        client.flush()
+        try:
+            victim.kill()
+            eventually(lambda: not client.is_connected)
+            with timed(0.0, 1.5):
+                client.close()
+        finally:
+            victim.start()
+        assert isinstance(future.exception(0), jetsync.PublishOutcomeUnknownError)
+
+
+class TestExit:
+    def run(self, script, *arguments):
+        """
+        Run a script in an interpreter of its own; return its status, stderr and exit time.
+        """
+        command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr, time.time() - float(done.stdout)
+
+    @pytest.mark.parametrize("last", ["", "del publisher"])
+    def test_everything_is_stored(self, nats_server, stream, last):
+        """
+        A script that ends without closing its publisher has all its messages stored.
+        """
+        # The interpreter does not switch threads, so the messages are still staged at the end.
+        script = f"""
+            import sys, time
+            import jetsync
+
+            publisher = jetsync.connect(sys.argv[1]).jetstream().publisher()
+            sys.setswitchinterval(100)
+            for number in range(500):
+                publisher.publish(sys.argv[2] + ".A", b"%d" % number)
+            {last}
+            print(time.time())
+        """
+        status, errors, seconds = self.run(script, nats_server.url, stream.name)
+        assert (status, errors) == (0, "")
+        assert seconds < EXIT_SECONDS + LATE
+        assert stream.info().state.messages == 500
+
+    def test_what_is_not_confirmed_is_reported(self, nats_server, silent):
+        """
+        A line on stderr counts the messages that were not acknowledged in time.
+        """
+        script = """
+            import sys, time
+            import jetsync
+
+            publisher = jetsync.connect(sys.argv[1]).jetstream().publisher()
+            for number in range(10):
+                publisher.publish(sys.argv[2])
+            print(time.time())
+        """
+        status, errors, seconds = self.run(script, nats_server.url, silent)
+        assert status == 0
+        assert errors.startswith("jetsync: at exit: 10 messages of <Publisher ")
+        assert errors.count("\n") == 1
+        assert seconds < EXIT_SECONDS + LATE
+
+    def test_failures_without_a_reader_are_reported(self, nats_server, unique):
+        """
+        A line on stderr counts the messages that no stream took and whose futures were not read.
+        """
+        script = """
+            import sys, time
+            import jetsync
+
+            publisher = jetsync.connect(sys.argv[1]).jetstream().publisher(retries=0)
+            publisher.publish(sys.argv[2])
+            publisher.flush()
+            print(time.time())
+        """
+        status, errors, _ = self.run(script, nats_server.url, unique)
+        assert status == 0
+        assert errors.startswith("jetsync: at exit: 1 message of <Publisher ")
+        assert "no stream" in errors
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs SIGSTOP")
+    def test_core_messages_are_reported(self, victim, unique):
+        """
+        A line on stderr says that core messages may not have been sent.
+        """
+        script = """
+            import os, signal, sys, time
+            import jetsync
+
+            client = jetsync.connect(sys.argv[1])
+            os.kill(int(sys.argv[3]), signal.SIGSTOP)
+            # The process may run for a moment after the signal was sent.
+            try:
+                while True:
+                    client.flush(timeout=0.1)
+            except jetsync.WaitTimeoutError:
+                pass
+            client.publish(sys.argv[2], b"x")
+            print(time.time())
+        """
+        try:
+            status, errors, seconds = self.run(script, victim.url, unique, str(victim.pids[0]))
+        finally:
+            victim.resume()
+        assert status == 0
+        assert errors.startswith("jetsync: at exit: the server did not confirm")
+        assert seconds < EXIT_SECONDS + LATE
