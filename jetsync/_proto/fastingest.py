@@ -36,6 +36,7 @@ from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors.answers import from_api_error
+from jetsync.events import BatchGapEvent
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
@@ -92,24 +93,13 @@ class Phase(enum.Enum):
     FAILED = "failed"
 
 
-@attrs.frozen(slots=True)
-class Gap:
-    """Messages that are not stored, or not known to be stored."""
-
-    batch_id: str
-    # Numbers of the first and the last message.
-    first: int
-    last: int
-    # The reason, if the server gave one.
-    error: Exception | None
-
-
 @attrs.define(eq=False)
 class Ledger:
     """
     Counts the messages of one publisher: confirmed, lost or in flight, and each lost only once.
     """
 
+    stream: str = ""
     batch_id: str = ""
     # Messages of earlier batches.
     base: int = 0
@@ -119,7 +109,7 @@ class Ledger:
     # Messages that are not stored, or not known to be stored.
     lost: int = 0
     # Losses that the owner has not reported yet; taken by any thread.
-    gaps: deque[Gap] = attrs.field(factory=deque)
+    gaps: deque[BatchGapEvent] = attrs.field(factory=deque)
     # Sequences that are lost or refused, as far back as they may be reported again, and how many of
     # them are above the sequence that the server has confirmed.
     _lost_seqs: set[int] = attrs.field(factory=set, init=False, repr=False)
@@ -162,7 +152,10 @@ class Ledger:
         # Sequences in a row differ from their places in the list by the same number.
         for _, group in groupby(enumerate(new), lambda pair: pair[1] - pair[0]):
             row = [self.base + seq for _, seq in group]
-            self.gaps.append(Gap(self.batch_id, row[0], row[-1], error))
+            gap = BatchGapEvent(
+                stream=self.stream, batch_id=self.batch_id, first=row[0], last=row[-1], error=error
+            )
+            self.gaps.append(gap)
 
     def close_batch(self, error: Exception | None) -> None:
         """Give up what is in flight, and count the next batch from 1."""
@@ -205,7 +198,6 @@ class FastIngest:
         # Subject of the last message, for pings and errors; the owner sets it.
         self.subject = ""
         self.pings: int = 0
-        self.stream: str = ""
         # Stream sequence of the last message, from the ack of the commit.
         self.sequence: int = 0
         self.duplicate: bool = False
@@ -262,8 +254,9 @@ class FastIngest:
         """The id of the open batch, or of the next one."""
         return f"{self._token}{self._opened + (self.phase is Phase.NEW)}"
 
-    def open(self) -> None:
-        """Prepare a batch. Messages that are encoded after this call belong to it."""
+    def open(self, stream: str) -> None:
+        """Prepare a batch on *stream*. Messages that are encoded after this call belong to it."""
+        self.ledger.stream = stream
         self.ledger.batch_id = batch_id = self.batch_id
         self._opened += 1
         gap = b"ok" if self._gap_ok else b"fail"
@@ -339,13 +332,12 @@ class FastIngest:
         self.pings += 1
         return OP_PING, self._reached
 
-    def settle(self, stream: str) -> None:
+    def settle(self) -> None:
         """
         Finish without a commit, because the server has already ended the batch.
 
         Each message was confirmed, or reported lost when the server had forgotten the batch.
         """
-        self.stream = stream
         self.phase = Phase.DONE
 
     # Answers and failures.
@@ -401,13 +393,13 @@ class FastIngest:
         elif kind == "gap":
             self._on_gap(_number(answer, "last_seq"), _number(answer, "seq"), op)
         elif answer.get("error") is not None:
-            stream = answer.get("stream")
-            error = from_api_error(
-                answer["error"], stream=stream if isinstance(stream, str) else None
-            )
-            if kind == "err":
-                self._on_error(_number(answer, "seq"), error)
-            else:
+            error = from_api_error(answer["error"], stream=self.ledger.stream)
+            if kind == "err" and self._gap_ok:
+                seq = _number(answer, "seq")
+                self.ledger.lose(seq, seq, error)
+            elif kind == "err" and self.phase is not Phase.FAILED:
+                self.fail(error, awaits_end=True)
+            elif kind != "err":
                 self._on_refusal(read_digits(place[0]), op, error, now)
         elif isinstance(answer.get("stream"), str):
             self._on_end(answer)
@@ -434,17 +426,11 @@ class FastIngest:
             return
         if op == OP_PING and first == 1:
             # The first message was answered, so the server knew this batch once.
-            self._forgotten(errors.FastBatchUnknownError(stream=self.stream or None))
+            self._forgotten(errors.FastBatchUnknownError(stream=self.ledger.stream))
         elif self._gap_ok:
             self.ledger.lose(first, last, None)
         else:
             self.fail(self._gap(first, last), awaits_end=True)
-
-    def _on_error(self, seq: int, error: Exception) -> None:
-        if self._gap_ok:
-            self.ledger.lose(seq, seq, error)
-        elif self.phase is not Phase.FAILED:
-            self.fail(error, awaits_end=True)
 
     def _on_refusal(self, seq: int, op: int, error: Exception, now: float) -> None:
         """Handle an error in the place of an ack."""
@@ -491,38 +477,29 @@ class FastIngest:
             else:
                 self.fail(error)
             return
-        count = min(_number(answer, "count"), self.ledger.sent)
+        ledger = self.ledger
+        count = min(_number(answer, "count"), ledger.sent)
+        ledger.cover(count)
         if self.phase is Phase.FAILED:
-            self.ledger.cover(count)
             self.awaits_end = False
-            return
-        self.stream = answer["stream"]
-        if self.phase is Phase.COMMITTING:
+        elif self.phase is not Phase.COMMITTING:
+            # A message arrived late over another route, and the server took it for the end.
+            if self._gap_ok:
+                self._restart(None)
+            else:
+                self.fail(errors.BatchClosedError(reason="the server ended the batch"))
+        else:
             self.sequence = _number(answer, "seq")
             self.duplicate = bool(answer.get("duplicate", False))
-            self._finish(count)
-            return
-        # A message arrived late over another route, and the server took it for the end.
-        self.ledger.cover(count)
-        if self._gap_ok:
-            self._restart(None)
-        else:
-            self.fail(errors.BatchClosedError(reason="the server ended the batch"))
-
-    def _finish(self, count: int) -> None:
-        """Record the ack of the commit."""
-        ledger = self.ledger
-        if self._committed == 1:
-            # The batch started and ended with one message.
-            self.batches += 1
-        ledger.cover(count)
-        if count < ledger.sent and not self._gap_ok:
-            self.fail(self._gap(count + 1, ledger.sent))
-            return
-        if count < ledger.sent:
+            if self._committed == 1:
+                # The batch started and ended with one message.
+                self.batches += 1
+            if count < ledger.sent and not self._gap_ok:
+                self.fail(self._gap(count + 1, ledger.sent))
+                return
             ledger.lose(count + 1, ledger.sent, None)
             ledger.cover(ledger.sent)
-        self.phase = Phase.DONE
+            self.phase = Phase.DONE
 
     # Steps of the calls above.
 

@@ -29,7 +29,6 @@ from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
-    BatchClosedError,
     CallInSignalHandlerError,
     InvalidArgumentError,
     WaitTimeoutError,
@@ -167,8 +166,7 @@ class FastPublisher:
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._ledger
         state = "closed" if self._link.closed else engine.phase.value
-        name = self._link.stream.name
-        stream = "" if name is None else f" {name}"
+        stream = f" {ledger.stream}" if ledger.stream else ""
         return (
             f"<FastPublisher{stream} {state} added={ledger.added} "
             f"acknowledged={ledger.acknowledged} lost={ledger.lost}>"
@@ -195,7 +193,7 @@ class FastPublisher:
         if engine.phase is not Phase.DONE:
             return None
         return BatchAck(
-            stream=engine.stream,
+            stream=ledger.stream,
             sequence=engine.sequence,
             batch_id=ledger.batch_id,
             size=ledger.added - ledger.lost,
@@ -287,13 +285,12 @@ class FastPublisher:
             return number
         self._connection.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
-        ttl = self._options.ttl if ttl is None else ttl
         # A plain pair is faster to create and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._plugins.active:
-            item = self._plugins.prepared(item, self._operation)
+        if not self._is_plain:
+            item = self._prepared(item)
         subject = subject_of(item)
         if run.places > 0 and type(subject) is str and subject in targets:
             encoded = link.stream.encoder.encode(item)
@@ -302,9 +299,7 @@ class FastPublisher:
                 return number
         try:
             with Locked(self._lock, deadline):
-                link.stop_staging()
-                if link.closed:
-                    self._check_open()
+                link.begin()
                 number = link.add(item, deadline)
             self._raised_ttls.check((item,))
             return number
@@ -348,9 +343,13 @@ class FastPublisher:
                     broken = error
                 seconds = time.monotonic() - start
                 more = broken is None and len(chunk) - had == wanted
-                veto = self._prepare(chunk, had)
-                if veto is not None:
-                    broken, more = veto, False
+                if not self._is_plain:
+                    given = chunk[had:]
+                    del chunk[had:]
+                    try:
+                        chunk.extend(map(self._prepared, given))
+                    except Exception as error:  # noqa: BLE001 - raised below.
+                        broken, more = error, False
                 size = _next_size(size, seconds, chunk)
             if chunk:
                 # Messages without room stay in the chunk. It is filled up again, so blocks stay
@@ -371,8 +370,7 @@ class FastPublisher:
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         try:
             with Locked(self._lock, deadline):
-                self._link.stop_staging()
-                self._check_open()
+                self._link.begin()
                 sent = self._link.add_block(chunk, deadline)
             self._raised_ttls.check(chunk[:sent])
             return sent
@@ -380,27 +378,11 @@ class FastPublisher:
             if self._ledger.gaps:
                 self._report_gaps()
 
-    def _prepare(self, chunk: list[Any], first: int) -> Exception | None:
-        """
-        Apply the publisher's ttl and the plugins to the messages from *first* on.
-
-        Returns:
-            The error of the first message that cannot be sent, if any. It and all later messages
-            were removed from *chunk*.
-        """
-        ttl, plugins = self._options.ttl, self._plugins
-        if ttl is None and not plugins.active:
-            return None
-        for index in range(first, len(chunk)):
-            try:
-                message = chunk[index]
-                if ttl is not None:
-                    message = with_ttl(message, ttl)
-                chunk[index] = plugins.prepared(message, self._operation)
-            except Exception as error:  # noqa: BLE001 - raised by add_many.
-                del chunk[index:]
-                return error
-        return None
+    def _prepared(self, item: Any) -> Any:
+        """Return a message with the publisher's ttl, as the plugins leave it."""
+        if self._options.ttl is not None:
+            item = with_ttl(item, self._options.ttl)
+        return self._plugins.prepared(item, self._operation)
 
     def commit(
         self,
@@ -440,8 +422,6 @@ class FastPublisher:
         self._connection.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         item = final_message(subject, data, headers, msg_id, ttl, expect)
-        if item is not None and ttl is None:
-            item.ttl = self._options.ttl
         return self._commit(item, deadline)
 
     def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
@@ -458,7 +438,7 @@ class FastPublisher:
         """Describe the batch to plugins; the defaults describe a new batch."""
         return events.BatchCommitOperation(
             kind="fast",
-            stream=self._link.stream.name,
+            stream=self._ledger.stream or None,
             batch_id=self._link.engine.batch_id,
             size=size,
             subject=subject,
@@ -467,12 +447,11 @@ class FastPublisher:
 
     def _commit_now(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
         if item is not None:
-            item = self._plugins.prepared(item, self._operation)
+            item = self._prepared(item)
         link = self._link
         try:
             with Locked(self._lock, deadline):
-                link.stop_staging()
-                self._check_open()
+                link.begin()
                 link.commit(item, deadline)
         finally:
             if self._ledger.gaps:
@@ -526,7 +505,7 @@ class FastPublisher:
         try:
             self.close(timeout=deadline.remaining())
         except Exception as error:  # noqa: BLE001 - reported, also if a plugin raised it.
-            link.raise_again()
+            link.raised = False
             count = ledger.added - ledger.acknowledged
             return f"{count} of {ledger.added} messages of {self!r} are not confirmed: {error}"
         return None
@@ -547,29 +526,15 @@ class FastPublisher:
         if self._ledger.gaps:
             self._report_gaps()
 
-    def _check_open(self) -> None:
-        """Raise if the publisher was closed. If it failed, the link raises why."""
-        link = self._link
-        if link.closed and link.engine.phase is not Phase.FAILED:
-            reason = "it was committed" if link.engine.phase is Phase.DONE else None
-            raise BatchClosedError("fast publisher", reason=reason)
-
     def _report_gaps(self) -> None:
         """Report lost messages to ``on_gap`` and plugins; the lock is not held."""
-        link, on_gap = self._link, self._options.on_gap
-        while self._ledger.gaps:
+        gaps, on_gap = self._ledger.gaps, self._options.on_gap
+        while gaps:
             try:
-                gap = self._ledger.gaps.popleft()
+                event = gaps.popleft()
             except IndexError:
                 # Another thread took it.
                 return
-            event = events.BatchGapEvent(
-                stream=link.stream.name or "",
-                batch_id=gap.batch_id,
-                first=gap.first,
-                last=gap.last,
-                error=gap.error,
-            )
             self._connection.emit(event)
             if on_gap is not None:
                 try:

@@ -102,21 +102,14 @@ class FastStream:
         self._context = context
         self.encoder: Final = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
         self.known: KnownStream | None = None
-        # The connection on which the stream is known to support fast ingest, and the subject by
-        # which it was found.
-        self.epoch: int = 0
+        # The subject by which the stream was found.
         self._found_by = ""
         # Deadline of the current call.
         self.deadline: Deadline
 
-    @property
-    def name(self) -> str | None:
-        """The name of the stream, if it is known already."""
-        return None if self.known is None else self.known.name
-
-    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> None:
+    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> int:
         """
-        Make sure that the stream supports fast ingest on the current connection.
+        Make sure that the stream supports fast ingest on the current connection, and return it.
 
         Args:
             subject: A subject of the stream.
@@ -142,9 +135,8 @@ class FastStream:
                 check_same_stream(subject, self.known, known)
             self.known = known
             self._found_by = subject
-            self.epoch = known.epoch
             self.encoder.renew()
-            return
+            return known.epoch
 
     def _check(self, subject: str) -> None:
         """Raise if *subject* belongs to another stream."""
@@ -186,10 +178,17 @@ class FastLink:
         # How many messages there were when the loop thread last looked; None if it never did.
         self.added_before: int | None = None
         # Whether the failure was raised.
-        self._raised = False
+        self.raised: bool = False
         self.closed: bool = False
 
     # Sending.
+
+    def begin(self) -> None:
+        """Stop staging, and raise if the publisher was closed and did not fail."""
+        self.stop_staging()
+        if self.closed and self.engine.phase is not Phase.FAILED:
+            reason = "it was committed" if self.engine.phase is Phase.DONE else None
+            raise errors.BatchClosedError("fast publisher", reason=reason)
 
     def stop_staging(self) -> None:
         """Have other threads wait for the publisher's lock, which the caller holds."""
@@ -247,7 +246,7 @@ class FastLink:
         else:
             self._start(item, deadline)
         number = self.ledger.added
-        run.epoch, self.small = stream.epoch, min(SMALL, stream.encoder.limit)
+        self.small = min(SMALL, stream.encoder.limit)
         if not self.closed:
             run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
         return number
@@ -287,7 +286,7 @@ class FastLink:
             self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
                 if item is None and ledger.added:
-                    engine.settle(self.stream.name or "")
+                    engine.settle()
                     break
                 if item is None:
                     raise errors.InvalidArgumentError(
@@ -333,7 +332,7 @@ class FastLink:
         if staged:
             block = b"".join([*staged, block])
         try:
-            self._lane.write(block, deadline, self.stream.epoch)
+            self._lane.write(block, deadline, self.run.epoch)
         except errors.ConnectionLostError:
             engine.unclaim(count)
             engine.lost_connection(time.monotonic())
@@ -341,6 +340,7 @@ class FastLink:
         except _NOT_SENT:
             engine.unclaim(count)
             run.frames = staged
+            run.arm()
             raise
         return True
 
@@ -387,8 +387,10 @@ class FastLink:
         # Refusals and losses of an earlier connection do not concern the new batch.
         if self._box.ready:
             self.receive()
-        self.stream.look_up(subject, deadline, wait=self.engine.batches > 0)
-        self.engine.open()
+        stream = self.stream
+        self.run.epoch = stream.look_up(subject, deadline, wait=self.engine.batches > 0)
+        assert stream.known is not None
+        self.engine.open(stream.known.name)
         if self.added_before is None:
             self.added_before = 0
             self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
@@ -509,7 +511,7 @@ class FastLink:
         for subject, denial in box.take_denials():
             if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
-        if lost and lost >= self.stream.epoch:
+        if lost and lost >= self.run.epoch:
             # Staged messages are lost, too. The server reports them as missing.
             self.run.take()
             engine.lost_connection(now)
@@ -530,9 +532,9 @@ class FastLink:
 
         If it is lost, the engine sends another one.
         """
-        engine, lane, stream = self.engine, self._lane, self.stream
-        if lane.lost_epoch >= stream.epoch:
-            stream.look_up(engine.subject, deadline, wait=True)
+        engine, lane, run = self.engine, self._lane, self.run
+        if lane.lost_epoch >= run.epoch:
+            run.epoch = self.stream.look_up(engine.subject, deadline, wait=True)
         # Answers that have arrived are read first.
         due = None if self._box.ready else engine.poll(time.monotonic())
         if due is None:
@@ -546,7 +548,7 @@ class FastLink:
         # Encoded again, because the next server may have lower limits.
         block = self._frame(op, seq, item)
         try:
-            lane.write(block, deadline, stream.epoch)
+            lane.write(block, deadline, run.epoch)
         except errors.ConnectionLostError:
             engine.lost_connection(time.monotonic())
 
@@ -556,7 +558,7 @@ class FastLink:
         """Raise what made the batch fail the first time, and then that it is closed."""
         engine = self.engine
         failure = engine.failure
-        if failure is None or self._raised:
+        if failure is None or self.raised:
             reason = "it was committed" if failure is None else str(failure)
             raise errors.BatchClosedError("fast publisher", reason=reason)
         until = deadline.at_most(END_TIMEOUT)
@@ -567,18 +569,14 @@ class FastLink:
             if not self._lane.wait(self._box, until):
                 break
             self.receive()
-        self._raised = True
+        self.raised = True
         self.abandon()
         raise failure
 
     def check_failure(self, deadline: Deadline) -> None:
         """Raise what made the batch fail, unless a call has raised it."""
-        if self.engine.failure is not None and not self._raised:
+        if self.engine.failure is not None and not self.raised:
             self._raise_end(deadline)
-
-    def raise_again(self) -> None:
-        """Let the next call raise the failure of the batch, even if a call has raised it."""
-        self._raised = False
 
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""
@@ -589,7 +587,7 @@ class FastLink:
     def _send_end(self, seq: int) -> None:
         """Send the staged messages, and end the batch after them; never waits."""
         block = b"".join([*self.run.take(), self._frame(OP_END, seq)])
-        self._lane.post_nowait(block, self.stream.epoch)
+        self._lane.post_nowait(block, self.run.epoch)
 
     def drop(self) -> bool:
         """End the batch of a garbage-collected publisher, and return whether it was open."""
@@ -632,6 +630,6 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     added = link.ledger.added
     if added == link.added_before and link.engine.phase is Phase.OPEN:
         link.engine.pings += 1
-        lane.post_nowait(link.ping_block, link.stream.epoch)
+        lane.post_nowait(link.ping_block, link.run.epoch)
     link.added_before = added
     lane.later(PING_AFTER, _keep_alive, lane, reference)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jetsync import errors
+from jetsync import BatchGapEvent, errors
 from jetsync._proto.fastingest import (
     ACK_TIMEOUT,
     ASK_WAIT_LIMIT,
@@ -23,7 +23,6 @@ from jetsync._proto.fastingest import (
     OP_START,
     SUFFIX,
     FastIngest,
-    Gap,
     Ledger,
     Phase,
 )
@@ -57,6 +56,11 @@ def dump(**fields):
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def gap(batch_id, first, last):
+    """A gap for which the server gave no reason."""
+    return BatchGapEvent(stream="S", batch_id=batch_id, first=first, last=last)
+
+
 def refusal(error):
     """An ack that is an error."""
     return dump(error=error, stream="S", seq=0)
@@ -79,7 +83,7 @@ class Talk:
             self.ack(0, open_with, op=OP_START)
 
     def begin(self):
-        self.engine.open()
+        self.engine.open("S")
         self.engine.start(self.now)
 
     def say(self, data, seq=1, op=OP_APPEND, header=None):
@@ -319,7 +323,7 @@ class TestGapOk:
         talk.send(5)
         talk.gap(3, 5)
         talk.gap(3, 5)
-        assert list(talk.ledger.gaps) == [Gap("b1", 3, 4, None)]
+        assert list(talk.ledger.gaps) == [gap("b1", 3, 4)]
         assert (talk.ledger.lost, talk.ledger.in_flight) == (2, 4)
         talk.ack(6, 10)
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (4, 0)
@@ -418,7 +422,7 @@ class TestGapOk:
         talk.ack(0, 10, op=OP_START)
         talk.send(4)
         talk.gap(2, 4)
-        assert talk.ledger.gaps[-1] == Gap("b2", 17, 18, None)
+        assert talk.ledger.gaps[-1] == gap("b2", 17, 18)
         talk.ack(5, 10)
         assert (talk.ledger.acknowledged, talk.ledger.added, talk.engine.batches) == (13, 20, 2)
 
@@ -435,7 +439,7 @@ class TestGapOk:
         talk.send(9)
         talk.end(7)
         assert talk.engine.phase is Phase.NEW
-        assert list(talk.ledger.gaps) == [Gap("b1", 8, 10, None)]
+        assert list(talk.ledger.gaps) == [gap("b1", 8, 10)]
         assert talk.ledger.acknowledged == 7
 
     def test_ping_refused(self):
@@ -563,7 +567,7 @@ class TestCommit:
         assert talk.engine.commit(NOW, store=True) == 3
         talk.end(3, 77)
         engine = talk.engine
-        assert (engine.phase, engine.stream, engine.sequence) == (Phase.DONE, "S", 77)
+        assert (engine.phase, talk.ledger.stream, engine.sequence) == (Phase.DONE, "S", 77)
         assert (talk.ledger.acknowledged, talk.ledger.lost, engine.due()) == (3, 0, None)
         talk.end(2, 99)
         talk.error(2)
@@ -580,7 +584,7 @@ class TestCommit:
     def test_alone(self):
         """A batch of one message begins and ends with it."""
         talk = Talk()
-        talk.engine.open()
+        talk.engine.open("S")
         assert talk.engine.commit(NOW, store=True) == 1
         assert talk.engine.due() is None
         talk.end(1, 9, duplicate=True)
@@ -595,14 +599,14 @@ class TestCommit:
         talk.ack(3, 10)
         talk.say(refusal(unknown_id()), 4, OP_PING)
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.NEW, [(4, 4)])
-        talk.engine.settle("S")
-        assert (talk.engine.phase, talk.engine.stream) == (Phase.DONE, "S")
+        talk.engine.settle()
+        assert (talk.engine.phase, talk.ledger.stream) == (Phase.DONE, "S")
         assert (talk.engine.sequence, talk.ledger.acknowledged, talk.ledger.lost) == (0, 3, 1)
 
     def test_alone_and_lost(self):
         """A ping for it would begin a batch: its outcome stays unknown."""
         talk = Talk()
-        talk.engine.open()
+        talk.engine.open("S")
         talk.engine.commit(NOW, store=True)
         talk.engine.lost_connection(NOW)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
@@ -691,7 +695,7 @@ class TestCommit:
         talk.engine.unclaim(1)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         alone = Talk()
-        alone.engine.open()
+        alone.engine.open("S")
         alone.engine.commit(NOW, store=True)
         alone.engine.unclaim(1)
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
@@ -901,7 +905,7 @@ class World:
         if engine.phase is Phase.FAILED:
             return False
         if engine.phase is Phase.NEW:
-            engine.open()
+            engine.open("S")
             number = self.ledger.added + 1
             engine.start(self.clock())
             self._send(1, OP_START, number)
@@ -934,7 +938,7 @@ class World:
         if engine.phase is Phase.NEW and not self.store:
             return
         if engine.phase is Phase.NEW:
-            engine.open()
+            engine.open("S")
         if engine.phase is Phase.FAILED:
             return
         op = OP_COMMIT if self.store else OP_END

@@ -20,6 +20,7 @@ import jetsync
 from jetsync import errors
 from jetsync.devserver import DevServer
 from jetsync.publish import fast_link as _fast_link
+from jetsync.publish.staged_run import StagedRun
 
 
 class TestLoss:
@@ -45,6 +46,24 @@ class TestLoss:
         stored = stored_in(stream)
         assert len(set(stored)) == len(stored)
         assert set(range(1, 30_001)) - lost == set(stored)
+        fragile.delete_stream(unique)
+
+    def test_staged_after_a_reconnect(self, fragile, cut, unique, monkeypatch):
+        """
+        Messages that are staged after a reconnect are sent on the next connection.
+        """
+        stream = fast_stream(fragile, unique)
+        publisher = fast(fragile, gap="ok")
+        publisher.add(f"{unique}.a", b"0")
+        eventually(lambda: stream.info().state.messages == 1)
+        # As if the loop thread sent the run at once.
+        monkeypatch.setattr(StagedRun, "arm", StagedRun._send)
+        cut.cut()
+        eventually(lambda: publisher._link._box.lost_epoch)
+        publisher.add(f"{unique}.a", b"1")
+        ack = publisher.commit()
+        assert (ack.size, ack.lost) == (2, 0)
+        assert stored_in(stream) == [0, 1]
         fragile.delete_stream(unique)
 
     @pytest.mark.parametrize("call", ["add", "commit"])
