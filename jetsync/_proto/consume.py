@@ -124,7 +124,7 @@ class ConsumeEngine:
     ) -> None:
         self.pulls = pulls
         # Changed if a status names a limit of the consumer.
-        self.options = options
+        self.options: ConsumeOptions = options
         self.pins: Pins = Pins() if pins is None else pins
         # The messages that arrived and were not taken, oldest first.
         self.buffer: deque[Frame] = deque()

@@ -105,15 +105,15 @@ class PagedRead:
 
     _stream: str
     _reply = b""
-    page_count = 0
-    last_block = b""
+    page_count: int = 0
+    last_block: bytes = b""
     _block_before = b""
     #: Whether a page was requested and its end has not arrived.
-    is_open = False
+    is_open: bool = False
     #: Whether there is nothing more to request.
-    done = False
+    done: bool = False
     #: Whether no server took the last request.
-    unanswered = False
+    unanswered: bool = False
     #: Other streams that may answer.
     trusted: frozenset[bytes] = frozenset()
     #: The stream that answered the last page; None if the page had no message.
@@ -123,7 +123,7 @@ class PagedRead:
     #: The error that ended the read.
     error: JetSyncError | None = None
     #: How many messages arrived.
-    received = 0
+    received: int = 0
     #: How many messages are left after the last page; None before one has ended.
     pending: int | None = None
 
@@ -292,7 +292,7 @@ class BatchRead(PagedRead):
     # Whether the open page was requested with all that is left.
     _is_last = False
     #: Whether the read is done because the server that answered has no more.
-    drained = False
+    drained: bool = False
 
     @property
     def reached_end(self) -> bool:

@@ -87,13 +87,13 @@ class LastRead(PagedRead):
     _mark = (0, 0, False, b"", 0)
     #: Whether the read needs a given moment: one page is not enough, or the server ended it early
     #: because a message was removed during the read.
-    cut = False
+    cut: bool = False
     #: Whether the last page was dropped because its server has not reached the moment.
-    lagging = False
+    lagging: bool = False
     #: Whether the last page was empty and has to be confirmed.
-    nothing = False
+    nothing: bool = False
     #: Whether more subjects match than a server accepts, and nothing was handed out yet.
-    too_many = False
+    too_many: bool = False
 
     def __attrs_post_init__(self) -> None:
         self._reset()

@@ -91,7 +91,7 @@ class OrderedSource:
         self.stream = stream
         self.cursor = cursor
         #: Set once the ordered consumer is closed, by any thread.
-        self.closed = Latch()
+        self.closed: Latch = Latch()
         self.resets: int = 0
         #: Whether the consumer has sent nothing that was not handed out.
         self.fresh: bool = False

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
+    from jetsync._io.lane import Lane
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
@@ -49,13 +50,13 @@ class PullTarget:
         ack_all: bool = False,
     ) -> None:
         self.context = context
-        self.lane = context.lane
+        self.lane: Lane = context.lane
         self.stream = stream
         self.consumer = consumer
         self.acked = acked
         self.ack_all = ack_all
         # The pin ids of the consumer's priority groups.
-        self.pins = Pins()
+        self.pins: Pins = Pins()
         endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()

@@ -40,7 +40,7 @@ DUPLICATE_WINDOW: Final = 120.0
 UNLIMITED: Final = -1
 
 # What all clients set in the stream of a bucket (ADR-8).
-DEFAULTS: Final = {
+DEFAULTS: Final[dict[str, Any]] = {
     "max_consumers": UNLIMITED,
     "max_msgs": UNLIMITED,
     "max_bytes": UNLIMITED,

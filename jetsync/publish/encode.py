@@ -66,7 +66,8 @@ class Encoder:
         self._suffix = suffix
         self._check = check
         server = connection.server
-        self.limit, self._version = server.max_payload, server.version
+        self.limit: int = server.max_payload
+        self._version = server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
         self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix

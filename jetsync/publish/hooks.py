@@ -21,7 +21,7 @@ from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._hooks.calls import Entered
+    from jetsync._hooks.calls import Entered, FaultLog
     from jetsync._hooks.manager import Plugins
     from jetsync.values.headers import SharedHeaders
 
@@ -42,7 +42,9 @@ class HookedWindow:
         # The headers that plugins add to all of its messages.
         self.shared: SharedHeaders | None = shared
         # How many messages it has, and how many of them have not ended or have failed.
-        self.taken = self.open = self.failed = 0
+        self.taken: int = 0
+        self.open: int = 0
+        self.failed: int = 0
         # The error of the first message that failed.
         self.error: Exception | None = None
         # A stream that acknowledged messages of it.
@@ -77,7 +79,7 @@ class PublishHooks:
     """
 
     def __init__(self, plugins: Plugins, size: int | None = None) -> None:
-        self.faults = plugins.faults
+        self.faults: FaultLog = plugins.faults
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         self._enter = None if size is None else plugins.enter_publish

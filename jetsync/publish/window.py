@@ -160,7 +160,7 @@ class Window:
         # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
         # Since when staged messages could not be written; 0 if they could.
-        self.stalled = 0.0
+        self.stalled: float = 0.0
 
     @property
     def open_count(self) -> int:

@@ -9,7 +9,7 @@ are UTF-8.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Union
 
 from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
@@ -319,7 +319,9 @@ class SharedHeaders(Headers):
             "these headers are shared by many messages: change a copy of them", argument="headers"
         )
 
-    add = set = discard = _refuse  # type: ignore[assignment]
+    add: Callable[..., NoReturn] = _refuse
+    set: Callable[..., NoReturn] = _refuse
+    discard: Callable[..., NoReturn] = _refuse
 
 
 _USUAL: Final = (dict, Headers, SharedHeaders)
