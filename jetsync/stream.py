@@ -706,9 +706,9 @@ class Stream:
             # With a sequence in the future, the next page would contain newer messages.
             moment = min(moment, self._current(deadline).state.last_seq) or None
         plan = LastPlan(
-            self._context,
-            self._name,
-            names,
+            context=self._context,
+            stream=self._name,
+            subjects=names,
             moment=moment,
             up_to_time=before,
             page=page,

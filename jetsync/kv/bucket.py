@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, shown_by
+from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
@@ -142,19 +143,31 @@ class Bucket:
         storing = None
         if ttl is not None:
             storing = self.require_ttl(ttl, deadline, replaces=headers is None and not creates)
-        expect = None if last is None else Expect(last_subject_sequence=last)
-        subject = self.layout.write_prefix + key
-        message = OutboundMessage(subject, value, headers, None, ttl, expect)
+        message = self.message(key, value, headers, ttl, last)
         try:
             ack = publish_one(self.context, message, deadline)
         except NoStreamResponseError:
             self.check_exists(deadline)
             raise
-        context = self.context
+        context, subject = self.context, message.subject
         # If jetsync knows the stream of the subject, publish_one has already reported a raised TTL.
         if storing is not None and context.streams.kept(subject, context.lane.epoch) is None:
             report_raised_ttl(context, storing, subject, ttl)
         return ack.sequence
+
+    def message(
+        self,
+        key: str,
+        value: Payload,
+        headers: HeadersInput | None,
+        ttl: Seconds | Literal["never"] | None,
+        last: int | None,
+    ) -> OutboundMessage:
+        """Return the message of a change; the server checks that the key is at *last*."""
+        if last is not None:
+            check_count("last", last, 0)
+        expect = None if last is None else Expect(last_subject_sequence=last)
+        return OutboundMessage(self.layout.write_prefix + key, value, headers, None, ttl, expect)
 
     def require_ttl(
         self, ttl: Seconds | Literal["never"], deadline: Deadline, *, replaces: bool

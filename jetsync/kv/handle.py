@@ -4,6 +4,7 @@ Key-value buckets: values under keys, in a stream (ADR-8, ADR-43, ADR-48).
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -512,20 +513,17 @@ class KeyValue:
     ) -> int:
         """Store a revision of a key, with *last* as its expected revision unless that is None."""
         bucket, deadline = self._bucket, self._deadline(timeout)
-        check_key(key)
-        if last is not None:
-            check_count("last", last, 0)
         try:
-            return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
+            return bucket.write(
+                check_key(key), value, deadline, headers=headers, ttl=ttl, last=last
+            )
         except WrongLastSequenceError as error:
             current = error.last_sequence
             if current is None:
                 # Some servers leave the number out.
-                try:
+                with contextlib.suppress(JetSyncError):
                     found = bucket.last_at_origin(key, deadline)
-                except JetSyncError:
-                    found = None
-                current = None if found is None else found.revision
+                    current = None if found is None else found.revision
             raise WrongLastRevisionError(
                 bucket.name, key, expected=last, last_sequence=current
             ) from error

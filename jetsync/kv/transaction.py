@@ -29,7 +29,7 @@ from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
-from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
+from jetsync.values.outbound import Expect, payload_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.known_streams import KnownStream
     from jetsync.kv.bucket import Bucket
-    from jetsync.values.outbound import BatchAck, Payload
+    from jetsync.values.outbound import BatchAck, OutboundMessage, Payload
 
 __all__ = ["Transaction"]
 
@@ -49,28 +49,6 @@ The most attempts to send a transaction.
 A transaction is only sent again if keys to create still have the marker of a deleted value. Each
 attempt then expects the revisions of all these markers.
 """
-
-
-@attrs.frozen
-class Change:
-    """
-    One change of a transaction, to one key.
-    """
-
-    key: str
-    data: bytes = attrs.field(repr=False)
-    headers: dict[str, str] | None = None
-    ttl: Seconds | Literal["never"] | None = None
-    last: int | None = None
-    """The expected revision of the key; None expects nothing."""
-
-    creates: bool = False
-    """Whether the key must have no value. It may have the marker of a deleted value."""
-
-    def message(self, prefix: str, last: int | None) -> OutboundMessage:
-        """Return the message of this change. The server checks that the key is at *last*."""
-        expect = None if last is None else Expect(last_subject_sequence=last)
-        return OutboundMessage(prefix + self.key, self.data, self.headers, None, self.ttl, expect)
 
 
 def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
@@ -121,8 +99,11 @@ class Transaction:
         self._bucket = bucket
         self._timeout = timeout
         self._lock = threading.RLock()
-        self._changes: list[Change] = []
-        self._changed: set[str] = set()
+        # The changes and their keys.
+        self._changes: list[OutboundMessage] = []
+        self._keys: list[str] = []
+        # The keys that must not have a value. They may have the marker of a deleted value.
+        self._created: set[str] = set()
         self._over: str | None = None
         """Why the transaction accepts no more changes; None while it is open."""
 
@@ -257,8 +238,8 @@ class Transaction:
             self._over = "it was committed"
         if self._changes:
             self._ack = ack = self._store(deadline)
-            for place, change in enumerate(self._changes):
-                self._revisions[change.key] = ack.sequence - ack.size + 1 + place
+            first = ack.sequence - ack.size + 1
+            self._revisions.update(zip(self._keys, range(first, ack.sequence + 1), strict=True))
         return self._revisions
 
     # Implementation.
@@ -277,10 +258,8 @@ class Transaction:
         last: int | None = None,
         creates: bool = False,
     ) -> None:
-        if last is not None:
-            check_count("last", last, 0)
         data = bytes(payload_bytes(value))
-        change = Change(check_key(key), data, headers, ttl, last, creates=creates)
+        change = self._bucket.message(check_key(key), data, headers, ttl, last)
         if ttl is not None:
             self._bucket.require_ttl(
                 ttl, Deadline.after(self._timeout), replaces=headers is None and not creates
@@ -288,18 +267,19 @@ class Transaction:
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
-            if (last is not None or headers is PURGE_MARKER) and key in self._changed:
+            if (last is not None or headers is PURGE_MARKER) and key in self._keys:
                 raise InvalidArgumentError(
                     f"the transaction already changes key {key!r}: expectations and purges"
                     " refer to the state before the transaction",
                     argument="key",
                 )
             self._changes.append(change)
-            self._changed.add(key)
+            self._keys.append(key)
+            if creates:
+                self._created.add(key)
 
     def _store(self, deadline: Deadline) -> BatchAck:
         """Send the changes, and send them again if keys to create have markers of old values."""
-        expected = {change.key: change.last for change in self._changes if change.last is not None}
         options = AtomicOptions(
             timeout=deadline.total,
             retries=PUBLISH_RETRIES,
@@ -308,49 +288,42 @@ class Transaction:
             # stream is looked up by its name.
             find_stream=partial(known_stream, self._bucket),
         )
-        prefix = self._bucket.layout.write_prefix
         for _ in range(ATTEMPTS):
-            left = dict(expected)
-            # If a key has several changes, only the first one can have an expectation.
-            messages = [
-                change.message(prefix, left.pop(change.key, None)) for change in self._changes
-            ]
+            # Plugins may change the messages of one attempt.
+            messages = [*map(attrs.evolve, self._changes)]
             try:
                 return publish_batch(self._bucket.context, messages, options, deadline)
             except WrongLastSequenceError as error:
                 refusal = error
-                expected |= self._look(refusal, deadline)
+                self._look(refusal, deadline)
             except NoStreamResponseError:
                 self._bucket.check_exists(deadline)
                 raise
         raise WrongLastRevisionError(self._bucket.name) from refusal
 
-    def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> dict[str, int]:
+    def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> None:
         """
-        Return the revisions of the markers of keys to create, or raise the error of a wrong key.
+        Expect the revisions of the markers of keys to create, or raise the error of a wrong key.
 
         The server only reports that an expectation failed. It does not report which one.
         """
-        bucket, markers = self._bucket, {}
-        for change in self._changes:
-            if change.last is None:
+        bucket = self._bucket
+        for change, key in zip(self._changes, self._keys, strict=True):
+            if change.expect is None:
                 continue
             try:
-                found = bucket.last_at_origin(change.key, deadline)
+                found = bucket.last_at_origin(key, deadline)
             except JetSyncError as error:
                 error.__cause__ = refusal
                 raise WrongLastRevisionError(bucket.name) from error
-            current = 0 if found is None else found.revision
-            if change.creates:
+            current, expected = found.revision if found else 0, change.expect.last_subject_sequence
+            if key in self._created:
                 if found is not None and not found.is_deleted:
-                    raise KeyExistsError(
-                        bucket.name, change.key, last_sequence=current
-                    ) from refusal
-                markers[change.key] = current
-            elif current != change.last:
+                    raise KeyExistsError(bucket.name, key, last_sequence=current) from refusal
+                change.expect = Expect(last_subject_sequence=current)
+            elif current != expected:
                 raise WrongLastRevisionError(
-                    bucket.name, change.key, expected=change.last, last_sequence=current
+                    bucket.name, key, expected=expected, last_sequence=current
                 ) from refusal
-        if not markers:
+        if not self._created:
             raise WrongLastRevisionError(bucket.name) from refusal
-        return markers

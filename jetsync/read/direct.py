@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from jetsync._base.fields import whole_number
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.pickling import refuse_copy
+from jetsync._proto.direct import BatchRead
 from jetsync.errors import (
     ConflictingUseError,
     InvalidArgumentError,
     InvalidTypeError,
     PermissionDeniedError,
-    StreamNotFoundError,
 )
 from jetsync.read.pages import ReadPlan
 from jetsync.values.codec import format_time
+from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -31,11 +34,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._proto.direct import BatchRead
     from jetsync.read.last import LastPlan
     from jetsync.read.pages import PageReader
     from jetsync.values.stored import StoredMessage, StoredPage
-    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["DirectBatch", "StreamScan"]
 
@@ -205,6 +206,7 @@ class StreamScan(Iterator["StoredMessage"]):
         self._reader.close(self._running)
 
 
+@attrs.define(slots=False, eq=False)
 class SequencePlan(ReadPlan):
     """
     The pages of a batch or a scan; the leader is asked where a server has no more messages.
@@ -221,21 +223,13 @@ class SequencePlan(ReadPlan):
     """
 
     engine: BatchRead
+    _end: int | None = attrs.field(default=None, kw_only=True)
+    _alone: bool = attrs.field(default=False, kw_only=True)
+    known: StreamInfo | None = attrs.field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        engine: BatchRead,
-        *,
-        end: int | None = None,
-        alone: bool = False,
-        known: StreamInfo | None = None,
-    ) -> None:
-        super().__init__(engine)
-        self._known = known
+    def __attrs_post_init__(self) -> None:
         # Messages up to this time belong to the stream that is known.
-        self._checked_until = None if known is None else known.ts
-        self._end = end
-        self._alone = alone
+        self._checked_until = None if self.known is None else self.known.ts
 
     def extend(self, reader: PageReader) -> list[StoredMessage]:
         """Look for messages at the leader."""
@@ -248,7 +242,8 @@ class SequencePlan(ReadPlan):
             message = None
         if message is None or (self._end is not None and message.sequence > self._end):
             engine.drained = False
-            self._check_stream(reader)
+            if self.known is not None:
+                reader.check_same(reader.info())
             return []
         if self._end is None:
             engine.continue_at(message.sequence)
@@ -264,15 +259,8 @@ class SequencePlan(ReadPlan):
         # All messages of the scan were stored before it began, unless the caller gave its end.
         until = self._checked_until
         if until is not None and messages and messages[-1].timestamp > until:
-            self._check_stream(reader)
+            reader.check_same(reader.info())
             self._checked_until = messages[-1].timestamp
-
-    def _check_stream(self, reader: PageReader) -> None:
-        if self._known is not None and reader.info().created != self._known.created:
-            raise StreamNotFoundError(
-                description="the stream was deleted, and another one has its name",
-                stream=reader.stream,
-            )
 
 
 def beginning(

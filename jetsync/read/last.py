@@ -11,6 +11,9 @@ import datetime as dt
 import itertools
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
+from jetsync._api.context import Context
 from jetsync._proto.direct_last import LastRead, chunks
 from jetsync.errors import PermissionDeniedError, TooManySubjectsError
 from jetsync.read.pages import PAGE_BYTES, PageReader, ReadPlan
@@ -21,7 +24,6 @@ from jetsync.values.subjects import has_wildcard
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
     from jetsync.values.stored import StoredMessage
 
@@ -32,6 +34,7 @@ REQUEST_ROOM: Final = 256 << 10
 FEW: Final = 16
 
 
+@attrs.define(slots=False, eq=False)
 class OnePage(ReadPlan):
     """
     One request for last messages; an empty answer is confirmed by the leader.
@@ -42,10 +45,7 @@ class OnePage(ReadPlan):
     """
 
     engine: LastRead
-
-    def __init__(self, engine: LastRead, up_to_time: str | None = None) -> None:
-        super().__init__(engine)
-        self.up_to_time = up_to_time
+    up_to_time: str | None = None
 
     @property
     def reading(self) -> Reading:
@@ -92,6 +92,7 @@ class OnePage(ReadPlan):
         return False
 
 
+@attrs.define(slots=False, eq=False, kw_only=True)
 class LastPlan(OnePage):
     """
     The requests of one read of many subjects.
@@ -107,40 +108,33 @@ class LastPlan(OnePage):
         reread: Whether to read missing subjects again.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        stream: str,
-        subjects: tuple[str, ...],
-        *,
-        moment: int | None,
-        up_to_time: str | None,
-        page: int | None,
-        split: bool,
-        reread: bool,
-    ) -> None:
-        self._stream = stream
-        self._subjects = subjects
-        self._wildcards = [*filter(has_wildcard, subjects)]
-        self._page = page
-        self._may_split = split
-        self._rereads = reread
-        self._room = min(REQUEST_ROOM, context.server.max_payload // 2)
-        self.up_to_time = up_to_time
-        super().__init__(self._engine([subjects], moment), up_to_time)
-        # The last sequence of the stream when its subjects were listed, and its first one.
-        self._since: int | None = None
-        self._first_sequence = 0
-        # How many messages each subject had then.
-        self._counts: dict[str, int] = {}
-        self._is_checked = False
-        self.missing: tuple[str, ...] = ()
-        self.later: tuple[str, ...] = ()
-        self.vanished: int = 0
-        if split and len(chunks(subjects, self._room)) > 1:
+    engine: LastRead = attrs.field(init=False)
+    _context: Context
+    _stream: str
+    _subjects: tuple[str, ...]
+    _moment: int | None
+    _page: int | None
+    _split: bool
+    _reread: bool
+
+    # The last sequence of the stream when its subjects were listed, and its first one.
+    _since: int | None = attrs.field(default=None, init=False)
+    _first_sequence = 0
+    # How many messages each subject had then.
+    _counts: dict[str, int] = attrs.field(factory=dict, init=False)
+    _is_checked = False
+    missing: tuple[str, ...] = attrs.field(default=(), init=False)
+    later: tuple[str, ...] = attrs.field(default=(), init=False)
+    vanished = 0
+
+    def __attrs_post_init__(self) -> None:
+        self._wildcards = [*filter(has_wildcard, self._subjects)]
+        self._room = min(REQUEST_ROOM, self._context.server.max_payload // 2)
+        self.engine = self._engine([self._subjects], self._moment)
+        if self._split and len(chunks(self._subjects, self._room)) > 1:
             # Always too large for one request, so it is split before the first one.
             self.engine.done = self.engine.too_many = True
-        elif moment is not None or page is not None:
+        elif self._moment is not None or self._page is not None:
             # All pages need the same moment, even if several servers answer them.
             self.engine.done = self.engine.cut = True
 
@@ -178,8 +172,8 @@ class LastPlan(OnePage):
             reader.wait_for_lag()
         elif engine.cut:
             self._begin_with_moment(reader)
-        elif engine.too_many and self._may_split:
-            self._split(reader)
+        elif engine.too_many and self._split:
+            self._list_and_split(reader)
         else:
             return False
         return not self.engine.done
@@ -193,7 +187,7 @@ class LastPlan(OnePage):
         before = self._last_before_time(reader)
         if before is None:
             # The moment is now. List the subjects, so that none of them can disappear unnoticed.
-            self._split(reader)
+            self._list_and_split(reader)
         else:
             engine.begin_again(before, self.up_to_time)
 
@@ -218,7 +212,7 @@ class LastPlan(OnePage):
         # The info has microseconds. No other message was stored in the same microsecond.
         return format_time(state.last_ts + dt.timedelta(microseconds=1))
 
-    def _split(self, reader: PageReader) -> None:
+    def _list_and_split(self, reader: PageReader) -> None:
         """
         Request the subjects by name, in parts that a server accepts, with the same moment.
 
@@ -238,10 +232,10 @@ class LastPlan(OnePage):
         assert self._since is not None
         moment = self._since if moment is None else min(moment, self._since)
         parts = chunks(sorted(self._names()), self._room) if moment else []
-        if len(parts) > 1 and not self._may_split:
+        if len(parts) > 1 and not self._split:
             raise TooManySubjectsError(stream=self._stream)
         time = self._time_after(moment, reader) if parts else None
-        self.engine: LastRead = self._engine(parts, moment, time)
+        self.engine = self._engine(parts, moment, time)
 
     def _names(self) -> set[str]:
         """Return the subjects that are requested by name."""
@@ -275,7 +269,7 @@ class LastPlan(OnePage):
             if len(missing) - len(new) >= engine.vanished:
                 missing -= new
         self.vanished = max(self.vanished, len(missing))
-        again = [message for name, message in found.items() if self._rereads and name in missing]
+        again = [message for name, message in found.items() if self._reread and name in missing]
         self.later = tuple(sorted(message.subject for message in again))
         self.missing = tuple(sorted(missing.difference(self.later)))
         return sorted(again, key=lambda message: message.sequence)

@@ -32,6 +32,7 @@ from jetsync.errors import (
     MessageNotFoundError,
     NotSupportedError,
     RequestTimeoutError,
+    StreamNotFoundError,
     TemporarilyUnavailableError,
     TransportError,
 )
@@ -148,8 +149,9 @@ class ReadPlan:
     The engine of a read, and the decisions between its pages.
     """
 
-    def __init__(self, engine: PagedRead) -> None:
-        self.engine = engine
+    engine: PagedRead
+    known: StreamInfo | None = None
+    """The stream when the read began, if the read must not continue with another stream."""
 
     @property
     def reading(self) -> Reading:
@@ -479,6 +481,7 @@ class PageReader:
             info = stream_info(self.context, self.stream, deadline.at_most(INFO_TIMEOUT))
         except TRANSIENT:
             return False
+        self.check_same(info)
         cluster = info.cluster
         if cluster is None or not cluster.replicas:
             return False
@@ -554,6 +557,15 @@ class PageReader:
                 lambda until: leader_get(self.context, self.stream, request, until), deadline
             )
         return None
+
+    def check_same(self, info: StreamInfo) -> None:
+        """Raise an error if this is another stream than the one that the read began with."""
+        known = self.plan.known
+        if known is not None and info.created != known.created:
+            raise StreamNotFoundError(
+                description="the stream was deleted, and another one has its name",
+                stream=self.stream,
+            )
 
     def info(self, subjects: str | None = None) -> StreamInfo:
         """Fetch the stream's info from the leader, with the subjects that a wildcard matches."""

@@ -196,15 +196,15 @@ class TestPages:
         """
         What came before a fault is given out before it is raised.
         """
-        stream = make(client, unique, 300)
+        stream = make(client, unique, 1000)
         pages = stream.scan(page=100, timeout=1.0).pages()
         assert next(pages).sequences == [*range(1, 101)]
         stream.delete()
         rest = []
         with pytest.raises((jetsync.StreamNotFoundError, jetsync.NotSupportedError)):
             rest.extend(pages)
-        # The second page may have been under way.
-        assert [len(page) for page in rest] in ([], [100])
+        # One or two pages may have been under way.
+        assert [len(page) for page in rest] in ([], [100], [100, 100])
 
     def test_one_way_at_a_time(self, client, unique):
         """
