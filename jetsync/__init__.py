@@ -80,6 +80,7 @@ _LAZY = {
     "consume.ordered": ("OrderedConsumer", "OrderedStatistics"),
     "consume.ordered_reads": ("OrderedBatch", "OrderedConsumption"),
     "consume.subscription": ("Subscription",),
+    "_base.stop_signal": ("StopSignal",),
     "counters": ("Counter", "CounterEntry"),
     "jetstream": ("JetStream",),
     "kv.handle": ("KeyValue",),

@@ -5,6 +5,7 @@ The client: one connection, core NATS, and access to JetStream.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 import weakref
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection, list_of
 from jetsync._proto import frames
@@ -213,6 +215,34 @@ class Client:
             if unconfirmed:
                 outcome["unconfirmed"] = len(unconfirmed)
             connection.close(max(deadline.remaining(), 1.0))
+
+    def stop_on_signal(
+        self,
+        *signals: int,
+        timeout: Seconds | None = None,
+        exit_code: int | None = None,
+    ) -> StopSignal:
+        """
+        Return a block of code that a signal ends in order; for ``with`` in the main thread.
+
+        The signal ends consumptions and open subscriptions after the messages that have arrived,
+        so loops over them end. Other loops ask ``is_set()``. If a signal has arrived, the
+        end of the block drains the client and raises SystemExit. A second signal raises SystemExit
+        at once, wherever the main thread is. The block restores the previous signal handlers.
+
+        If the block ends with an exception, the client is not drained, and the exception goes on.
+
+        Args:
+            signals: The signals. Default: SIGTERM and SIGINT.
+            timeout: Seconds to drain the client. Default: the option ``drain_timeout``.
+            exit_code: The exit status after a signal. Default: 128 plus the number of the signal,
+                which is 143 for SIGTERM.
+
+        Raises:
+            ConflictingUseError: The ``with`` statement is not in the main thread.
+        """
+        numbers = signals or (signal.SIGTERM, signal.SIGINT)
+        return StopSignal(numbers, exit_code, self._set_stopping, lambda: self._drain_open(timeout))
 
     @property
     def is_connected(self) -> bool:
@@ -426,6 +456,21 @@ class Client:
         header = None if headers is None else encode_headers(header_pairs(headers))
         self._connection.check_size(len(payload) + (0 if header is None else len(header)))
         return subject.encode(), payload, header
+
+    def _set_stopping(self, stopping: bool) -> None:  # noqa: FBT001 - called by StopSignal.
+        """If *stopping*, end consumptions and subscriptions after what has arrived; never waits."""
+        # First, because another thread may be about to begin a consumption.
+        self._connection.stopping = stopping
+        if stopping:
+            for consumption in list_of(self._connection.consumptions):
+                consumption.drain()
+            for subscription in list_of(self._subscriptions):
+                subscription.drain()
+
+    def _drain_open(self, timeout: Seconds | None) -> None:
+        """Drain the client unless it is closed."""
+        if not self.is_closed:
+            self.drain(timeout=timeout)
 
     def _end_consumptions(self, deadline: Deadline) -> None:
         """Close the consumptions and wait until their buffered messages are returned."""

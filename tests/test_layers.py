@@ -58,6 +58,7 @@ IMPURE |= {"logging", "structlog", "random", "secrets"}
 """What an engine may not touch: I/O, clocks, threads, chance and logs are its caller's."""
 
 IMPURE_OWN = {"jetsync._base.deadline", "jetsync._base.log", "jetsync._base.locks"}
+IMPURE_OWN |= {"jetsync._base.stop_signal"}
 """Modules that read the clock, write logs or block."""
 
 VALUES = {"options", "values", "_base", "events", "errors"}

@@ -116,6 +116,8 @@ class Connection:
         self.reconnects: int = 0
         # The last permission errors, with the time at which each was read.
         self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=KEPT_DENIALS)
+        # Whether a signal has asked the program to stop, so that new consumptions end at once.
+        self.stopping: bool = False
         # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers that are not closed. Each has `finish`; see `finish_writers`.

@@ -126,10 +126,13 @@ class ConsumptionCore:
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
+        # Before the check: a signal that arrives in between finds it here.
+        connection.consumptions.add(self)
+        if connection.stopping:
+            self.engine.draining = True
         self.refill()
         if self.pool is not None:
             self.pool.start()
-        connection.consumptions.add(self)
 
     def _own_locks(self) -> None:
         # Held by the thread that drives.

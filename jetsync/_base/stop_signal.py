@@ -1,0 +1,117 @@
+"""
+Ending a program at a signal, after its open work is done.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch
+from jetsync.errors import ConflictingUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Self
+
+    from jetsync._base.deadline import Seconds
+
+__all__ = ["StopSignal"]
+
+
+class StopSignal:
+    """
+    A block of code that ends when a signal arrives; made by ``Client.stop_on_signal``.
+
+    :meth:`is_set` and :meth:`wait` may be called in any thread. The ``with`` statement has to be in
+    the main thread, because Python calls signal handlers there.
+    """
+
+    def __init__(
+        self,
+        signals: Sequence[int],
+        exit_code: int | None,
+        on_change: Callable[[bool], object],
+        on_end: Callable[[], object],
+    ) -> None:
+        """
+        Args are those of ``Client.stop_on_signal``, and two callbacks.
+
+        *on_change* is called with True in the signal handler, and with False when the block is
+        over. *on_end* is called at the end of the block after a signal.
+        """
+        self._signals = signals
+        self._exit_code = exit_code
+        self._on_change = on_change
+        self._on_end = on_end
+        self._previous: dict[int, Any] = {}
+        self._latch = Latch()
+        self._number: int | None = None
+
+    def __repr__(self) -> str:
+        state = "waits for" if self._number is None else "got"
+        numbers = self._signals if self._number is None else [self._number]
+        names = ", ".join(signal.Signals(number).name for number in numbers)
+        return f"<StopSignal {state} {names}>"
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            raise ConflictingUseError(
+                "stop_on_signal works in the main thread only: Python calls signal handlers there"
+            )
+        try:
+            for number in self._signals:
+                self._previous[number] = signal.signal(number, self._handle)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._number is not None and kind is None:
+                self._on_end()
+        finally:
+            self._restore()
+        if self._number is not None and kind is None:
+            raise SystemExit(self._status(self._number))
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the signal that has arrived; None before."""
+        return self._number
+
+    def is_set(self) -> bool:
+        """Return whether a signal has arrived."""
+        return self._latch.is_set()
+
+    def wait(self, *, timeout: Seconds | None = None) -> bool:
+        """
+        Wait until a signal arrives, and return whether one has.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+        """
+        return self._latch.wait(Deadline.after(timeout).remaining())
+
+    def _handle(self, number: int, _: object) -> None:
+        if self._number is not None:
+            # The second signal: do not wait any longer.
+            raise SystemExit(self._status(number))
+        self._number = number
+        self._latch.set()
+        self._on_change(True)
+
+    def _status(self, number: int) -> int:
+        return 128 + number if self._exit_code is None else self._exit_code
+
+    def _restore(self) -> None:
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
+            # None is a handler that was not installed by Python code.
+            if handler is not None:
+                signal.signal(number, handler)
+        self._on_change(False)

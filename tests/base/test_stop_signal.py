@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jetsync._base.stop_signal import StopSignal
+from jetsync.errors import ConflictingUseError
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture
+def calls():
+    """
+    What a block has called, in order.
+    """
+    return []
+
+
+@pytest.fixture
+def block(calls):
+    """
+    A factory of a block that records its calls.
+    """
+
+    def block(exit_code=None):
+        ends = (calls.append, lambda: calls.append("end"))
+        return StopSignal(SIGNALS, exit_code, *ends)
+
+    return block
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    """
+    Each block restores the handlers that were there before.
+    """
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_without_a_signal(block, calls):
+    """
+    Nothing happens at the end of the block.
+    """
+    with block() as stop:
+        assert (stop.signal, stop.is_set(), stop.wait(timeout=0.0)) == (None, False, False)
+        assert repr(stop) == "<StopSignal waits for SIGTERM, SIGINT>"
+    assert calls == [False]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal(block, calls, number):
+    """
+    The block goes on after the signal, and its end raises SystemExit.
+    """
+
+    def program():
+        with block() as stop:
+            signal.raise_signal(number)
+            assert stop.wait(timeout=0.0)
+            assert (stop.signal, stop.is_set(), calls) == (number, True, [True])
+
+    with pytest.raises(SystemExit) as caught:
+        program()
+    assert (caught.value.code, calls) == (128 + number, [True, "end", False])
+
+
+def test_an_exit_code(block):
+    """
+    The application chooses the exit status.
+    """
+    with pytest.raises(SystemExit) as caught, block(exit_code=0):
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 0
+
+
+def test_a_second_signal(block, calls):
+    """
+    The second signal interrupts the block.
+    """
+
+    def program():
+        with block():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("not interrupted")
+
+    with pytest.raises(SystemExit) as caught:
+        program()
+    assert (caught.value.code, calls) == (130, [True, False])
+
+
+def test_an_exception(block, calls):
+    """
+    An exception leaves the block as it is.
+    """
+
+    def program():
+        with block():
+            signal.raise_signal(signal.SIGTERM)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        program()
+    assert calls == [True, False]
+
+
+def test_a_waiting_thread(block):
+    """
+    The signal wakes threads that wait for it.
+    """
+    with ThreadPoolExecutor(1) as pool, contextlib.suppress(SystemExit), block() as stop:
+        waiting = pool.submit(stop.wait, timeout=10)
+        signal.raise_signal(signal.SIGTERM)
+        assert waiting.result(5)
+
+
+def test_another_thread(block):
+    """
+    Only the main thread can handle signals.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        caught = pool.submit(block().__enter__).exception(5)
+    assert isinstance(caught, ConflictingUseError)
+    assert "main thread" in str(caught)
+    assert threading.current_thread() is threading.main_thread()
