@@ -106,7 +106,9 @@ def fetch_request(
 
 
 # Typed, because True and 1.0 are equal to 1 and are refused as a count.
-cached_request = functools.lru_cache(maxsize=256, typed=True)(fetch_request)
+cached_request: Callable[..., tuple[PullRequest, float]] = functools.lru_cache(
+    maxsize=256, typed=True
+)(fetch_request)
 
 
 def consume_options(

@@ -69,7 +69,7 @@ class BoundedMailbox(Mailbox):
     ) -> None:
         """*report* is a weak reference, because the connection holds the mailbox."""
         super().__init__(interest)
-        self.push = self._push
+        self.push: Callable[[Frame], None] = self._push
         self.dropped: int = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
