@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
@@ -261,6 +262,7 @@ class JetStream:
                 timeout=self._seconds(timeout),
                 broken_servers=broken_servers,
             ),
+            find_creator(),
         )
 
     def publish_batch(

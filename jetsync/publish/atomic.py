@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
-from jetsync._base.dropped import find_creator, when_dropped
+from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import BatchState
@@ -96,7 +96,9 @@ class AtomicBatch:
 
     __reduce__ = refuse_copy
 
-    def __init__(self, context: Context, options: AtomicOptions) -> None:
+    def __init__(
+        self, context: Context, options: AtomicOptions, creator: tuple[str, int] | None = None
+    ) -> None:
         self._context = context
         self._connection = context.connection
         self._options = options
@@ -107,7 +109,7 @@ class AtomicBatch:
         self._locked = Locked(self._lock, options.timeout, USED)
         self._plugins = PublishHooks(context.plugins)
         # Where the application created the batch.
-        self._creator = find_creator()
+        self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.
         self._attempt: Attempt | None = None
         self._ids: set[str] = set()
@@ -406,6 +408,9 @@ class AtomicBatch:
 
     def _add(self, item: Any, deadline: Deadline) -> None:
         """Add a message that needs more than to be staged; the lock is held."""
+        if self._context.lane.outbox.held_here():
+            # A signal handler has interrupted a write, which it cannot wait for.
+            raise CallInSignalHandlerError
         size = self.size
         dropped = None if self._attempt is None else self._attempt.abandoned(deadline)
         if dropped is not None:

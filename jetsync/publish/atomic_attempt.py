@@ -25,7 +25,6 @@ from jetsync.errors import (
     ApiError,
     BatchIncompleteError,
     BatchTooLargeError,
-    CallInSignalHandlerError,
     ConnectionLostError,
     JetSyncError,
     MessageTooLargeError,
@@ -246,9 +245,6 @@ class Attempt:
 
     def add(self, item: BatchItem, deadline: Deadline) -> None:
         """Add a message, and write all that wait unless they can wait for more."""
-        if self._outbox.held_here():
-            # A signal handler: writing could not keep the messages in order.
-            raise CallInSignalHandlerError
         engine = self.engine
         if (
             engine.add(item)
@@ -290,7 +286,7 @@ class Attempt:
                     items = items[:-1]
                 if opening and first == 1:
                     items, first = items[1:], 2
-                for frame in wire.frames(items, first):
+                for frame in wire.frames(items, first) if items else ():
                     frames.append(frame)
                     size += len(frame)
                     if size >= BLOCK_BYTES:

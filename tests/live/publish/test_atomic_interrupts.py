@@ -106,6 +106,19 @@ class TestDiscard:
             with pytest.raises(jetsync.BatchClosedError, match="discarded"):
                 batch.commit()
 
+    def test_an_add_in_a_signal_handler_that_interrupts_a_write(self, js, stream):
+        """
+        The add raises CallInSignalHandlerError, and the batch is unchanged.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        # The handler runs in the thread that holds the lock of the interrupted write.
+        with js._context.lane.outbox.lock, pytest.raises(jetsync.CallInSignalHandlerError):
+            batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
+        assert batch.size == 1
+        batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
+        assert batch.commit().size == 2
+
     def test_in_a_forked_child(self, js, stream):
         """
         A discard in a forked child does nothing, even if another thread held the lock.
