@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync.errors import (
+    JetSyncError,
     NoStreamResponseError,
     ProtocolError,
     StreamNotFoundError,
@@ -62,13 +63,15 @@ class StreamCache:
     The streams that were asked for on the current connection; thread-safe.
     """
 
-    __slots__ = ("_context", "_denied", "_known", "_limit", "_mirrors")
+    __slots__ = ("_context", "_denied", "_failed", "_known", "_limit", "_mirrors")
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
         self._limit: tuple[int, int] | None = None
+        # The connection on which `find_once` failed.
+        self._failed = -1
         # Connections and streams for which the server denied this user the advisories.
         self._denied: set[tuple[int, str]] = set()
 
@@ -96,6 +99,21 @@ class StreamCache:
         except StreamNotFoundError as error:
             # Deleted between the two requests.
             raise NoStreamResponseError(subject) from error
+
+    def find_once(self, subject: str) -> KnownStream | None:
+        """
+        Return the stream that stores *subject*, or None if it cannot be found.
+
+        A user may not be allowed to ask, so a failure is the last attempt on its connection.
+        """
+        epoch = self._context.lane.epoch
+        try:
+            return (
+                None if self._failed == epoch else self.find(subject, self._context.deadline(None))
+            )
+        except JetSyncError:
+            self._failed = epoch
+            return None
 
     def named(self, name: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """

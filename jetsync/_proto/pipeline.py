@@ -107,7 +107,7 @@ class Pipeline(Generic[Item]):
         # Messages that no stream took (503). The caller sends them again or fails them.
         self.refused: list[tuple[int, Item]] = []
 
-        self._keep_acks = keep_acks
+        self.keep_acks: bool = keep_acks
         self._prefix_length = len(prefix)
         # How plain acks start, once one was seen. If acks are collected, this stays the prefix of
         # the first stream, because `full_ack` has one name for all plain acks.
@@ -163,7 +163,7 @@ class Pipeline(Generic[Item]):
 
     def _settle_run(self, run: list[tuple[bytes, bytes]]) -> None:
         pop = self.flying.pop
-        if self._keep_acks:
+        if self.keep_acks:
             acked = [
                 (item, int(sequence))
                 for digits, sequence in run
@@ -193,7 +193,7 @@ class Pipeline(Generic[Item]):
             self.failed.append((number, item, ack))
             return
         self.tally.add(ack)
-        if not self._keep_acks:
+        if not self.keep_acks:
             self.plain = plain_prefix(frame[3]) or self.plain
             return
         self.acked.append((item, ack))

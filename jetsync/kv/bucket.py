@@ -26,7 +26,6 @@ from jetsync.errors import (
 )
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
-from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.stream import Stream
 from jetsync.values.outbound import Expect, OutboundMessage
 from jetsync.values.support import api_level_of
@@ -145,15 +144,10 @@ class Bucket:
             storing = self.require_ttl(ttl, deadline, replaces=headers is None and not creates)
         message = self.message(key, value, headers, ttl, last)
         try:
-            ack = publish_one(self.context, message, deadline)
+            return publish_one(self.context, message, deadline, config=storing).sequence
         except NoStreamResponseError:
             self.check_exists(deadline)
             raise
-        context, subject = self.context, message.subject
-        # If jetsync knows the stream of the subject, publish_one has already reported a raised TTL.
-        if storing is not None and context.streams.kept(subject, context.lane.epoch) is None:
-            report_raised_ttl(context, storing, subject, ttl)
-        return ack.sequence
 
     def message(
         self,

@@ -54,7 +54,10 @@ class Encoder:
         check: Called once with each new valid subject. May raise.
     """
 
-    __slots__ = ("_check", "_connection", "_hpub", "_suffix", "_version", "limit", "pub", "targets")
+    __slots__ = (
+        "_check", "_connection", "_hpub", "_suffix", "_version",
+        "has_ttl", "limit", "pub", "targets",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +74,8 @@ class Encoder:
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
         self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
+        # Whether a message with a time-to-live was encoded.
+        self.has_ttl: bool = False
         self.targets: dict[str, bytes] = {}
         """The valid subjects, as bytes."""
 
@@ -106,6 +111,8 @@ class Encoder:
             message = coerce_outbound(item)
             subject, data = message.subject, message.data
             header, pairs = encode_message_headers(message, self._connection)
+            if message.ttl is not None:
+                self.has_ttl = True
         payload = data if type(data) is bytes else bytes(payload_bytes(data))
         target: bytes | None
         try:

@@ -171,8 +171,8 @@ class BulkPublish:
     def _settle(self) -> None:
         window = self._window
         window.settle()
+        acked, window.pipeline.acked = window.pipeline.acked, []
         if self._on_ack is not None:
-            acked, window.pipeline.acked = window.pipeline.acked, []
             for item, ack in acked:
                 try:
                     self._on_ack(message_of(item), window.pipeline.full_ack(ack))

@@ -36,6 +36,7 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync.values.stream_config import StreamConfig
 
 
 PUBLISH_RETRIES: Final = 2
@@ -52,12 +53,14 @@ def publish_one(
     *,
     retries: int = PUBLISH_RETRIES,
     retry_wait: float = PUBLISH_RETRY_WAIT,
+    config: StreamConfig | None = None,
     operation: events.PublishOperation | None = None,
 ) -> PubAck:
     """
     Publish as described at :meth:`jetsync.JetStream.publish`.
 
-    Inside the plugins' wrappers, *operation* is the operation that they wrap.
+    Inside the plugins' wrappers, *operation* is the operation that they wrap. *config* is that of
+    the stream if the caller knows it.
     """
     connection, plugins = context.connection, context.plugins
     if operation is None and (plugins.wrap_publish is not None or plugins.retry is not None):
@@ -75,6 +78,7 @@ def publish_one(
                 deadline,
                 retries=retries,
                 retry_wait=retry_wait,
+                config=config,
                 operation=operation,
             )
             return plugins.wrap_publish(operation, publish)
@@ -95,7 +99,7 @@ def publish_one(
             if isinstance(ack, ApiError):
                 raise ack
             if message.ttl is not None:
-                report_raised_ttl(context, None, message.subject, message.ttl)
+                report_raised_ttl(context, config, message.subject, message.ttl)
             return ack
         except JetSyncError as failure:
             error = _failed(message, failure, attempt, deadline, unknown=unknown)

@@ -8,6 +8,7 @@ live for a minute.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base import log as _log
@@ -34,10 +35,15 @@ class RaisedTtls:
     Reports each time-to-live that one publisher asks for once, if the server raises it. Any thread.
 
     A report for each message would be a flood.
+
+    Args:
+        context: Context of the publisher.
+        later: Whether the caller holds a lock, so that plugins must not run in its thread.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, later: bool = False) -> None:
         self._context = context
+        self._later = later
         self._reported: set[Any] = set()
 
     def check(self, items: Iterable[Any]) -> None:
@@ -49,7 +55,7 @@ class RaisedTtls:
                 if len(self._reported) >= KEPT_TTLS:
                     self._reported.clear()
                 self._reported.add(ttl)
-                report_raised_ttl(self._context, None, item.subject, ttl)
+                report_raised_ttl(self._context, None, item.subject, ttl, later=self._later)
 
 
 def report_raised_ttl(
@@ -57,26 +63,50 @@ def report_raised_ttl(
     config: StreamConfig | None,
     subject: str,
     ttl: Seconds | Literal["never"] | None,
+    *,
+    later: bool = False,
 ) -> None:
     """
     Log and report that a stored message will live longer than its time-to-live.
 
     Args:
         context: Context of the publish.
-        config: The cached configuration of the stream. None looks for it, without a request.
+        config: The configuration of the stream. If it is None and not cached, the thread that
+            delivers events to plugins asks for it. Without plugins there is no request.
         subject: Subject of the message.
         ttl: The requested time-to-live, already validated.
+        later: Whether that thread makes the report in any case.
     """
     if config is None:
         known = context.streams.kept(subject, context.lane.epoch)
         config = None if known is None else known.config
-    if config is None or ttl is None or ttl == NEVER or config.max_msgs_per_subject == 1:
+    if config is None or later:
+        context.connection.emit(partial(_find_raised, context, config, subject, ttl))
         return
+    event = _raised(config, subject, ttl)
+    if event is not None and context.plugins.status is not None:
+        context.plugins.status(event)
+
+
+def _find_raised(
+    context: Context,
+    config: StreamConfig | None,
+    subject: str,
+    ttl: Seconds | Literal["never"] | None,
+) -> TtlRaisedEvent | None:
+    if config is None:
+        known = context.streams.find_once(subject)
+        config = None if known is None else known.config
+    return None if config is None else _raised(config, subject, ttl)
+
+
+def _raised(
+    config: StreamConfig, subject: str, ttl: Seconds | Literal["never"] | None
+) -> TtlRaisedEvent | None:
+    if ttl is None or ttl == NEVER or config.max_msgs_per_subject == 1:
+        return None
     asked, floor = as_seconds(ttl, "ttl"), config.subject_delete_marker_ttl
     if not floor or asked >= floor:
-        return
+        return None
     _logger.warning(_log.TTL_RAISED, stream=config.name, subject=subject, asked=asked, stored=floor)
-    if context.plugins.status is not None:
-        context.plugins.status(
-            TtlRaisedEvent(stream=config.name, subject=subject, asked=asked, stored=floor)
-        )
+    return TtlRaisedEvent(stream=config.name, subject=subject, asked=asked, stored=floor)

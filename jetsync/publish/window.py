@@ -39,6 +39,7 @@ from jetsync.errors import (
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
+from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Window:
         self._epoch = connection.lane.epoch
         self.encoder: Encoder = Encoder(connection)
         self._plain = b""
+        self._raised_ttls = RaisedTtls(context, later=True)
         # Messages that failed, with their numbers and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
@@ -407,12 +409,16 @@ class Window:
         box.clear_interrupt()
         # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
+        # The acks of a message with a time-to-live are read one by one.
+        pipeline.keep_acks |= self.encoder.has_ttl
         pipeline.settle(box.drain_acks())
         if self._has_retried:
             pipeline.acked = [
                 (entry.entry if isinstance(entry, Retry) else entry, ack)
                 for entry, ack in pipeline.acked
             ]
+        if self.encoder.has_ttl:
+            self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
             box.read_runs(self._sid, self._plain)

@@ -310,3 +310,40 @@ class TestExpiry:
             js.publish(subject, expect=jetsync.Expect(last_subject_sequence=0))
         assert wrong.value.last_sequence == 2
         js.delete_stream(unique)
+
+    @pytest.mark.parametrize("how", ["publish", "publish_many", "on_ack", "publisher"])
+    def test_other_publishes_report_raised_times(self, nats_server, js, unique, how):
+        """
+        Plugins are told about raised times of a stream that this client has not asked for.
+        """
+        js.create_stream(
+            unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=3,
+            subject_delete_marker_ttl=50,
+        )
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+
+            def raised():
+                events = [call["event"] for call in recorder.of("jetsync_status")]
+                raised = [event for event in events if isinstance(event, jetsync.TtlRaisedEvent)]
+                return [(event.stream, event.asked, event.stored) for event in raised]
+
+            js, a = client.jetstream(), f"{unique}.a"
+            messages = [jetsync.OutboundMessage(a, ttl=ttl) for ttl in (2, 2, 90, "never", 3)]
+            if how == "publish":
+                for message in messages[1:]:
+                    js.publish(a, ttl=message.ttl)
+            elif how == "publisher":
+                with js.publisher() as publisher:
+                    for message in messages:
+                        publisher.publish(a, ttl=message.ttl)
+            else:
+                js.publish_many(messages, on_ack=print if how == "on_ack" else None)
+            expected = [(unique, 2.0, 50.0), (unique, 3.0, 50.0)]
+            eventually(lambda: raised() == expected)
+            with pytest.raises(jetsync.PublishManyError):
+                js.publish_many([jetsync.OutboundMessage(f"none.{unique}", ttl=4)], retries=0)
+        assert raised() == expected
