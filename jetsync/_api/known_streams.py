@@ -107,10 +107,10 @@ class StreamCache:
         A user may not be allowed to ask, so a failure is the last attempt on its connection.
         """
         epoch = self._context.lane.epoch
+        if self._failed == epoch:
+            return None
         try:
-            return (
-                None if self._failed == epoch else self.find(subject, self._context.deadline(None))
-            )
+            return self.find(subject, self._context.deadline(None))
         except JetSyncError:
             self._failed = epoch
             return None
