@@ -123,8 +123,8 @@ class Client:
 
     A ``with`` block closes the client at its end. If nothing refers to the client or its handles
     any more, it closes in the background, with a ResourceWarning. A client belongs to the process
-    that created it. In a forked child process, every call raises ForkedProcessError; connect again
-    there.
+    that created it. In a forked child process, every call raises ForkedProcessError unless the
+    option ``after_fork`` is ``reconnect``.
     """
 
     __reduce__ = refuse_copy

@@ -144,10 +144,18 @@ def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]
     return lambda _, field, value: check_count(field.name, value, least)
 
 
-def _loop(value: Any) -> Any:
-    if value in ("auto", "asyncio", "uvloop"):
+def _one_of(value: Any, *words: str) -> Any:
+    if value in words:
         return value
-    raise InvalidArgumentError(f'must be "auto", "asyncio" or "uvloop", not {value!r}')
+    raise InvalidArgumentError(f"must be one of {', '.join(map(repr, words))}, not {value!r}")
+
+
+def _loop(value: Any) -> Any:
+    return _one_of(value, "auto", "asyncio", "uvloop")
+
+
+def _after_fork(value: Any) -> Any:
+    return _one_of(value, "error", "reconnect")
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -191,6 +199,7 @@ class ConnectFields(TypedDict, total=False):
     request_timeout: Seconds
     drain_timeout: Seconds
     loop: Literal["auto", "asyncio", "uvloop"]
+    after_fork: Literal["error", "reconnect"]
 
 
 class OptionsFields(ConnectFields, total=False):
@@ -290,6 +299,15 @@ class ConnectOptions:
     Event loop of the background thread. ``auto`` uses uvloop if it is installed, and asyncio's loop
     under gevent or eventlet, which uvloop would block.
     """
+
+    after_fork: Literal["error", "reconnect"] = attrs.field(default="error", converter=_after_fork)
+    """
+    What happens when a forked child uses the client of its parent. ``error`` raises
+    ForkedProcessError. With ``reconnect``, the first call in the child makes a connection of its
+    own, within ``connect_timeout``. Subscriptions, consumptions, fetches, publishers and batches
+    that the parent has opened still raise ForkedProcessError in the child.
+    """
+
     plugins: Sequence[object | str] = attrs.field(default=(), converter=_plugins)
     """Plugins: objects, or names of entry points in the group ``jetsync``."""
 

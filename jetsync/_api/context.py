@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync._io.connection import Connection
+    from jetsync._io.lane import Lane
     from jetsync.values.server_info import ServerInfo
 
 
@@ -27,19 +28,30 @@ class Context:
     What the handles of one JetStream context share; any thread.
     """
 
-    __slots__ = ("connection", "default_timeout", "domain", "lane", "plugins", "prefix", "streams")
+    __slots__ = (
+        "__weakref__",
+        "connection",
+        "default_timeout",
+        "domain",
+        "lane",
+        "plugins",
+        "prefix",
+        "streams",
+    )
 
     def __init__(
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
         self.connection: Connection = connection
-        self.lane: Final = connection.lane
+        # Another one after the fork in a child that connects by itself.
+        self.lane: Lane = connection.lane
         self.plugins: Final = connection.plugins
         self.prefix: str = prefix
         self.domain: str | None = domain
         # Capped, because locks reject longer waits.
         self.default_timeout: float = min(default_timeout, MAX_SECONDS)
         self.streams: StreamCache = StreamCache(self)
+        connection.contexts.add(self)
 
     @property
     def server(self) -> ServerInfo:

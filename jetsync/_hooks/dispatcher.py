@@ -101,6 +101,10 @@ class Dispatcher:
         thread.join(timeout)
         return not thread.is_alive()
 
+    def after_fork(self) -> None:
+        """Start over in a forked child, where the worker thread does not exist."""
+        Dispatcher.__init__(self, self._status)
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running" if self._thread else "idle"
         return f"<Dispatcher {state}, {self._queue.qsize()} pending, {self.dropped} dropped>"

@@ -11,7 +11,6 @@ those, so they only set values, wake waiters and queue events.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import re
 import secrets
@@ -20,17 +19,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import find_creator, when_dropped
-from jetsync._base.locks import Latch, held_here, take
+from jetsync._base.locks import Latch, held_here, refuse_reentry, take
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
-from jetsync._io.outbox import PING, LaneState
+from jetsync._io.outbox import PING, LaneState, raise_failure
 from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -107,9 +106,18 @@ class Connection:
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
         self.options = options
         self.plugins = plugins
+        # Whether this process is a forked child that has not connected.
+        self.forked = False
+        # The contexts of this client.
+        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._fork_lock = threading.RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Set what belongs to one process."""
         # Random, and unique to this client.
         self._token = secrets.token_hex(8)
-        self.inbox: str = f"{options.inbox_prefix}.{self._token}"
+        self.inbox: str = f"{self.options.inbox_prefix}.{self._token}"
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         self.lane: Lane
         self.closed: Latch = Latch()
@@ -124,7 +132,7 @@ class Connection:
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         # Whether core messages were published after the last flush that the server confirmed.
         self.has_published: bool = False
-        self._bridge = Bridge(options.loop)
+        self._bridge = Bridge(self.options.loop)
         self._nats: NatsConnection | None = None
         # Ends the connection and the thread if this object is dropped before it was closed.
         self._drop: weakref.finalize[..., Any] | None = None
@@ -193,7 +201,7 @@ class Connection:
         Can be called repeatedly. If a signal handler calls this while its own thread was reading or
         writing, the loop does the work and this returns at once.
         """
-        if self._bridge.forked or held_here(self._close_lock):
+        if self.forked or held_here(self._close_lock):
             # A signal handler has interrupted close(), which continues afterwards.
             return
         if self.lane.is_busy_here():
@@ -286,7 +294,12 @@ class Connection:
             self.plugins.close(max(deadline.remaining(), 0.1))
 
     def after_fork(self) -> None:
-        """Leave the connection to the parent process; this one is a forked child."""
+        """
+        Leave the connection to the parent process; this one is a forked child. Takes no lock.
+        """
+        self.forked = True
+        # A thread that does not exist here may hold the old one.
+        self._fork_lock = threading.RLock()
         if self._nats is not None:
             self.lane.after_fork()
         for consumption in list(self.consumptions):
@@ -303,30 +316,46 @@ class Connection:
         self.lane.close(reason)
         self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
-    def check_process(self) -> None:
-        """Raise if this process is a forked child of the one that connected."""
-        if self._bridge.forked:
-            raise ForkedProcessError
-
     def check(self) -> None:
         """
-        Raise if the client is closed, or if this process is a forked child.
+        Raise if the client is closed. In a forked child, connect or raise ForkedProcessError.
+
+        Handles that the parent has opened call the lane's ``check`` instead.
         """
-        if self._bridge.forked:
+        if self.forked:
+            self._connect_child()
+        self.lane.check()
+
+    def _connect_child(self) -> None:
+        """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""
+        if self.options.after_fork == "error":
             raise ForkedProcessError
-        reason = self.lane.outbox.reason
-        if reason is not None:
-            raise_failure(reason)
+        refuse_reentry(self._fork_lock)
+        with self._fork_lock:
+            if not self.forked:
+                return  # Another thread has connected.
+            before = self.__dict__.copy()
+            try:
+                self._reset()
+                if self.plugins.dispatcher is not None:
+                    self.plugins.dispatcher.after_fork()
+                self.connect()
+            except BaseException:
+                self.__dict__.update(before)
+                raise
+            for context in list(self.contexts):
+                context.lane = self.lane
+            self.forked = False
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection at this moment."""
-        return not self._bridge.forked and self.lane.state is LaneState.OPEN
+        return not self.forked and self.lane.state is LaneState.OPEN
 
     @property
     def state(self) -> str:
         """A word for the repr of the client."""
-        return "forked" if self._bridge.forked else self.lane.state.value
+        return "forked" if self.forked else self.lane.state.value
 
     def flush(self, deadline: Deadline) -> float:
         """
@@ -433,8 +462,8 @@ class Connection:
             NoRespondersError: No client or server listens on the subject.
             RequestTimeoutError: The request was sent, and no answer came until the deadline.
         """
-        if self._bridge.forked:
-            raise ForkedProcessError
+        if self.forked:
+            self._connect_child()
         if epoch is None:
             self.check_size(len(payload) + len(header or b""))
         lane, router = self.lane, self.router
@@ -491,11 +520,12 @@ class Connection:
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send an ack together with others, and everything else at once; see ``Acker``."""
+        if self.forked:
+            self._connect_child()
         lane, timeout = self.lane, self.options.request_timeout
         if body == ACK:
             lane.ack(message.raw_reply, timeout)
             return
-        self.check_process()
         self.check_size(len(body))
         block = frames.answers((message.raw_reply,), body)
         if lane.outbox.held_here():
@@ -669,13 +699,6 @@ def was_sent(error: Exception) -> bool:
     if isinstance(error, (ConnectionClosedError, ConnectionLostError)):
         return error.sent
     return isinstance(error, RequestTimeoutError)
-
-
-def raise_failure(failure: Exception) -> NoReturn:
-    """
-    Raise a copy of an error that several threads may get, because each raise changes its traceback.
-    """
-    raise copy.copy(failure) from failure.__cause__
 
 
 def parse_denied(text: str) -> tuple[Any, str] | None:

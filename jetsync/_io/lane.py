@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync._base.locks import owner_check, take
 from jetsync._io.gate import ReadGate
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
+from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection, raise_failure
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
 
@@ -125,6 +125,8 @@ class Lane:
         # The highest epoch whose connection is gone.
         self.lost_epoch: int = 0
         self.bytes_in: int = 0
+        # Whether this process is a forked child of the one that connected.
+        self.forked: bool = False
 
     def _own_lock(self) -> None:
         self._read_lock = threading.RLock()
@@ -151,6 +153,12 @@ class Lane:
     def reason(self) -> Exception | None:
         """Why the lane is closed, None while it is not."""
         return self.outbox.reason
+
+    def check(self) -> None:
+        """Raise if the client is closed, or if this process is a forked child."""
+        reason = self.outbox.reason
+        if reason is not None:
+            raise_failure(reason)
 
     @property
     def bytes_out(self) -> int:
@@ -556,10 +564,11 @@ class Lane:
 
     def after_fork(self) -> None:
         """
-        Leave the socket to the parent process; each write raises ForkedProcessError from now on.
+        Leave the socket to the parent process; each call raises ForkedProcessError from now on.
 
         Takes no lock.
         """
+        self.forked = True
         # Kept alive, because its epoll object is shared with the parent.
         self._inherited = self._gate
         self._gate = self._leading = None
@@ -568,6 +577,7 @@ class Lane:
         self.outbox.after_fork()
         # Publishers that stage messages ask the outbox first from now on.
         for receiver in self.receivers():
+            receiver.failure = receiver.failure or self.reason
             receiver.wake()
 
     def close(self, reason: Exception) -> None:

@@ -22,7 +22,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
@@ -171,8 +171,7 @@ class Outbox:
     def _listen(self, epoch: int | None) -> Signal:
         """Return what is set when a write may be possible; raise if it never will be."""
         if self.reason is not None:
-            # A copy, because each raise of the same error would extend its traceback.
-            raise copy.copy(self.reason) from self.reason.__cause__
+            raise_failure(self.reason)
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
             raise ConnectionLostError(sent=False)
         return self._changed.listen()
@@ -467,3 +466,10 @@ def break_connection(sock: socket.socket) -> None:
 def below_tls(sock: socket.socket) -> Any:
     """Return the methods that *sock* has without TLS."""
     return super(ssl.SSLSocket, sock) if isinstance(sock, ssl.SSLSocket) else sock
+
+
+def raise_failure(failure: Exception) -> NoReturn:
+    """
+    Raise a copy of an error that several threads may get, because each raise changes its traceback.
+    """
+    raise copy.copy(failure) from failure.__cause__

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Final
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, owner_check, take
-from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import take_all
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync.consume.handlers import HandlerPool
@@ -94,7 +93,7 @@ class ConsumptionCore:
         handler: HandlerOptions | None = None,
     ) -> None:
         connection = target.context.connection
-        connection.check()
+        target.renew_lane()
         self.target = target
         self.options = options
         self.make: Final = target.make
@@ -291,7 +290,8 @@ class ConsumptionCore:
 
         Drives if no other thread does.
         """
-        self.target.context.connection.check_process()
+        if self._lane.forked:
+            raise ForkedProcessError
         if self._is_taking_here():
             # In a plugin, or in a signal handler.
             raise ConflictingUseError(ALREADY_WAITING)

@@ -22,8 +22,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
-from jetsync._io.connection import raise_failure
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto.pull import GRACE, PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT, message_size
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
@@ -103,7 +102,10 @@ class Fetch:
         name: str = "fetch",
         epoch: int | None = None,
     ) -> None:
+        if target.lane.outbox.state is not LaneState.OPEN:
+            target.renew_lane()
         lane = target.lane
+        connected = lane.outbox.state is LaneState.OPEN
         self.target = target
         group = request.priorities.group
         if group is not None:
@@ -129,9 +131,6 @@ class Fetch:
         self.closing: bool = False
         # None once no more messages can arrive.
         self.inbox: PullInbox | None = None
-        connected = lane.outbox.state is LaneState.OPEN
-        if not connected:
-            target.context.connection.check()
         self._entered = target.enter(name, request, wait)
         try:
             if not connected:

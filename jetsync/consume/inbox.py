@@ -35,11 +35,11 @@ LATE_MESSAGES: Final = 5.0
 class PullInbox:
     """The subscription that pulls are answered on; lent to one fetch at a time."""
 
-    __slots__ = ("_lane", "_line", "_sid", "box", "engine")
+    __slots__ = ("_line", "_sid", "box", "engine", "lane")
 
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
-        self._lane = context.lane
+        self.lane = context.lane
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
@@ -50,13 +50,13 @@ class PullInbox:
         pull = self.engine.open(request, time.monotonic())
         block = self._line + frames.pub(subject, pull.subject, request.wire)
         try:
-            pull.epoch = self._lane.write(block, deadline)
+            pull.epoch = self.lane.write(block, deadline)
         except BaseException:
             self.engine.cancel(pull)
             raise
         self._line = b""
-        if self._lane.lost_epoch >= pull.epoch:
-            self.box.lost(self._lane.lost_epoch)
+        if self.lane.lost_epoch >= pull.epoch:
+            self.box.lost(self.lane.lost_epoch)
         return pull
 
     def abandon(self, unused: Iterable[Frame], *, acked: bool = True) -> None:
@@ -67,7 +67,7 @@ class PullInbox:
             unused: Messages that arrived and were not taken.
             acked: Whether the consumer wants acknowledgements. If not, there is nothing to nak.
         """
-        lane, box = self._lane, self.box
+        lane, box = self.lane, self.box
         if not acked:
             lane.unsubscribe(self._sid)
             return
@@ -80,7 +80,7 @@ class PullInbox:
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
-        self._lane.unsubscribe(self._sid)
+        self.lane.unsubscribe(self._sid)
 
 
 class ConsumerKeeper:
@@ -122,7 +122,8 @@ def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
     except IndexError:
         # Not checked before: another thread may take the last inbox after the check.
         inbox = None
-    if inbox is None:
+    # In a forked child, the inboxes of the parent are useless.
+    if inbox is None or inbox.lane is not context.lane:
         return PullInbox(context)
     if inbox.box.ready:
         # Publishes that were refused while the inbox was idle were not its own.

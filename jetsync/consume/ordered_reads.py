@@ -16,7 +16,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.connection import raise_failure
+from jetsync._io.outbox import raise_failure
 from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore, is_own_close

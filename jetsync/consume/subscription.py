@@ -14,9 +14,14 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.locks import refuse_reentry, take
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
-from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
+from jetsync._io.outbox import raise_failure
+from jetsync.errors import (
+    ConnectionClosedError,
+    ForkedProcessError,
+    HandleClosedError,
+    SlowConsumerError,
+)
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -149,6 +154,7 @@ class Subscription:
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
         self._connection = connection
+        self._lane = connection.lane
         self._on_close = on_close
         self.subject = subject
         self.queue = queue
@@ -160,15 +166,15 @@ class Subscription:
         )
         self._sid, line = connection.listen(self._box, b"" if queue is None else queue.encode())
         try:
-            connection.lane.write(line, connection.deadline(None))
+            self._lane.write(line, connection.deadline(None))
         except BaseException:
-            connection.lane.unsubscribe(self._sid)
+            self._lane.unsubscribe(self._sid)
             raise
 
     def __del__(self) -> None:
         # Neither waits nor fails.
         if getattr(self, "_sid", None) is not None:
-            self._connection.lane.unsubscribe(self._sid)
+            self._lane.unsubscribe(self._sid)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -210,7 +216,7 @@ class Subscription:
         """
         message = self._take(self._connection.deadline(timeout))
         if message is None and self._is_over():
-            self._connection.check()
+            self._lane.check()
             raise HandleClosedError("subscription")
         return message
 
@@ -244,7 +250,7 @@ class Subscription:
         Args:
             grace: Seconds for which messages are accepted.
         """
-        self._connection.lane.unsubscribe(self._sid, grace=as_seconds(grace, "grace"))
+        self._lane.unsubscribe(self._sid, grace=as_seconds(grace, "grace"))
 
     def drain(self) -> None:
         """
@@ -254,15 +260,16 @@ class Subscription:
         """
         if not self._closed:
             self._closed = True
-            self._connection.lane.unsubscribe(self._sid)
+            self._lane.unsubscribe(self._sid)
             self._box.fail(HandleClosedError("subscription"))
-            self._connection.lane.wake_reader()
+            self._lane.wake_reader()
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:
         box = self._box
         # In a forked child, a thread that does not exist may hold the lock.
-        self._connection.check_process()
+        if self._lane.forked:
+            raise ForkedProcessError
         refuse_reentry(self._taking)
         taken: list[bool] = []
         try:
@@ -279,8 +286,8 @@ class Subscription:
                         return None
                     raise_failure(box.failure)
                 box.take_lost()
-                self._connection.check()
-                if not self._connection.lane.wait(box, deadline):
+                self._lane.check()
+                if not self._lane.wait(box, deadline):
                     return None
         finally:
             if True in taken:
@@ -298,7 +305,7 @@ class Subscription:
         """Report that messages are being dropped; called by the reading thread."""
         self._emit_drop(dropped)
         # Log handlers are code of the application and must not run under the read lock.
-        self._connection.lane.later(0.0, _log_drop, self.subject, dropped)
+        self._lane.later(0.0, _log_drop, self.subject, dropped)
 
     def _emit_drop(self, dropped: int) -> None:
         self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))

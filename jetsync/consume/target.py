@@ -63,6 +63,11 @@ class PullTarget:
         # Makes the message of a frame.
         self.make: Callable[[Frame], Message] = self._maker()
 
+    def renew_lane(self) -> None:
+        """Raise if the client is closed. In a forked child, use the lane of its connection."""
+        self.context.connection.check()
+        self.lane = self.context.lane
+
     def enter(self, name: str, request: PullRequest, timeout: float) -> Entered | None:
         """Enter the plugins that wrap fetches, for one pull; None if there are none."""
         plugins = self.context.plugins
@@ -121,12 +126,8 @@ class PullTarget:
 
         A message that a plugin refuses is nakked, because the caller never gets it.
         """
-        connection, plugins, lane, acked = (
-            self.context.connection,
-            self.context.plugins,
-            self.lane,
-            self.acked,
-        )
+        context, acked = self.context, self.acked
+        connection, plugins = context.connection, context.plugins
         acker: Acker = connection if acked else UnwantedAcks(connection)
         shown: Acker = PluginAcks(connection) if self.ack_all else acker
         received, marked = plugins.received, plugins.ttl_marker
@@ -145,7 +146,7 @@ class PullTarget:
                 parsed = parse_ack_reply(frame[1])
                 if acked and parsed is not None:
                     block = answers([frame[1]], nak_body(parsed.delivered))
-                    lane.post_nowait(block, keep=KEEP_NAKS)
+                    context.lane.post_nowait(block, keep=KEEP_NAKS)
                 raise
             if shown is not acker and getattr(message, "_acker", None) is shown:
                 message._acker = acker  # noqa: SLF001 - the plugins are done with it.

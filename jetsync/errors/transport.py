@@ -151,10 +151,13 @@ class SlowConsumerError(TransportError):
 
 class ForkedProcessError(TransportError, RuntimeError):
     """
-    The client was created before this process was forked. Connect again in the child process.
+    The client or the handle was created before this process was forked. Make a new one in the child
+    process. The option ``after_fork`` lets a client of the parent connect by itself.
     """
 
-    _default_text = "this client belongs to the parent process: connect again in the child"
+    _default_text = (
+        "this client or handle belongs to the parent process: make a new one in the child"
+    )
 
 
 class SubscriptionLimitError(TransportError):

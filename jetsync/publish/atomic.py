@@ -25,7 +25,6 @@ from jetsync.errors import (
     ConflictingUseError,
     ConnectionLostError,
     DuplicateMessageIdError,
-    ForkedProcessError,
     InvalidArgumentError,
     InvalidTypeError,
     JetSyncError,
@@ -101,6 +100,7 @@ class AtomicBatch:
     ) -> None:
         self._context = context
         self._connection = context.connection
+        self._lane = context.lane
         self._options = options
         self._id = options.batch_id or context.connection.new_batch_id()
         # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
@@ -205,7 +205,7 @@ class AtomicBatch:
         """
         now = time.monotonic()
         deadline = None if timeout is None else Deadline.after(timeout)
-        self._connection.check()
+        self._lane.check()
         # Most messages are a plain pair, which costs less to make and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
@@ -270,7 +270,7 @@ class AtomicBatch:
             BatchClosedError: The batch is closed.
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
-        self._connection.check()
+        self._lane.check()
         item: Any = final_message(subject, data, headers, msg_id, ttl, expect)
         if item is not None and self._plugins.active:
             item = self._plugins.prepared(item, self._operation)
@@ -297,9 +297,7 @@ class AtomicBatch:
         another call is using the batch, that call discards it when it ends. In a forked child
         process this does nothing, because the batch belongs to the parent.
         """
-        try:
-            self._connection.check_process()
-        except ForkedProcessError:
+        if self._lane.forked:
             return
         self._discarding = True
         self._discard_now()
@@ -327,7 +325,7 @@ class AtomicBatch:
             ApiError, ...: As for :meth:`commit`.
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
-        self._connection.check()
+        self._lane.check()
 
         def begin() -> Callable[[], None]:
             if self._committing is not None:

@@ -149,6 +149,7 @@ class FastPublisher:
 
     def __init__(self, context: Context, options: FastOptions) -> None:
         self._connection = context.connection
+        self._lane = context.lane
         self._options = options
         self._lock = threading.RLock()
         self._wrap_commit = context.plugins.wrap_batch_commit
@@ -283,7 +284,7 @@ class FastPublisher:
             and (number := link.stage((target, b"", data, ())))
         ):
             return number
-        self._connection.check()
+        self._lane.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         # A plain pair is faster to create and to encode.
         item: Any = (subject, data)
@@ -327,7 +328,7 @@ class FastPublisher:
 
         Raises: as :meth:`add`.
         """
-        self._connection.check()
+        self._lane.check()
         source = message_iterator(messages)
         chunk: list[Any] = []
         count, size, more = 0, FIRST_CHUNK, True
@@ -419,7 +420,7 @@ class FastPublisher:
                 messages are stored. The outcome of the others is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
-        self._connection.check()
+        self._lane.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         item = final_message(subject, data, headers, msg_id, ttl, expect)
         return self._commit(item, deadline)
@@ -470,7 +471,7 @@ class FastPublisher:
 
         Raises: as :meth:`commit`, and the error that made the batch fail if no call has raised it.
         """
-        if self._connection.state == "forked":
+        if self._lane.forked:
             # The connection belongs to the parent process, and so may the owner of the lock.
             return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
@@ -483,7 +484,7 @@ class FastPublisher:
                     link.abandon()
                 if link.closed:
                     return
-                self._connection.check()
+                self._lane.check()
                 if self._wrap_commit is None:
                     link.commit(None, deadline)
                     return
@@ -512,7 +513,7 @@ class FastPublisher:
 
     def _end_without_waiting(self) -> None:
         """End the batch after an exception in the user's block; never raises."""
-        if self._connection.state == "forked":
+        if self._lane.forked:
             return
         link = self._link
         try:

@@ -16,8 +16,8 @@ import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.locks import refuse_reentry
-from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier
+from jetsync._io.outbox import raise_failure
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 

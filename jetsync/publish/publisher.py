@@ -28,8 +28,8 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
-from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier, Signal
+from jetsync._io.outbox import raise_failure
 from jetsync.errors import ConnectionClosedError, HandleClosedError, WaitTimeoutError
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
@@ -228,7 +228,7 @@ class Publisher:
         hooks = self._hooks
         joined: list[HookedWindow] = []
         future: PublishFuture | None = None
-        self._connection.check()
+        self._lane.check()
         try:
             hooked = hooks.join(self._options.operation, joined) if hooks.wraps else None
             item = hooks.prepared_in(hooked, item)
@@ -257,7 +257,7 @@ class Publisher:
                 self._wait_room()
             if window.stage(future):
                 break
-            self._connection.check()
+            self._lane.check()
             # Without the lock, because the worker needs it for the messages in flight.
             deadline = deadline or Deadline.after(options.ack_timeout)
             self._lane.write(b"", deadline)
@@ -357,9 +357,9 @@ class Publisher:
                 raise_failure(self._stopped)
             return window.open_count < self._options.size and not window.is_full
 
-        self._connection.check()
+        self._lane.check()
         self._wait(has_room, self._room, None, "room in the window")
-        self._connection.check()
+        self._lane.check()
 
     def _wait_outcome(self, future: PublishFuture, seconds: float | None) -> None:
         """Wait until the outcome of a future is known, or for *seconds*."""
@@ -378,7 +378,7 @@ class Publisher:
         Raises:
             ConnectionClosedError: The client was closed.
         """
-        self._connection.check()
+        self._lane.check()
         window = self._window
         deadline = None if timeout is None else Deadline.after(timeout)
         if self._is_worker():
@@ -413,7 +413,7 @@ class Publisher:
             PublishManyError: Messages failed and your code did not look at their outcomes.
         """
         deadline = None if timeout is None else Deadline.after(timeout)
-        if self._connection.state == "forked":
+        if self._lane.forked:
             # The worker, and perhaps the lock's owner, are in the parent.
             return
         self._end(deadline, HandleClosedError("publisher"))

@@ -19,9 +19,8 @@ from jetsync._api.mirrors import known_answers, may_answer
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, UnlessSet
-from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
 from jetsync.errors import (

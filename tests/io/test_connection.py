@@ -16,10 +16,9 @@ from jetsync._io.connection import (
     Connection,
     nats_arguments,
     parse_denied,
-    raise_failure,
 )
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -68,6 +67,10 @@ class StubLane:
 
     def receivers(self):
         return list(self.boxes.values())
+
+    def check(self):
+        if self.outbox.reason is not None:
+            raise_failure(self.outbox.reason)
 
     def write(self, block, deadline, epoch=None, *, pong=None):
         if self.outbox.reason is not None:
@@ -407,7 +410,7 @@ class TestAsk:
 
     def test_forked(self, connection):
         """In a forked child nothing is sent."""
-        connection._bridge.forked = True
+        connection.forked = True
         connection.lane.outbox.reason = ForkedProcessError()
         message = types.SimpleNamespace(raw_reply=b"r")
         for call in (

@@ -234,6 +234,154 @@ class TestFork:
         assert stream.info().state.messages == 6
 
 
+class TestReconnectAfterFork:
+    """The option `after_fork="reconnect"`."""
+
+    CHILD = """
+        import os, sys, threading, traceback, jetsync
+        from concurrent.futures import ThreadPoolExecutor
+
+        url, name = sys.argv[1:]
+        options = dict(after_fork="reconnect", name=name, reconnect_wait=0.05)
+        client = jetsync.connect(url, **options)
+        js = client.jetstream()
+        stream = js.create_stream(name, subjects=[name + ".*"], storage="memory",
+            allow_atomic=True, allow_direct=True)
+        consumer, other = stream.create_consumer("c"), stream.create_consumer("d")
+        js.publish(name + ".a", b"parent")
+        message = consumer.next(expires=5)
+        old = {
+            "subscription": client.subscribe(name),
+            "publisher": js.publisher(),
+            "batch": js.atomic_batch(),
+            "fetch": consumer.fetch(5, expires=5),
+            "consumption": consumer.consume(),
+            "scan": iter(stream.scan()),
+        }
+        old["batch"].add(name + ".b", b"1")
+        parent = client.server.client_id
+
+        def child():
+            CALLS
+
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                child()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        # The parent continues on its own connection.
+        old["batch"].commit(name + ".b", b"2")
+        client.flush()
+        assert client.server.client_id == parent and client.statistics().reconnects == 0
+        message.ack_sync()
+        for name in ("subscription", "publisher", "fetch", "consumption"):
+            old[name].close()
+        client.close()
+    """
+
+    def check(self, nats_server, js, unique, calls):
+        script = textwrap.dedent(self.CHILD)
+        lines = textwrap.indent(textwrap.dedent(calls).strip(), "    ")
+        try:
+            run(script.replace("    CALLS", lines), nats_server.url, unique)
+        finally:
+            js.delete_stream(unique)
+
+    def test_calls(self, nats_server, js, unique):
+        """Every handle that holds nothing open works on a connection of the child."""
+        calls = """
+            assert js.publish(name + ".a", b"child").sequence == 2
+            assert client.is_connected and client.server.client_id != parent
+            assert stream.info().state.messages == 2
+            assert js.publish_many([(name + ".a", b"1"), (name + ".a", b"2")]).count == 2
+            batch = other.fetch(4, expires=5)
+            assert [each.data for each in batch] == [b"parent", b"child", b"1", b"2"]
+            assert batch.ack() == 4
+            with client.subscribe(name) as mine:
+                client.publish(name, b"x")
+                assert mine.next(timeout=5).data == b"x"
+            with js.publisher() as publisher:
+                assert publisher.publish(name + ".a", b"3").result(5).sequence == 5
+            with other.consume() as messages:
+                assert next(messages).data == b"3"
+            client.close()
+        """
+        self.check(nats_server, js, unique, calls)
+
+    @pytest.mark.parametrize("first", ["client.flush()", "js.account_info()", "other.next()"])
+    def test_first_use(self, nats_server, js, unique, first):
+        """Each kind of call may be the first one, in many threads at once."""
+        first = first.replace("next()", "next(expires=1)")
+        calls = f"""
+            with ThreadPoolExecutor(8) as pool:
+                [each.result() for each in [pool.submit(lambda: {first}) for _ in range(8)]]
+            assert client.is_connected and client.server.client_id != parent
+            client.close()
+        """
+        self.check(nats_server, js, unique, calls)
+
+    @pytest.mark.parametrize("connected", [True, False])
+    def test_open_handles(self, nats_server, js, unique, connected):
+        """What the parent has opened raises ForkedProcessError, and closing it does no harm."""
+        calls = f"""
+            if {connected}:
+                client.flush()
+            calls = [
+                lambda: old["subscription"].next(timeout=5),
+                lambda: old["publisher"].publish(name + ".a", b""),
+                lambda: old["batch"].add(name + ".b", b""),
+                lambda: old["batch"].commit(name + ".b", b"", timeout=5),
+                lambda: list(old["fetch"]),
+                lambda: next(old["consumption"]),
+            ]
+            for number, call in enumerate(calls):
+                try:
+                    call()
+                except jetsync.ForkedProcessError:
+                    continue
+                raise SystemExit(f"call {{number}} did not notice the fork")
+            for handle in ("subscription", "publisher", "fetch", "consumption"):
+                old[handle].close()
+            old["batch"].discard()
+            client.close()
+        """
+        self.check(nats_server, js, unique, calls)
+
+    def test_no_server(self):
+        """A child that cannot connect gets ConnectError, and its next call tries again."""
+        with DevServer(jetstream=False) as server:
+            script = """
+                import os, sys, jetsync
+                from jetsync.devserver import DevServer
+                client = jetsync.connect(sys.argv[1], after_fork="reconnect", connect_timeout=1)
+                pid = os.fork()
+                if pid == 0:
+                    os.kill(int(sys.argv[2]), 19)
+                    for _ in range(2):
+                        try:
+                            client.flush()
+                        except jetsync.ConnectError as error:
+                            print("error", flush=True)
+                    os.kill(int(sys.argv[2]), 18)
+                    client.flush()
+                    os._exit(3)
+                print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            """
+            output = run(script, server.url, str(server.pids[0]))
+        assert output == "error\nerror\n3\n"
+
+    def test_options(self):
+        """The default is the error, and there is nothing else."""
+        assert jetsync.ConnectOptions().after_fork == "error"
+        with pytest.raises(jetsync.InvalidArgumentError, match="after_fork must be one of"):
+            jetsync.ConnectOptions(after_fork="retry")
+
+
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
 class TestGreenThreads:
     PATCH: ClassVar = {

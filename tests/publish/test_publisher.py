@@ -36,6 +36,7 @@ class ScriptedLane:
     def __init__(self):
         self.transport = ScriptedTransport()
         self.outbox = self
+        self.forked = False
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
@@ -45,6 +46,9 @@ class ScriptedLane:
         self.box = None
         self.on_write = lambda commands: None
         """Called with the messages of a write, before it returns."""
+
+    def check(self):
+        pass
 
     def listen(self, box):
         self.box = box
@@ -148,7 +152,6 @@ class ScriptedContext(SimpleNamespace):
     def __init__(self, lane, plugins=()):
         super().__init__(
             lane=lane,
-            state="open",
             plugins=Plugins.load(plugins, {}),
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             listen=lane.listen,
@@ -159,9 +162,6 @@ class ScriptedContext(SimpleNamespace):
 
     def new_inbox(self):
         return "_INBOX.x"
-
-    def check(self):
-        pass
 
     def probe(self):
         pass
@@ -670,7 +670,7 @@ class TestFailures:
         """
         publisher = make()
         publisher.publish("a.b")
-        publisher._connection.state = "forked"
+        lane.forked = True
         publisher.close()
         assert publisher.pending == 1
         publisher._connection.state = "open"
