@@ -15,7 +15,7 @@ def wire(**fields) -> dict:
 
 class TestLayout:
     def test_plain(self):
-        """A bucket is laid out as all clients do it."""
+        """The stream of a bucket is the same as that of other clients."""
         assert wire(bucket="B") == {
             "name": "KV_B",
             "subjects": ["$KV.B.>"],
@@ -35,7 +35,7 @@ class TestLayout:
         }
 
     def test_everything(self):
-        """Each field has its place in the stream."""
+        """Each field sets a field of the stream."""
         sent = wire(
             bucket="B",
             description="d",
@@ -72,7 +72,7 @@ class TestLayout:
         assert {key: sent[key] for key in expected} == expected
 
     def test_duplicate_window(self):
-        """The duplicate window is two minutes, or as long as values live."""
+        """The duplicate window is two minutes, or the time-to-live if that is shorter."""
         assert wire(bucket="B", ttl=600)["duplicate_window"] == 120_000_000_000
         assert wire(bucket="B", ttl=1.5)["duplicate_window"] == 1_500_000_000
 
@@ -86,7 +86,7 @@ class TestLayout:
         assert "allow_atomic" not in sent
 
     def test_sources(self):
-        """What is drawn from another bucket gets the subjects of this one."""
+        """Changes of a source get the subjects of this bucket."""
         sent = wire(bucket="B", sources=["O"])
         assert sent["sources"] == [
             {"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$KV.B.>"}]}
@@ -133,12 +133,12 @@ class TestBadInput:
         ],
     )
     def test_refused(self, fields, error):
-        """A value that cannot work is refused where it is written, as an error of jetsync."""
+        """An invalid value raises an error of jetsync in the constructor."""
         with pytest.raises(error) as caught:
             KeyValueConfig(**fields)
         assert isinstance(caught.value, jetsync.JetSyncError)
 
     def test_frozen(self):
-        """A configuration does not change."""
+        """A configuration is immutable."""
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             KeyValueConfig(bucket="B").bucket = "C"

@@ -15,7 +15,7 @@ BIG = 1 << 20
 
 
 def message(sequence, *, left=0, subject="a", own=b"", data=b"", last=0, numbered=True):
-    """Frame of a message that has so many left behind it; its reply subject is still to come."""
+    """The frame of a message with *left* messages after it, without a reply subject."""
     numbers = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (left, last)
     block = (
         b"NATS/1.0\r\n%bNats-Stream: S\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\n"
@@ -38,13 +38,13 @@ def eob(left, last=0, **headers):
 
 
 def answer(engine, *frames, reply=b"_INBOX.1"):
-    """Ask for a page, give it these frames, and return the request and the sequences that came."""
+    """Request a page, pass these frames, and return the request and the sequences."""
     request = engine.open(reply)
     return request, take(engine, *frames, reply=reply)
 
 
 def take(engine, *frames, reply=b"_INBOX.1"):
-    """Give the open page these frames and return the sequences that came out."""
+    """Pass these frames to the open page, and return the sequences."""
     return sequences(engine.take([(reply, b"", *frame) for frame in frames]))
 
 
@@ -54,7 +54,7 @@ def sequences(frames):
 
 
 def batch_read(**arguments):
-    """A read of up to ten messages in pages of three, unless it is said otherwise."""
+    """A read of up to ten messages in pages of three by default."""
     return BatchRead(STREAM, **{"limit": 10, "page": 3, "page_bytes": BIG, **arguments})
 
 
@@ -96,13 +96,13 @@ class TestRequest:
     )
     def test_what_is_sent(self, engine, fields):
         """
-        Only what was asked for is in a request, and always a limit of bytes.
+        A request has the given fields, and always a limit of bytes.
         """
         assert json.loads(engine.open(b"_INBOX.1").body()) == fields
 
     def test_nothing_given(self):
         """
-        A request of nothing is an empty object.
+        A request without fields is an empty object.
         """
         assert PageRequest().body() == b"{}"
 
@@ -110,7 +110,7 @@ class TestRequest:
 class TestBatchPages:
     def test_the_next_page_begins_behind_the_last_message(self):
         """
-        While the end of a page says that messages are left.
+        A batch continues while the end of a page reports remaining messages.
         """
         engine = batch_read(limit=None)
         first, came = answer(engine, message(1), message(5), message(9), eob(2, 9))
@@ -122,7 +122,7 @@ class TestBatchPages:
 
     def test_only_the_end_is_believed(self):
         """
-        Servers 2.11 count one too many in the messages of a batch.
+        The count in messages is not used, because servers 2.11 report one too many.
         """
         engine = batch_read(limit=None)
         answer(engine, message(1, left=2), message(2, left=1), eob(0, 2))
@@ -130,7 +130,7 @@ class TestBatchPages:
 
     def test_a_limit_ends_it(self):
         """
-        No more is asked for than is wanted, and the rest is told.
+        The last request is limited to the rest, and the remaining messages are reported.
         """
         engine = batch_read(limit=5)
         answer(engine, message(1), message(2), message(3), eob(17, 3))
@@ -140,7 +140,7 @@ class TestBatchPages:
 
     def test_a_page_without_a_message_ends_it(self):
         """
-        Whatever its numbers say: asking again would go on for ever.
+        A page without a message ends the read, whatever its counts. Otherwise it would never end.
         """
         engine = batch_read()
         answer(engine, eob(5, 0))
@@ -148,7 +148,7 @@ class TestBatchPages:
 
     def test_nothing_there(self):
         """
-        Not found is an empty read, and none is left.
+        "Not found" means an empty read without remaining messages.
         """
         engine = batch_read(sequence=21)
         _, came = answer(engine, status("404 Message Not Found"))
@@ -157,7 +157,7 @@ class TestBatchPages:
 
     def test_what_was_stored_behind_the_end_is_left_out(self):
         """
-        Publishing meanwhile does not make a scan longer.
+        Messages published during a scan do not extend it.
         """
         engine = batch_read(limit=None, end=3, page=100)
         request, came = answer(engine, message(2), message(3), message(4), message(5))
@@ -167,7 +167,7 @@ class TestBatchPages:
 
     def test_last_sequence_at_the_end(self):
         """
-        A run of frames that are all after the end does not change the last sequence.
+        Frames after the end do not change the last sequence.
         """
         engine = batch_read(limit=None, end=3, page=100)
         _, came = answer(engine, message(2), message(3))
@@ -176,7 +176,7 @@ class TestBatchPages:
 
     def test_what_another_read_is_skipped(self):
         """
-        A message that the leader gave is not asked for again.
+        A message from the leader is not requested again.
         """
         engine = batch_read(limit=None, end=9)
         answer(engine, message(1), eob(0, 1))
@@ -189,7 +189,7 @@ class TestBatchPages:
 
     def test_a_time_is_asked_for_once(self):
         """
-        From the first message on, sequences are what counts.
+        After the first message, requests use sequences instead of the time.
         """
         engine = batch_read(start_time="2024-11-04T23:45:02Z")
         answer(engine, message(7), message(8), message(9), eob(1, 9))
@@ -201,13 +201,13 @@ class TestBatchPages:
     )
     def test_sizes_are_those_of_servers(self, own, size):
         """
-        Subject, stored headers and payload count, and nothing that servers add.
+        The size counts subject, stored headers and payload, and nothing that servers add.
         """
         assert size_of((b"r", b"", *message(1, own=own, data=b"xyz"))) == size
 
     def test_a_limit_of_bytes_over_pages(self):
         """
-        Where a page is smaller than the limit, the rest is asked for.
+        If a page is smaller than the size limit, the rest is requested.
         """
         engine = batch_read(size_limit=100, page_bytes=60)
         answer(engine, message(1, data=b"x" * 59), eob(4, 1))
@@ -217,7 +217,7 @@ class TestBatchPages:
 
     def test_the_server_decides_where_bytes_end(self):
         """
-        A page that was asked for all of the limit is the last one, whatever the sum says here.
+        A page that was requested with the whole size limit is the last one.
         """
         engine = batch_read(size_limit=50)
         answer(engine, message(1), eob(4, 1))
@@ -227,7 +227,7 @@ class TestBatchPages:
 class TestLost:
     def test_it_goes_on_behind_what_came(self):
         """
-        The rest of the page is asked for, on a subject of its own.
+        After a lost connection, the rest of the page is requested with another reply subject.
         """
         engine = batch_read(limit=5)
         answer(engine, message(1), message(2))
@@ -239,7 +239,7 @@ class TestLost:
 
     def test_late_answers_are_sorted_out(self):
         """
-        Frames of both requests may come in one run.
+        Late answers to an earlier request are dropped.
         """
         engine = batch_read()
         engine.open(b"_INBOX.1")
@@ -250,7 +250,7 @@ class TestLost:
 
     def test_before_anything_came(self):
         """
-        The same is asked for again.
+        If nothing arrived before the loss, the same request is sent again.
         """
         engine = batch_read(start_time="2024-11-04T23:45:02Z")
         first = engine.open(b"_INBOX.1")
@@ -259,7 +259,7 @@ class TestLost:
 
     def test_only_the_end_was_missing(self):
         """
-        Nothing is asked for when all that was wanted has come.
+        If only the end of the page is lost, nothing more is requested.
         """
         engine = batch_read(limit=2)
         answer(engine, message(1, left=8), message(2, left=7))
@@ -282,7 +282,7 @@ class TestStatuses:
     )
     def test_faults(self, make, line, error):
         """
-        Each has a class, and the words of the server.
+        Each status has its own error, with the server's text.
         """
         engine = make()
         answer(engine, status(line))
@@ -293,7 +293,7 @@ class TestStatuses:
     @pytest.mark.parametrize("make", [batch_read, last_read])
     def test_nobody_answers(self, make):
         """
-        That may pass, so it is told apart; asking again clears it.
+        If no server answers, the page can be requested again.
         """
         engine = make()
         answer(engine, status("503"))
@@ -315,7 +315,7 @@ class TestStatuses:
     @pytest.mark.parametrize("frames", [[(None, b"x")], [(None, b"x"), message(1)]])
     def test_an_answer_without_headers(self, frames):
         """
-        It cannot come from a stream.
+        An answer without headers is an error.
         """
         engine = batch_read()
         assert answer(engine, *frames)[1] == []
@@ -323,7 +323,7 @@ class TestStatuses:
 
     def test_messages_before_a_fault_are_kept(self):
         """
-        What came is handed out.
+        Messages before an error are handed out.
         """
         engine = batch_read()
         assert answer(engine, message(1), status("500 broken"))[1] == [1]
@@ -333,7 +333,7 @@ class TestStatuses:
 class TestLastPages:
     def test_a_single_page_tells_its_moment(self):
         """
-        Its messages are kept back until then.
+        Messages of a single page are held back until its end reports the moment.
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=1), message(4, left=0))
@@ -343,7 +343,8 @@ class TestLastPages:
 
     def test_more_pages_need_a_moment(self):
         """
-        What the first one brought is dropped, as others may answer the rest.
+        If there are more pages, the first one is dropped, because other servers may answer the
+        rest.
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), message(4, left=1), eob(1, 4, up_to=9))
@@ -357,7 +358,7 @@ class TestLastPages:
 
     def test_a_server_that_has_not_got_there(self):
         """
-        Its page is dropped, and the same is asked for again.
+        The page of a server that has not reached the moment is dropped and requested again.
         """
         engine = last_read("a.*", moment=8, time="T")
         _, came = answer(engine, message(2, left=1), message(4, left=0), eob(0, 4, up_to=6))
@@ -369,7 +370,7 @@ class TestLastPages:
 
     def test_a_time_that_means_another_sequence_by_now(self):
         """
-        The server got there, so the sequence is asked for.
+        If the message with the time was removed, the next request uses the sequence.
         """
         engine = last_read("a.*", moment=8, time="T")
         _, came = answer(engine, message(2, left=1), message(9, left=0), eob(0, 9, up_to=9))
@@ -380,7 +381,7 @@ class TestLastPages:
 
     def test_only_the_messages_are_believed(self):
         """
-        Servers 2.11 count one too few in the end of a page that was cut.
+        The count at a page's end is not used, because servers 2.11 report one too few.
         """
         engine = last_read("a.*", moment=9)
         answer(engine, message(3, left=2), message(4, left=1), eob(0, 4, up_to=9))
@@ -390,7 +391,7 @@ class TestLastPages:
 
     def test_nothing_there(self):
         """
-        Subjects without a message are no fault.
+        Subjects without a message are no error.
         """
         engine = last_read()
         _, came = answer(engine, status("404 No Results"))
@@ -399,8 +400,7 @@ class TestLastPages:
     @pytest.mark.parametrize("end", [status("404 No Results"), eob(0, up_to=8)])
     def test_nothing_at_all_is_doubted(self, end):
         """
-        A replica that has not got so far and a mirror with other subjects say the same: such a page
-        is asked for again, or confirmed.
+        An empty page is requested again or confirmed, because lagging servers send the same answer.
         """
         engine = last_read(moment=8, time="T", doubts=True)
         answer(engine, end)
@@ -411,8 +411,7 @@ class TestLastPages:
 
     def test_a_stranger(self):
         """
-        A page of another stream is left out up to its end, and asked for again; one of a stream
-        that is trusted is not.
+        A page of another stream is dropped and requested again, unless that stream is trusted.
         """
         for engine in (last_read(), last_read(moment=8), batch_read()):
             other = [
@@ -430,7 +429,7 @@ class TestLastPages:
 
     def test_what_vanished_is_counted(self):
         """
-        The first message tells how many there have to be.
+        The count of vanished messages is based on the first message of the part.
         """
         engine = last_read("a.*", moment=9)
         answer(engine, message(3, left=4), eob(4, 3, up_to=9))
@@ -440,7 +439,7 @@ class TestLastPages:
 
     def test_a_lost_first_page_begins_anew(self):
         """
-        Nothing of it was handed out, and its moment is not known.
+        A first page that is lost is requested from the beginning, because its moment is not known.
         """
         engine = last_read("a.*")
         answer(engine, message(3, left=2), message(4, left=1))
@@ -451,7 +450,7 @@ class TestLastPages:
 
     def test_a_lost_page_by_time_is_asked_for_again(self):
         """
-        What came of it was kept back, as nobody knows of which moment it was.
+        A lost page by time is dropped, because its moment is not known.
         """
         engine = last_read("a.*", moment=9, time="T")
         assert answer(engine, message(3, left=2), message(4, left=1))[1] == []
@@ -464,7 +463,7 @@ class TestLastPages:
 
     def test_a_lost_later_page_goes_on(self):
         """
-        At the same moment, behind the last message.
+        A later page that is lost continues after the last message, with the same moment.
         """
         engine = last_read("a.*", moment=9)
         _, came = answer(engine, message(3, left=2), message(4, left=1))
@@ -474,7 +473,7 @@ class TestLastPages:
 
     def test_a_message_that_was_removed_under_the_servers_hands(self):
         """
-        Before the moment is known another one has to be fixed.
+        If a message is removed before the moment is known, the read needs a given moment.
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), status("404 Message Not Found"))
@@ -485,7 +484,7 @@ class TestLastPages:
 
     def test_a_message_that_was_removed_later(self):
         """
-        The page goes on behind what came, and the message is counted.
+        If a message is removed later, the page continues after it, and it counts as vanished.
         """
         engine = last_read("a.*", moment=9)
         assert answer(engine, message(3, left=2), status("404 Message Not Found"))[1] == [3]
@@ -494,7 +493,7 @@ class TestLastPages:
 
     def test_a_message_that_was_removed_from_a_page_by_time(self):
         """
-        Without an end nobody knows of which moment the page is: the sequence is asked for.
+        A page by time without an end is dropped, and requested by the sequence.
         """
         engine = last_read("a.*", moment=9, time="T")
         assert answer(engine, message(3, left=2), status("404 Message Not Found"))[1] == []
@@ -503,7 +502,7 @@ class TestLastPages:
 
     def test_the_first_message_was_removed(self):
         """
-        It is counted too, though no message told of it.
+        If the first message of a part is removed, it counts as vanished too.
         """
         engine = last_read("a.*", moment=9)
         answer(engine, status("404 Message Not Found"))
@@ -512,7 +511,7 @@ class TestLastPages:
 
     def test_a_moment_before_everything(self):
         """
-        Servers take 0 for "not given", so nothing is asked.
+        A moment before the first message requests nothing, because servers read 0 as "not given".
         """
         engine = last_read("a.*")
         answer(engine, status("404 Message Not Found"))
@@ -521,7 +520,7 @@ class TestLastPages:
 
     def test_an_end_without_a_sequence(self):
         """
-        Pages of unknown moments do not belong together.
+        An end without a sequence is an error.
         """
         engine = last_read()
         answer(engine, message(3), eob(0, 3))
@@ -529,7 +528,7 @@ class TestLastPages:
 
     def test_what_is_kept_back_is_released(self):
         """
-        A stalled server: what came is of one moment all the same.
+        Held-back messages of a single page are released if the server stalls.
         """
         engine = last_read()
         answer(engine, message(3, left=1), message(4))
@@ -538,7 +537,7 @@ class TestLastPages:
 
     def test_too_many(self):
         """
-        Told apart, so that the subjects can be split.
+        A request that matches too many subjects is reported, so that they can be split.
         """
         engine = last_read()
         answer(engine, status("413 Too Many Results"))
@@ -547,7 +546,7 @@ class TestLastPages:
 
     def test_parts_follow_each_other(self):
         """
-        All at one moment, each from its beginning.
+        Parts are requested one after the other, with the same moment.
         """
         engine = LastRead(STREAM, [("a",), ("b",), ("c",)], moment=9, page_bytes=BIG)
         answer(engine, message(7), eob(0, 7, up_to=9))
@@ -562,7 +561,7 @@ class TestChunks:
     @given(st.lists(st.text("abü", min_size=1), max_size=50), st.integers(1, 60))
     def test_all_in_their_order(self, names, room):
         """
-        Nothing is lost, no part is empty, and each fits or is a single name.
+        Parts have all names in order, and each fits or has a single name.
         """
         parts = chunks(names, room)
         assert [name for part in parts for name in part] == names
@@ -572,7 +571,7 @@ class TestChunks:
 
     def test_no_more_than_a_server_resolves(self):
         """
-        1024 at once.
+        A part has at most 1,024 names.
         """
         parts = chunks([str(number) for number in range(2500)], BIG)
         assert [len(part) for part in parts] == [MAX_SUBJECTS, MAX_SUBJECTS, 452]
@@ -580,7 +579,7 @@ class TestChunks:
 
 class ModelStream:
     """
-    A stream as a server answers for it: with limits per subject, and with one of its faults.
+    A model of a stream and its server, with limits per subject and known server faults.
     """
 
     def __init__(self, keep, old_counts):
@@ -591,7 +590,7 @@ class ModelStream:
         self._wrong = int(old_counts)
 
     def publish(self, subject):
-        """Store a message; the oldest of its subject may have to go."""
+        """Store a message, and remove the oldest one of its subject if necessary."""
         self.last += 1
         self.messages[self.last] = subject
         self.written.append(subject)
@@ -605,14 +604,14 @@ class ModelStream:
             del self.messages[sorted(self.messages)[place % len(self.messages)]]
 
     def replica(self, behind):
-        """The same stream on a server that has not got the last so many messages."""
+        """The same stream on a server that lags by *behind* messages."""
         other = ModelStream(self._keep, self._wrong)
         for subject in self.written[: max(0, self.last - behind)]:
             other.publish(subject)
         return other
 
     def state_at(self, sequence):
-        """The last sequence of each subject, as if nothing were ever removed."""
+        """The last sequence of each subject, as if no message had been removed."""
         return {subject: n for n, subject in enumerate(self.written[:sequence], 1)}
 
     def batch(self, request):
@@ -660,7 +659,7 @@ LOSSES = st.dictionaries(st.integers(0, 9), st.integers(0, 7), max_size=4)
 
 
 def change(model, changes):
-    """Publish to subjects, delete by numbers; return what may be deleted under a read."""
+    """Publish to subjects and delete by sequence. Return what may be deleted during a read."""
     for each in changes:
         if isinstance(each, str):
             model.publish(each)
@@ -679,8 +678,8 @@ class TestProperties:
     @settings(max_examples=300, deadline=None)
     def test_a_scan_is_complete(self, start, meanwhile, page, old_counts, losses):
         """
-        Whatever is published and deleted between pages and whenever a connection is
-        lost, each message that stays is read once, in order, and none behind the end.
+        A scan reads each message that stays once and in order, and none after its end, whatever
+        happens between pages.
         """
         model = ModelStream(0, old_counts)
         change(model, start)
@@ -720,8 +719,8 @@ class TestProperties:
         self, start, meanwhile, page, keep, old_counts, losses
     ):
         """
-        Whoever answers a page, and however far behind, each subject has its message
-        of the moment; none is left out as long as the stream keeps them.
+        Each subject has its message of the moment, whichever servers answer and however far they
+        lag.
         """
         model = ModelStream(keep, old_counts)
         change(model, start)

@@ -28,12 +28,12 @@ PATTERNS = st.builds(
 class TestNames:
     @pytest.mark.parametrize("name", ["a", "A-b_9", "KV_x", "-"])
     def test_buckets(self, name):
-        """Letters, digits, minus and underscore make the name of a bucket."""
+        """A bucket name has letters, digits, ``-`` and ``_``."""
         assert check_bucket(name) == name
 
     @pytest.mark.parametrize("name", ["", "a.b", "a b", "*", ">", "a/b", "ä", "a\n", "a*"])
     def test_invalid_buckets(self, name):
-        """Anything else does not, and is a ValueError."""
+        """Other bucket names raise a ValueError."""
         with pytest.raises(jetsync.InvalidBucketError) as caught:
             check_bucket(name)
         assert isinstance(caught.value, ValueError)
@@ -41,7 +41,7 @@ class TestNames:
 
     @pytest.mark.parametrize("key", ["a", "a.b", "A/b_c=d-9.x", "=", "_", "a" * 300])
     def test_keys(self, key):
-        """Letters, digits and a few signs, in parts between dots, make a key."""
+        """A key has letters, digits and a few signs, in parts separated by dots."""
         assert check_key(key) == key
 
     @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ class TestNames:
         ["", ".a", "a.", "a..b", "a b", ">", "*", "a.*", "a.>", "ä", "a\n", "$KV", "a\\b", "a\x00"],
     )
     def test_invalid_keys(self, key):
-        """Anything else does not, wildcards included, and is a ValueError that says why."""
+        """Other keys, and wildcards, raise a ValueError that gives the reason."""
         with pytest.raises(jetsync.InvalidKeyError) as caught:
             check_key(key)
         assert isinstance(caught.value, ValueError)
@@ -58,24 +58,24 @@ class TestNames:
     @pytest.mark.parametrize("check", [check_bucket, check_key, check_pattern])
     @pytest.mark.parametrize("name", [None, 5, b"a"])
     def test_no_text(self, check, name):
-        """What is no text is a TypeError."""
+        """Anything but text raises a TypeError."""
         with pytest.raises(TypeError):
             check(name)
 
     @pytest.mark.parametrize("pattern", [">", "*", "a", "a.*", "*.b.>", "a.>", "*.*"])
     def test_patterns(self, pattern):
-        """A pattern has wildcards in the place of whole parts."""
+        """A pattern may have wildcards for whole parts."""
         assert check_pattern(pattern) == pattern
 
     @pytest.mark.parametrize("pattern", ["", "a..b", ">.a", "a*", "a.b>", ".>", "a b", "a.>.b"])
     def test_invalid_patterns(self, pattern):
-        """Other patterns are refused."""
+        """Other patterns are rejected."""
         with pytest.raises(jetsync.InvalidKeyError):
             check_pattern(pattern)
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Return whether *pattern* stands for *key*."""
+    """Return whether *pattern* matches *key*."""
     wanted, parts = pattern.split("."), key.split(".")
     if wanted[-1] == ">":
         if len(parts) < len(wanted):
@@ -89,7 +89,7 @@ def matches(pattern: str, key: str) -> bool:
 class TestPatterns:
     @given(st.lists(PATTERNS, min_size=1, max_size=5), KEYS)
     def test_covering(self, patterns, key):
-        """Leaving out what another pattern contains changes nothing of what is matched."""
+        """Leaving out patterns that others cover does not change which keys match."""
         kept = kv.covering(patterns)
         assert any(matches(each, key) for each in kept) is any(
             matches(each, key) for each in patterns
@@ -127,7 +127,7 @@ class TestOperations:
 
 class TestLayout:
     def test_plain(self):
-        """A bucket's keys are read and written under its own subjects."""
+        """The keys of a bucket are read and written on its own subjects."""
         layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.API")
         assert layout.stream == layout.origin_stream == "KV_B"
         assert layout.read_prefix == layout.write_prefix == "$KV.B."
@@ -136,26 +136,26 @@ class TestLayout:
         assert layout.origin_subject("a") == "$KV.B.a"
 
     def test_in_a_domain(self):
-        """Behind another prefix of the API, what is written goes there too."""
+        """Writes to a bucket in a domain begin with the API prefix of the domain."""
         layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.hub.API")
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
 
     def test_mirror(self):
-        """A mirror has the subjects of its origin, and writes go there."""
+        """A mirror has the subjects of its origin, and writes go to the origin."""
         config = StreamConfig(name="KV_M", mirror=StreamSource(name="KV_B"))
         layout = kv.layout_of("M", config, "$JS.API")
         assert (layout.stream, layout.origin_stream) == ("KV_M", "KV_B")
         assert layout.read_prefix == layout.write_prefix == "$KV.B."
 
     def test_mirror_of_another_domain(self):
-        """What is written to a mirror of another domain goes to that domain."""
+        """Writes to a mirror of another domain go to that domain."""
         source = StreamSource(name="KV_B", external=ExternalStream(api="$JS.hub.API"))
         layout = kv.layout_of("B", StreamConfig(name="KV_B", mirror=source), "$JS.leaf.API")
         assert layout.origin_api == "$JS.hub.API"
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
 
     def test_mirror_that_rewrites(self):
-        """A mirror that rewrites subjects is read under the ones it makes."""
+        """A mirror with a subject transform is read on the transformed subjects."""
         transform = SubjectTransform(src="$KV.B.>", dest="$KV.M.>")
         source = StreamSource(name="KV_B", subject_transforms=[transform])
         layout = kv.layout_of("M", StreamConfig(name="KV_M", mirror=source), "$JS.API")

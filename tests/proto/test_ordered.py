@@ -26,7 +26,7 @@ def reply(stream, consumer, name="R_1", head=b"$JS.ACK"):
 class TestConfig:
     def test_of_every_consumer(self):
         """
-        Nothing is acknowledged, nothing is stored.
+        Consumers need no acknowledgements and are kept in memory.
         """
         config = OrderedCursor(ConsumerConfig(filter_subject="a.>"), "R").next_config()
         assert config.name == "R_1"
@@ -38,14 +38,14 @@ class TestConfig:
 
     def test_before_any_message(self):
         """
-        As the user configured it.
+        Before any message, the next consumer has the user's start.
         """
         config = cursor(deliver_policy="by_start_sequence", opt_start_seq=3).next_config()
         assert (config.name, config.opt_start_seq) == ("R_2", 3)
 
     def test_behind_the_last_message(self):
         """
-        From the last that was received, whatever the first one's policy.
+        The next consumer begins after the last message, whatever the deliver policy.
         """
         made = cursor(deliver_policy="last_per_subject", filter_subjects=["a", "b"])
         assert made.take(reply(7, 1)) is Order.NEXT
@@ -57,7 +57,7 @@ class TestConfig:
     @pytest.mark.parametrize("policy", ["new", "last"])
     def test_what_is_new_stays_what_it_was(self, policy):
         """
-        Such a policy would mean another place each time.
+        With "new" and "last", the next consumer begins where the first one did.
         """
         made = OrderedCursor(ConsumerConfig(deliver_policy=policy), "R")
         made.next_config()
@@ -70,7 +70,7 @@ class TestOrder:
     @pytest.mark.parametrize("head", [b"$JS.ACK", b"$JS.ACK._.hash"])
     def test_in_order(self, head):
         """
-        Filters leave holes in the stream sequence, and none in the consumer's.
+        Holes in the stream sequence are no gaps, because filters cause them.
         """
         made = cursor()
         for number, sequence in enumerate([3, 4, 9], 1):
@@ -86,7 +86,7 @@ class TestOrder:
 
     def test_repeats_and_strangers(self):
         """
-        What another consumer sent is left out; so is what came before.
+        Messages of another consumer and repeated messages are dropped.
         """
         made = cursor()
         made.take(reply(5, 1))
@@ -98,7 +98,7 @@ class TestOrder:
     @given(st.lists(st.sampled_from(["send", "lose", "delete"]), max_size=60))
     def test_whatever_is_lost(self, happenings):
         """
-        All messages come once and in order, whichever are lost and whenever a consumer goes.
+        All messages arrive once and in order, whatever is lost or deleted.
         """
         made, got = cursor(), []
         start, sent = 1, 0
@@ -119,7 +119,7 @@ class TestOrder:
 
 def test_a_message_that_is_put_back():
     """
-    The position is that before it, whatever comes next is a gap, and the next consumer has it.
+    The next consumer delivers a message that was put back, and later messages are gaps.
     """
     it = cursor()
     assert it.take(reply(5, 1)) is Order.NEXT
@@ -132,7 +132,7 @@ def test_a_message_that_is_put_back():
 
 def test_pauses_grow_until_a_message_comes():
     """
-    None before the first attempt, and up to a limit.
+    The first attempt has no pause. Later pauses grow up to a limit.
     """
     made = cursor()
     pauses = [made.pause() for _ in range(9)]
@@ -144,7 +144,7 @@ def test_pauses_grow_until_a_message_comes():
 
 def test_failures_in_a_row():
     """
-    Counted anew once a consumer was made.
+    Failures in a row count from 1 again after a consumer was created.
     """
     made = cursor()
     assert [made.failed(), made.failed()] == [1, 2]

@@ -34,7 +34,7 @@ def fetched(messages):
 
 class Resets:
     """
-    A plugin that keeps the events of ordered consumers that were made again.
+    A plugin that keeps the events of replaced consumers.
     """
 
     def __init__(self):
@@ -49,7 +49,7 @@ class Resets:
 @pytest.fixture
 def ordered(stream):
     """
-    An ordered consumer of all of the test's stream.
+    An ordered consumer without filters on the test's stream.
     """
     with stream.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
         yield ordered
@@ -58,7 +58,7 @@ def ordered(stream):
 class TestReset:
     def test_deleted_under_the_reader(self, js, stream, ordered):
         """
-        Five more in order, from a consumer with the next name.
+        If the consumer is deleted, the next one delivers the following messages.
         """
         fill(js, stream, 5)
         with ordered.consume() as messages:
@@ -72,7 +72,7 @@ class TestReset:
 
     def test_plugins_are_told(self, nats_server, js, stream):
         """
-        Each time there is one event that says which consumer, why, and where it goes on.
+        Each reset sends one event with the consumer, the reason and the position.
         """
         fill(js, stream, 20)
         resets = Resets()
@@ -108,7 +108,7 @@ class TestReset:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        On every supported server.
+        A deleted consumer is replaced on every supported server.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -136,7 +136,7 @@ class TestReset:
     )
     def test_begins_where_it_was(self, js, stream, options, before, after):
         """
-        Deleted before any message and after some, with each kind of start.
+        The next consumer continues at the right place, whatever the deliver policy.
         """
         if "filter_subjects" in options:
             wanted = options["filter_subjects"]
@@ -158,7 +158,7 @@ class TestReset:
 
     def test_new_is_not_moved(self, js, stream):
         """
-        What was published since the start is new, though the consumer was deleted.
+        With deliver policy "new", messages count from the creation of the first consumer.
         """
         fill(js, stream, 3)
         with stream.ordered_consumer(deliver_policy="new") as ordered:
@@ -170,7 +170,7 @@ class TestReset:
 
     def test_the_connection_is_lost(self, js, client, stream, ordered):
         """
-        With messages on their way, again and again.
+        Messages that were in flight on lost connections are delivered once and in order.
         """
         fill(js, stream, 2000)
         got = []
@@ -184,7 +184,7 @@ class TestReset:
 
     def test_the_server_restarts(self, unique):
         """
-        Every message once and in order.
+        The consumption delivers each message once and in order across server restarts.
         """
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
@@ -200,7 +200,7 @@ class TestReset:
 
     def test_a_gap(self, client, js, stream, ordered):
         """
-        A message that gets lost on its way shows by the next one, and comes after all.
+        The next message reveals a lost one, and the next consumer delivers it.
         """
         fill(js, stream, 3)
         messages = ordered.consume()
@@ -213,7 +213,7 @@ class TestReset:
 
     def test_stop_after(self, js, stream, ordered):
         """
-        Counted across resets; no more than these are pulled.
+        ``stop_after`` counts across resets, and no further messages are pulled.
         """
         fill(js, stream, 200)
         got = []
@@ -231,7 +231,7 @@ class TestReset:
 class TestEnd:
     def test_the_stream_is_missing(self, js, stream):
         """
-        An error at the start; once there is a stream, a new start works.
+        Starting raises an error while the stream is missing, and works once it exists.
         """
         ordered = stream.ordered_consumer()
         config = stream.config
@@ -247,7 +247,7 @@ class TestEnd:
 
     def test_gives_up(self, js, stream):
         """
-        After as many attempts as it was allowed.
+        The consumption ends with an error after ``max_reset_attempts`` attempts.
         """
         fill(js, stream, 1)
         with stream.ordered_consumer(max_reset_attempts=2) as ordered:
@@ -264,7 +264,7 @@ class TestEnd:
 
     def test_does_not_give_up(self, js, stream, ordered):
         """
-        -1 goes on where there is soon a stream again.
+        With -1, the consumption continues if the stream is soon created again.
         """
         fill(js, stream, 1)
         config = stream.config
@@ -279,7 +279,7 @@ class TestEnd:
     @pytest.mark.parametrize("buffered", [0, 2000])
     def test_the_stream_is_deleted(self, js, stream, ordered, buffered):
         """
-        An iteration ends with the stream, whether it waits for messages or has some to give out.
+        Deleting the stream ends an iteration, whether it waits or has buffered messages.
         """
         fill(js, stream, 1 + buffered)
         with ordered.consume() as messages:
@@ -297,7 +297,7 @@ class TestEnd:
 
     def test_let_go_of(self, js, stream):
         """
-        The consumer stays while something reads it, and goes when nobody holds it any more.
+        The consumer is deleted when the last reference to its reader is dropped.
         """
         fill(js, stream, 3)
         messages = stream.ordered_consumer().consume()
@@ -310,7 +310,7 @@ class TestEnd:
 
     def test_close_deletes(self, stream):
         """
-        At once.
+        Closing the ordered consumer deletes its consumer at once.
         """
         ordered = stream.ordered_consumer()
         assert list(stream.consumer_names()) == [ordered.name]
@@ -326,7 +326,7 @@ class TestEnd:
     @pytest.mark.parametrize("end", ["close", "drain"])
     def test_ended_by_another_thread(self, ordered, end):
         """
-        Whoever waits is woken, and the iteration ends.
+        Closing or draining wakes a waiting thread, and its iteration ends.
         """
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
@@ -338,7 +338,7 @@ class TestEnd:
 
     def test_drained_and_gone_on_with(self, js, stream, ordered):
         """
-        What is here can be taken; the next use goes on behind it.
+        After draining, buffered messages can be taken, and the next use continues after them.
         """
         fill(js, stream, 5)
         messages = ordered.consume()
@@ -351,7 +351,7 @@ class TestEnd:
 
     def test_the_client_is_closed(self, nats_server, stream):
         """
-        The iteration simply ends.
+        Closing the client ends the iteration without an error.
         """
         client = jetsync.connect(nats_server.url)
         messages = client.jetstream().stream(stream.name).ordered_consumer().consume()
@@ -361,7 +361,7 @@ class TestEnd:
 
     def test_the_client_drains(self, nats_server, js, stream):
         """
-        What is here is taken first; nobody waits longer than that takes.
+        Draining the client waits until the buffered messages are taken, and no longer.
         """
         fill(js, stream, 500)
         client = jetsync.connect(nats_server.url)
@@ -402,7 +402,7 @@ class TestThreads:
     @pytest.mark.parametrize("call", ["fetch", "consume"])
     def test_closed_while_a_use_begins(self, call):
         """
-        Closing ends a call that waits for its consumer, and the call says so.
+        Closing ends a call that waits for its consumer with HandleClosedError.
         """
         with DevServer() as server, jetsync.connect(server.url) as client:
             stream = client.jetstream().create_stream("S", subjects=["s.>"])
@@ -442,7 +442,7 @@ class TestThreads:
 class TestUse:
     def test_no_handler(self, ordered):
         """
-        Who passes a handler, or a number, is told that there is no such form.
+        Passing a handler or a number raises an error that explains the alternative.
         """
         for given in (print, 100):
             with pytest.raises(jetsync.InvalidArgumentError, match="cannot call a handler"):
@@ -450,7 +450,7 @@ class TestUse:
 
     def test_conflicts(self, js, stream, ordered):
         """
-        One use at a time, and the error names the other one.
+        A second use raises an error that names the open one.
         """
         fill(js, stream, 4)
         messages = ordered.consume()
@@ -469,7 +469,7 @@ class TestUse:
 
     def test_two_threads(self, js, stream, ordered):
         """
-        Two that iterate at once.
+        A thread that takes a message while another one waits gets an error.
         """
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
@@ -482,7 +482,7 @@ class TestUse:
 
     def test_configuration(self, ordered, stream):
         """
-        What is on the server.
+        The consumer on the server is in memory and needs no acknowledgements.
         """
         config = ordered.info().config
         assert config.ack_policy is jetsync.AckPolicy.NONE
@@ -503,7 +503,7 @@ class TestUse:
     )
     def test_options_that_do_not_fit(self, stream, options):
         """
-        Refused before anything is sent.
+        Options that exclude each other are rejected before anything is sent.
         """
         with pytest.raises(jetsync.InvalidArgumentError):
             stream.ordered_consumer(**options)
@@ -513,7 +513,7 @@ class TestUse:
 class TestFetch:
     def test_timeouts_keep_the_position(self, js, stream, ordered):
         """
-        No repeat after empty fetches; 1000 come in order, by one consumer.
+        Empty fetches keep the position, and one consumer delivers 1,000 messages in order.
         """
         got = []
         for start in range(0, 1000, 250):
@@ -527,7 +527,7 @@ class TestFetch:
 
     def test_left_early(self, js, stream, ordered):
         """
-        What was not taken comes with the next fetch.
+        The next fetch returns the messages that the previous one left.
         """
         fill(js, stream, 10)
         for message in ordered.fetch(5):
@@ -540,7 +540,7 @@ class TestFetch:
 
     def test_deleted_meanwhile(self, js, stream, ordered):
         """
-        Deleted while one waits, and between two fetches.
+        A fetch replaces a consumer that is deleted during or before it.
         """
         fill(js, stream, 3)
         got = []
@@ -555,7 +555,7 @@ class TestFetch:
 
     def test_the_connection_is_lost(self, client, js, stream, ordered):
         """
-        Fetches across lost connections leave nothing out.
+        Fetches across lost connections skip no message.
         """
         fill(js, stream, 300)
         got = []
@@ -568,7 +568,7 @@ class TestFetch:
 
     def test_the_stream_is_gone(self, js, stream, ordered):
         """
-        Said at the end of the time, as it may come back until then; closing is no error.
+        A missing stream is reported when the time is over. Closing raises no error.
         """
         js.delete_stream(stream.name)
         with pytest.raises(jetsync.StreamNotFoundError):
@@ -581,7 +581,7 @@ class TestFetch:
 class TestDomains:
     def test_closed_while_its_domain_is_out_of_reach(self, nats_server, client, stream):
         """
-        Closing an ordered consumer without a link to its domain leaves it to its time-out.
+        Closing without a link to the domain leaves the deletion to the server's timeout.
         """
         with domain_link(nats_server.url):
             hub = client.jetstream(domain="hub").stream(stream.name)

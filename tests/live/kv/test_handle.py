@@ -64,7 +64,7 @@ def basics(kv):
 class TestKeys:
     def test_basics(self, kv):
         """
-        Put, update, delete, create again, and what is not found.
+        The basic operations work, and missing keys are errors.
         """
         basics(kv)
 
@@ -72,7 +72,7 @@ class TestKeys:
     @pytest.mark.parametrize("version", OLD)
     def test_on_older_servers(self, server_for, unique, version):
         """
-        The same on every server from 2.10 on.
+        The basic operations work on every server from 2.10 on.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -91,7 +91,7 @@ class TestKeys:
     )
     def test_values(self, kv, value, stored):
         """
-        A value comes back byte by byte; an empty one is a value.
+        A value is returned unchanged. An empty value is a value too.
         """
         before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(minutes=1)
         revision = kv.put("a/b=c.d_e-f", value)
@@ -105,7 +105,7 @@ class TestKeys:
 
     def test_invalid_names(self, client, js, kv):
         """
-        Names that cannot be are refused before a byte is sent.
+        Invalid names are rejected before anything is sent.
         """
         sent = client.statistics().bytes_out
         for key in ("", ".a", "a..b", "a b", ">", "*", "a.*"):
@@ -146,7 +146,7 @@ class TestKeys:
 
     def test_expectations_of_deletes(self, kv):
         """
-        A delete and a purge can expect a revision; refused, they change nothing.
+        A delete and a purge can expect a revision. If the server rejects them, nothing changes.
         """
         kv.put("a", b"1")
         last = kv.put("a", b"2")
@@ -164,7 +164,7 @@ class TestKeys:
 
     def test_create(self, kv):
         """
-        A key with a value is not created; one without is, whatever marker stands there.
+        Only a key without a value is created, whatever marker it has.
         """
         assert kv.create("a", b"1") == 1
         with pytest.raises(jetsync.KeyExistsError) as caught:
@@ -178,7 +178,7 @@ class TestKeys:
 
     def test_one_thread_creates(self, kv):
         """
-        Of many threads that create a key at once, over a marker too, exactly one does.
+        If many threads create a key at once, exactly one succeeds, even after a deletion.
         """
 
         def attempt(number):
@@ -195,7 +195,7 @@ class TestKeys:
 
     def test_without_direct_gets(self, kv, js):
         """
-        A bucket without direct gets is read over its leader, and so is one that has just lost them.
+        A bucket without direct gets is read from its leader, even if it had them before.
         """
         kv.put("a", b"1")
         kv.stream.update(allow_direct=False)
@@ -210,7 +210,7 @@ class TestKeys:
 
     def test_the_bucket_is_gone(self, nats_server, kv, js):
         """
-        Once a bucket is deleted, every call says so.
+        After the bucket is deleted, every call raises BucketNotFoundError.
         """
         kv.put("a", b"1")
         begun = kv.atomic(timeout=10)
@@ -247,7 +247,7 @@ class TestKeys:
 
     def test_too_large(self, make_bucket):
         """
-        A value that is larger than the bucket takes is refused, and nothing is stored.
+        A value over the bucket's limit is rejected, and nothing is stored.
         """
         kv = make_bucket(max_value_size=100)
         with pytest.raises(jetsync.MessageTooLargeError):
@@ -258,7 +258,7 @@ class TestKeys:
 class TestBucket:
     def test_create_again(self, make_bucket, kv, js):
         """
-        Creating a bucket once more returns it; with other settings it is refused.
+        Creating a bucket again returns it. With other settings, it is an error.
         """
         kv.put("a", b"1")
         again = make_bucket(history=5, atomic=True)
@@ -270,7 +270,7 @@ class TestBucket:
 
     def test_status(self, make_bucket):
         """
-        A bucket says how it is configured and what it holds.
+        The status has the configuration and the contents of the bucket.
         """
         kv = make_bucket(
             history=3,
@@ -302,7 +302,7 @@ class TestBucket:
 
     def test_update(self, js, make_bucket):
         """
-        An update changes what is given and keeps what it does not know of.
+        An update changes the given fields and keeps fields that it does not know.
         """
         kv = make_bucket(history=2, description="before", metadata={"a": "b"}, atomic=True)
         kv.stream.update(consumer_limits=jetsync.ConsumerLimits(max_ack_pending=7))
@@ -330,7 +330,7 @@ class TestBucket:
 
     def test_update_leaves_alone(self, js, make_bucket):
         """
-        What an update is not given stays as it was, and so does what is in the bucket.
+        An update keeps all other fields and the contents of the bucket.
         """
         limits = {"history": 10, "ttl": 3600, "max_bytes": 100_000, "max_value_size": 100}
         kv = make_bucket(**limits, limit_marker_ttl=5)
@@ -353,7 +353,7 @@ class TestBucket:
 
     def test_create_or_update(self, js, unique):
         """
-        A bucket that is not there is created.
+        A missing bucket is created.
         """
         kv = js.create_or_update_key_value(unique, storage="memory", history=2)
         assert kv.status().history == 2
@@ -361,7 +361,7 @@ class TestBucket:
 
     def test_a_stream_that_is_no_bucket(self, js, unique):
         """
-        A stream with the name of a bucket that keeps everything is none.
+        A stream that keeps all messages of a subject is not opened as a bucket.
         """
         js.create_stream(f"KV_{unique}", subjects=[f"{unique}.>"], storage="memory")
         with pytest.raises(jetsync.InvalidBucketError, match="does not limit"):
@@ -370,7 +370,7 @@ class TestBucket:
 
     def test_bad_configurations(self, js):
         """
-        What is no configuration is refused.
+        Invalid configurations are rejected.
         """
         for call in (
             lambda: js.create_key_value(None),
@@ -383,8 +383,7 @@ class TestBucket:
     @pytest.mark.versions
     def test_limit_markers_need_a_server(self, server_for, unique):
         """
-        Where the server is too old for limit markers, or for transactions that are insisted on,
-        that is said.
+        If the server is too old for a field, the error says so and no bucket is left behind.
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()
@@ -406,7 +405,7 @@ class TestBucket:
 
 def test_hooks(nats_server, kv):
     """
-    Changes and reads pass the hooks of the publishes and reads that they are made of.
+    Changes and reads call the hooks of publishes and reads.
     """
     calls = []
 
@@ -462,7 +461,7 @@ def test_hooks(nats_server, kv):
 
 def test_threads(kv):
     """
-    A handle is shared by threads.
+    Threads can share a handle.
     """
 
     def work(number):
@@ -477,7 +476,7 @@ def test_threads(kv):
 
 def test_put_while_the_domain_is_out_of_reach(nats_server, client, unique):
     """
-    A change that no stream takes raises NoStreamResponseError if the bucket cannot be asked for.
+    A change that no stream stores raises NoStreamResponseError if the bucket cannot be looked up.
     """
     with domain_link(nats_server.url):
         js = client.jetstream(domain="hub")

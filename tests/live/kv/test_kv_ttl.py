@@ -31,7 +31,7 @@ class Events:
 
 def test_markers(nats_server, make_bucket, unique):
     """
-    A key that expires leaves a marker, which is no value on any path.
+    An expired key leaves a marker, which no call returns as a value.
     """
     make_bucket(limit_marker_ttl=60)
     plugin = Events()
@@ -58,7 +58,7 @@ def test_markers(nats_server, make_bucket, unique):
 
 def test_markers_go(make_bucket):
     """
-    The marker goes after its time, and leaves nothing behind.
+    The marker is removed after its time, and leaves nothing behind.
     """
     kv = make_bucket(limit_marker_ttl=1)
     kv.create("a", b"1", ttl=1)
@@ -72,7 +72,7 @@ def test_markers_go(make_bucket):
 @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
 def test_markers_on_older_servers(server_for, unique, version):
     """
-    So it is on every server from 2.11 on.
+    Markers work on every server from 2.11 on.
     """
     with jetsync.connect(server_for(version).url) as client:
         js = client.jetstream()
@@ -86,7 +86,7 @@ def test_markers_on_older_servers(server_for, unique, version):
 
 def test_raised(nats_server, make_bucket, unique, caplog):
     """
-    A time that the bucket raises is warned of, on a plain publish too.
+    A time-to-live that the bucket raises is reported, also for a plain publish.
     """
     make_bucket(history=3, limit_marker_ttl=50, atomic=True)
     plugin = Events()
@@ -119,7 +119,7 @@ def test_raised(nats_server, make_bucket, unique, caplog):
 
 def test_not_raised(make_bucket, caplog):
     """
-    With one revision per key the time stays as it is, and there is nothing to warn of.
+    With one revision per key, the time-to-live is not raised.
     """
     kv = make_bucket(limit_marker_ttl=60)
     kv.create("a", b"1", ttl=10)
@@ -129,7 +129,7 @@ def test_not_raised(make_bucket, caplog):
 
 def test_purge(make_bucket):
     """
-    The marker of a purge goes after its time, and leaves none behind.
+    The marker of a purge is removed after its time, and leaves no other marker.
     """
     kv = make_bucket(limit_marker_ttl=1)
     kv.put("a", b"1")
@@ -141,7 +141,7 @@ def test_purge(make_bucket):
 
 def test_not_allowed(make_bucket):
     """
-    A bucket without limit markers takes no times, which is said before anything is stored.
+    A bucket without limit markers rejects a time-to-live before anything is stored.
     """
     kv = make_bucket(history=5, atomic=True)
     for call in (
@@ -159,7 +159,7 @@ def test_not_allowed(make_bucket):
 @pytest.mark.parametrize("ttl", [0, 0.5, -1, "5", "soon", None, True])
 def test_bad_times(make_bucket, ttl):
     """
-    What is no time-to-live is a ValueError, and nothing is sent; None is none at all.
+    An invalid time-to-live is rejected before anything is sent. None means no time-to-live.
     """
     kv = make_bucket(limit_marker_ttl=1)
     if ttl is None:
@@ -174,7 +174,7 @@ def test_bad_times(make_bucket, ttl):
 @pytest.mark.parametrize("way", ["put", "update", "transaction"])
 def test_not_over_a_value(make_bucket, js, unique, way):
     """
-    A bucket that keeps several revisions takes a value that expires only where the key has none.
+    With several revisions per key, only a key without a value can get one that expires.
     """
     kv = make_bucket(history=3, limit_marker_ttl=1, atomic=True)
     first = kv.create("a", b"1", ttl="never")
@@ -207,7 +207,7 @@ def test_not_over_a_value(make_bucket, js, unique, way):
 
 def test_never(make_bucket):
     """
-    What has ``never`` survives the bucket's own limit.
+    A value with ``never`` outlives the bucket's own limit.
     """
     kv = make_bucket(ttl=1, limit_marker_ttl=1)
     kv.put("a", b"1", ttl="never")

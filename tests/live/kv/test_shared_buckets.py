@@ -36,7 +36,7 @@ def with_nats_py(server, work):
 @pytest.fixture
 def bucket(js, unique):
     """
-    The name of a bucket, which is removed after the test.
+    The name of a bucket that is deleted after the test.
     """
     yield unique
     with suppress(jetsync.BucketNotFoundError):
@@ -90,7 +90,7 @@ def hub():
 class TestNatsPy:
     def test_made_by_nats_py(self, nats_server, js, bucket):
         """
-        A bucket that nats-py made and wrote is read, watched and written, markers included.
+        A bucket that nats-py created and filled can be read, watched and changed, with its markers.
         """
 
         async def write(other):
@@ -124,7 +124,7 @@ class TestNatsPy:
 
     def test_read_by_nats_py(self, nats_server, js, bucket):
         """
-        A bucket that was made and written here is read, watched and written by nats-py.
+        nats-py can read, watch and change a bucket that jetsync created and filled.
         """
         kv = js.create_key_value(bucket, history=5, limit_marker_ttl=3, storage="memory")
 
@@ -156,7 +156,7 @@ class TestNatsPy:
 
     def test_a_transaction_is_read_by_nats_py(self, nats_server, js, bucket):
         """
-        What a transaction changed is like any other change to another client.
+        Other clients see the changes of a transaction like other changes.
         """
         kv = js.create_key_value(bucket, storage="memory", atomic=True)
         kv.put("gone", b"")
@@ -181,7 +181,7 @@ class TestNatsPy:
     )
     def test_the_same_layout(self, nats_server, js, bucket, fields):
         """
-        Both clients lay a bucket out alike, but for the times-to-live and the direct gets.
+        Both clients create the same stream, except for times-to-live and direct gets.
         """
 
         async def make(other):
@@ -197,7 +197,7 @@ class TestNatsPy:
 
     def test_created_again_by_others(self, nats_server, js, client, bucket):
         """
-        Other clients can create a bucket again that was created here with the defaults.
+        Other clients can create a bucket again that jetsync created with the defaults.
         """
         # nats-py allows times-to-live on every bucket, and direct gets if it is told to.
         js.create_key_value(bucket, limit_marker_ttl=60)
@@ -236,7 +236,7 @@ class TestNatsPy:
 class TestMirrors:
     def test_mirror_changes_and_expires(self, nats_server, js, bucket, unique):
         """
-        A mirror can be changed like any bucket, and takes times-to-live as its origin does.
+        A mirror can be updated like any bucket, and accepts a time-to-live if its origin does.
         """
         origin = js.create_key_value(bucket, storage="memory", atomic=True)
         mirror = js.create_key_value(f"{unique}-m", mirror=bucket, storage="memory")
@@ -269,7 +269,7 @@ class TestMirrors:
 
     def test_mirror(self, js, bucket, unique):
         """
-        A mirror is read by its own name with the keys of its origin; writes go to the origin.
+        A mirror is read by its own name with the keys of its origin. Writes go to the origin.
         """
         origin = js.create_key_value(bucket, history=5, storage="memory", atomic=True)
         origin.put("a", b"1")
@@ -311,7 +311,7 @@ class TestMirrors:
 
     def test_sources(self, js, bucket, unique):
         """
-        A bucket that draws from another one has its keys, and its own.
+        A bucket with a source has the keys of the source and its own.
         """
         origin = js.create_key_value(f"{unique}-o", storage="memory")
         origin.put("a", b"1")
@@ -325,7 +325,7 @@ class TestMirrors:
 class TestDomains:
     def test_in_a_domain(self, hub, unique):
         """
-        A bucket in a domain is read and written through the domain's subjects.
+        A bucket in a domain is read and changed through the domain's subjects.
         """
         with jetsync.connect(hub.url) as client:
             js = client.jetstream(domain="hub")
@@ -347,7 +347,7 @@ class TestDomains:
 
     def test_mirror_of_another_domain(self, hub, unique):
         """
-        A mirror of a bucket in another domain is read here, and its changes are made there.
+        A mirror of a bucket in another domain is read here, and its writes go there.
         """
         leaf = {
             "jetstream": {"domain": "leaf"},
@@ -381,7 +381,7 @@ class TestDomains:
 
 def answers(js):
     """
-    Whether a JetStream answers yet.
+    Return the account if JetStream answers, else None.
     """
     try:
         return js.account_info(timeout=1)

@@ -47,7 +47,7 @@ def attempt(kv, *changes):
 class TestTransactions:
     def test_all(self, kv):
         """
-        All changes of a block are made together, and nothing before its end.
+        All changes of a block are stored together at its end.
         """
         kv.put("b", b"old")
         last = kv.put("c", b"old")
@@ -69,7 +69,7 @@ class TestTransactions:
 
     def test_an_exception_drops_it(self, client, kv):
         """
-        An exception in the block changes nothing, and sends nothing.
+        An exception in the block discards the changes without sending them.
         """
         tx = kv.atomic()
         sent = client.statistics().bytes_out
@@ -102,7 +102,7 @@ class TestTransactions:
 
     def test_conflict(self, kv):
         """
-        A key that is not as expected stops all changes, and the error names it.
+        If a key has another revision, nothing is stored, and the error names the key.
         """
         kv.put("a", b"1")
         kv.put("b", b"2")
@@ -125,7 +125,7 @@ class TestTransactions:
 
     def test_create_over_markers(self, kv):
         """
-        Keys that were deleted or purged are created, several at once, and with others that are new.
+        A transaction can create several deleted, purged and new keys.
         """
         for key in ("a", "b", "c"):
             kv.put(key, b"old")
@@ -141,7 +141,7 @@ class TestTransactions:
 
     def test_a_key_twice(self, kv):
         """
-        A key can be put several times; what was there before can be expected once.
+        A key can be put several times. Only its first change can expect a revision.
         """
         with kv.atomic() as tx:
             tx.create("a", b"1")
@@ -161,7 +161,7 @@ class TestTransactions:
 
     def test_bad_changes(self, kv):
         """
-        What cannot be stored is refused where it is written, and the rest can still be committed.
+        An invalid change is rejected by its call, and the rest can be committed.
         """
         with kv.atomic() as tx:
             for wrong in (
@@ -179,7 +179,7 @@ class TestTransactions:
 
     def test_too_many(self, kv):
         """
-        More changes than the server takes at once are refused as a whole.
+        A transaction with too many changes is rejected as a whole.
         """
         with pytest.raises(jetsync.BatchTooLargeError):
             attempt(kv, *(("put", f"k{number}", b"") for number in range(1001)))
@@ -191,7 +191,7 @@ class TestTransactions:
 
     def test_not_allowed(self, js, unique):
         """
-        A bucket without transactions says so before the block begins.
+        ``atomic()`` raises an error if the bucket does not allow transactions.
         """
         kv = js.create_key_value(unique, storage="memory")
         with pytest.raises(jetsync.AtomicPublishDisabledError, match="atomic=True"):
@@ -204,7 +204,7 @@ class TestTransactions:
 
     def test_threads(self, kv):
         """
-        Transactions of many threads on the same keys: one of those that meet is made.
+        Of conflicting transactions in many threads, exactly one is stored.
         """
         kv.put("a", b"0")
         kv.put("b", b"0")
@@ -228,7 +228,7 @@ class TestTransactions:
 
     def test_lost_answer(self, nats_server, kv):
         """
-        Without an answer to its commit the outcome is unknown, and all of it is there or nothing.
+        If the commit is not answered, the outcome is unknown: all changes are stored, or none.
         """
         with (
             CutProxy(nats_server.url) as proxy,
@@ -250,7 +250,7 @@ class TestTransactions:
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        So it is on every server that has sound atomic batches.
+        Transactions work on every server from 2.12.5 on.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -270,7 +270,7 @@ class TestTransactions:
     @pytest.mark.parametrize("version", ["2.11.11", "2.12.0"])
     def test_refused_by_old_servers(self, server_for, unique, version):
         """
-        Servers without them, or whose batches break, are refused before anything is stored.
+        Servers before 2.12.5 are rejected before anything is stored.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -283,7 +283,7 @@ class TestTransactions:
 class TestGetMany:
     def test_keys_and_patterns(self, kv):
         """
-        Keys and patterns that have values are read, and those without are left out.
+        Keys and patterns are read. Keys without a value are left out.
         """
         for key in ("a", "b.1", "b.2", "c"):
             kv.put(key, key)
@@ -298,7 +298,7 @@ class TestGetMany:
 
     def test_at_a_moment(self, kv):
         """
-        At a revision or a time, the answer is what was there then.
+        The snapshot can be that of an earlier revision or time.
         """
         kv.put("a", b"1")
         kv.put("b", b"2")
@@ -327,7 +327,7 @@ class TestGetMany:
     )
     def test_bad_input(self, client, kv, keys, at):
         """
-        What makes no sense is refused before a byte is sent.
+        Invalid arguments are rejected before anything is sent.
         """
         sent = client.statistics().bytes_out
         with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
@@ -336,7 +336,7 @@ class TestGetMany:
 
     def test_more_keys_than_a_request_takes(self, js, kv):
         """
-        More than 1024 keys are read as of one moment as well.
+        A snapshot of more than 1,024 keys is consistent too.
         """
         js.publish_many((f"$KV.{kv.bucket}.k{number}", b"%d" % number) for number in range(1500))
         found = kv.get_many(">", timeout=60)
@@ -344,8 +344,7 @@ class TestGetMany:
 
     def test_a_writer(self, js, unique):
         """
-        While transactions change all keys together, all are always read at the same state; of a
-        bucket without history, too.
+        A snapshot never contains a part of a transaction, even without history.
         """
         kv = js.create_key_value(unique, storage="memory", atomic=True)
         keys = [f"k{number}" for number in range(30)]
@@ -373,8 +372,8 @@ class TestGetMany:
 
     def test_vanished(self, kv, monkeypatch):
         """
-        Where values of the moment vanish under the reader, it reads anew; of a moment that was
-        asked for it names them.
+        If values vanish during the read, a later snapshot is read. With ``at``, the error names the
+        keys.
         """
         kv.put("a", b"1")
         kv.put("b", b"2")
@@ -382,7 +381,7 @@ class TestGetMany:
 
         class Lossy:
             """
-            A read that lost a key.
+            A read that has lost a key.
             """
 
             missing = (f"$KV.{kv.bucket}.b",)
@@ -410,7 +409,7 @@ class TestGetMany:
 
     def test_in_time(self, kv):
         """
-        Reading many keys ends by its deadline, however much there is and whatever vanishes.
+        Reading many keys ends at its deadline, even if values keep vanishing.
         """
         for number in range(3):
             kv.put(f"k{number}", b"")
@@ -420,7 +419,7 @@ class TestGetMany:
 
     def test_no_direct_gets(self, kv):
         """
-        A bucket without direct gets cannot be read so.
+        ``get_many`` needs direct gets.
         """
         kv.put("a", b"1")
         kv.stream.update(allow_direct=False)
@@ -431,7 +430,7 @@ class TestGetMany:
 @pytest.mark.cluster
 def test_cluster():
     """
-    With three replicas, transactions and the leader's reads agree while leaders change.
+    With three replicas, reads from the leader see all committed transactions while leaders change.
     """
 
     def patiently(call):

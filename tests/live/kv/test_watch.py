@@ -63,7 +63,7 @@ class TestInitial:
     )
     def test_what_is_there(self, kv, patterns, options, expected):
         """
-        What is there comes first, once, and then the watch is up to date.
+        A watch yields each existing entry once, and is current after that.
         """
         fill(kv)
         with kv.watch(*patterns, **options) as watch:
@@ -79,7 +79,7 @@ class TestInitial:
 
     def test_empty(self, kv):
         """
-        A watch of an empty bucket is up to date at once.
+        A watch of an empty bucket is current at once.
         """
         with kv.watch() as watch, timed(0, 5):
             assert watch.is_current
@@ -90,7 +90,8 @@ class TestInitial:
 
     def test_iteration(self, kv):
         """
-        Iterating over the watch gives everything; whether it is up to date stands beside it.
+        Iterating over the watch yields all entries, and ``is_current`` tells when the first ones
+        are complete.
         """
         fill(kv)
         states = []
@@ -104,7 +105,7 @@ class TestInitial:
 
     def test_meta_only(self, kv):
         """
-        Without values, names and operations come all the same.
+        With ``meta_only``, entries have names and operations, and no values.
         """
         fill(kv)
         with kv.watch(meta_only=True) as watch:
@@ -119,7 +120,7 @@ class TestInitial:
 
     def test_entries_that_vanish(self, kv):
         """
-        What is overwritten and removed while a watch loads does not keep it from being up to date.
+        A watch becomes current even if entries are overwritten or removed while it loads.
         """
         for number in range(50):
             kv.put(f"k{number}", b"x" * 100)
@@ -134,7 +135,8 @@ class TestInitial:
 
     def test_the_last_one_is_not_known(self, kv, monkeypatch):
         """
-        Where what was to follow the last entry was removed, the server is asked if that was it.
+        If the entries after the last one were removed, the watch asks the server whether it is
+        complete.
         """
         fill(kv)
         make = jetsync.kv.watch.delivered_entry
@@ -149,7 +151,7 @@ class TestInitial:
     @pytest.mark.parametrize("options", [{}, {"include_history": True}])
     def test_a_writer_that_is_faster(self, kv, options):
         """
-        While keys change faster than they are taken, a watch is up to date once all have come.
+        If keys change faster than they are taken, a watch is current after all keys have arrived.
         """
         # More than the buffer takes, or all would be on its way before the first change.
         for number in range(600):
@@ -170,7 +172,7 @@ class TestInitial:
 
     def test_keys_that_never_come(self, kv, monkeypatch):
         """
-        Where some keys are gone and others change without end, a watch is up to date all the same.
+        A watch becomes current if some keys are gone and others keep changing.
         """
         monkeypatch.setattr("jetsync.kv.watch.MOST", 2)
         for number in range(600):
@@ -190,7 +192,7 @@ class TestInitial:
 
     def test_a_purge_meanwhile(self, kv):
         """
-        What is purged while a watch loads never comes, and it is up to date without.
+        Entries that are purged while a watch loads are left out, and it becomes current.
         """
         for number in range(1200):
             kv.put(f"k{number}", b"")
@@ -205,7 +207,7 @@ class TestInitial:
 
     def test_the_time_is_over(self, kv):
         """
-        The deadline holds for entries that are here already, and the watch goes on behind it.
+        The deadline of ``initial`` also ends a slow reader, and the watch continues afterwards.
         """
         for number in range(20):
             kv.put(f"k{number}", b"")
@@ -226,7 +228,7 @@ class TestInitial:
 
     def test_from_another_thread(self, kv):
         """
-        One thread takes the entries, and another waits until all are there.
+        A thread can wait until another one has taken all initial entries.
         """
         fill(kv)
         cache = {}
@@ -251,14 +253,14 @@ class TestInitial:
     )
     def test_options_that_do_not_fit(self, kv, options):
         """
-        Options that exclude each other are a ValueError.
+        Options that exclude each other raise a ValueError.
         """
         with pytest.raises(jetsync.InvalidArgumentError):
             kv.watch(**options)
 
     def test_overlapping_patterns(self, kv):
         """
-        An entry that several patterns match comes once.
+        An entry that several patterns match is delivered once.
         """
         kv.put("a.b", b"1")
         kv.put("a.c", b"2")
@@ -270,7 +272,7 @@ class TestEnd:
     @pytest.mark.parametrize("how", ["next", "iterate", "initial"])
     def test_stop_wakes(self, kv, how):
         """
-        Stopping a watch wakes the thread that waits for an entry.
+        Closing a watch wakes the thread that waits for an entry.
         """
         watch = kv.watch()
 
@@ -300,7 +302,7 @@ class TestEnd:
 
     def test_let_go_of(self, kv):
         """
-        A watch that nobody holds any more leaves no consumer on the server.
+        A watch that is dropped leaves no consumer on the server.
         """
         kv.put("a", b"1")
         for _ in kv.watch():
@@ -310,7 +312,7 @@ class TestEnd:
 
     def test_the_client_closes(self, nats_server, js, kv):
         """
-        The end of the client ends the iteration.
+        Closing the client ends the iteration.
         """
         with jetsync.connect(nats_server.url) as client:
             watch = client.jetstream().key_value(kv.bucket).watch()
@@ -324,7 +326,7 @@ class TestEnd:
 
     def test_several_threads_take(self, kv):
         """
-        Each entry goes to one of the threads that take.
+        Each entry goes to one of the threads that share a watch.
         """
         taken = []
         with kv.watch() as watch, ThreadPoolExecutor(3) as pool:
@@ -341,7 +343,7 @@ class TestEnd:
 
     def test_the_bucket_goes(self, js, kv):
         """
-        A bucket that is deleted ends the watch, with an error that says so once.
+        Deleting the bucket ends the watch with BucketNotFoundError, which is raised once.
         """
         kv.put("a", b"1")
         with kv.watch() as watch:
@@ -360,7 +362,7 @@ class TestEnd:
     @pytest.mark.parametrize("revisions", [3, 9])
     def test_the_bucket_is_made_again(self, js, kv, revisions):
         """
-        Another bucket of the same name has other revisions, and ends the watch of the first.
+        A recreated bucket ends the watch, because its revisions start over.
         """
         for number in range(5):
             kv.put("a", b"%d" % number)
@@ -382,7 +384,7 @@ class TestEnd:
 
     def test_the_bucket_loses_its_memory(self):
         """
-        A bucket in memory whose server restarts begins anew, and so has its watch to.
+        A restart of the server empties a bucket in memory, which ends its watch.
         """
         with DevServer() as server, jetsync.connect(server.url) as client:
             kv = client.jetstream().create_key_value("B", storage="memory")
@@ -398,7 +400,7 @@ class TestEnd:
 class TestTrouble:
     def test_restart(self, tmp_path):
         """
-        Over restarts of the server no revision is missed and none comes twice.
+        Each revision is delivered once across restarts of the server.
         """
         with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
             kv = client.jetstream().create_key_value("B")
@@ -437,7 +439,7 @@ class TestTrouble:
 
     def test_initial_over_a_lost_connection(self, tmp_path):
         """
-        A watch that loses its connection while it loads still comes to be up to date.
+        A watch becomes current even if it loses its connection while it loads.
         """
         with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
             kv = client.jetstream().create_key_value("B")
@@ -454,7 +456,7 @@ class TestTrouble:
 class TestKeys:
     def test_filters(self, client, js, unique):
         """
-        The server looks for the keys, and sends those and no values.
+        ``keys`` has the server filter, and transfers no values.
         """
         kv = js.create_key_value(unique, storage="memory")
         js.publish_many(
@@ -474,7 +476,7 @@ class TestKeys:
 
     def test_in_time(self, kv):
         """
-        Reading all keys ends by its deadline.
+        Reading all keys ends at its deadline.
         """
         kv.put("a", b"1")
         with pytest.raises(TimeoutError), timed(0, 5):
@@ -482,7 +484,7 @@ class TestKeys:
 
     def test_history(self, kv):
         """
-        The history of a key is what is kept of it, oldest first.
+        The history has the stored revisions of a key, oldest first.
         """
         for number in range(7):
             kv.put("a", b"%d" % number)
@@ -493,9 +495,8 @@ class TestKeys:
 
     def test_purge_deletes(self, kv):
         """
-        What is left of deleted keys goes, except for young markers; values never do.
-
-        Only keys of which something was removed are counted.
+        Removes the rest of deleted keys, except for recent markers, and counts keys of which
+        something was removed.
         """
         fill(kv)
         kv.purge("b")

@@ -22,7 +22,7 @@ PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 @pytest.fixture(params=[*PAGED, None])
 def any_server(request, server_for, nats_server):
     """
-    Each server that knows pages.
+    Each server version that supports pages.
     """
     return nats_server if request.param is None else server_for(request.param)
 
@@ -30,7 +30,7 @@ def any_server(request, server_for, nats_server):
 @pytest.fixture
 def any_js(any_server):
     """
-    JetStream of such a server.
+    A JetStream context of such a server.
     """
     with jetsync.connect(any_server.url) as client:
         yield client.jetstream()
@@ -38,7 +38,7 @@ def any_js(any_server):
 
 def make_foo(js, unique, **config):
     """
-    Make a stream of 20 messages, alternately on FOO.A and FOO.B.
+    Create a stream of 20 messages, alternately on FOO.A and FOO.B.
     """
     stream = js.create_stream(
         unique,
@@ -52,7 +52,7 @@ def make_foo(js, unique, **config):
 @pytest.fixture
 def foo(any_js, unique):
     """
-    That stream, on each server that knows pages.
+    That stream, on each server version that supports pages.
     """
     stream = make_foo(any_js, unique)
     yield stream
@@ -71,7 +71,7 @@ def newest(js, unique):
 
 def sequences(batch):
     """
-    List the sequences of messages, whose payload says the same.
+    List the sequences of messages, and compare them with the payloads.
     """
     messages = list(batch)
     assert [int(message.data) for message in messages] == [each.sequence for each in messages]
@@ -80,7 +80,7 @@ def sequences(batch):
 
 class Requests:
     """
-    What a client asks of the direct API, with the bodies.
+    The requests that a client sends to the direct API.
     """
 
     def __init__(self, watcher, name):
@@ -90,7 +90,7 @@ class Requests:
 
     def bodies(self):
         """
-        Return the requests so far, without the limit of bytes that each has.
+        Return the requests so far, without their limit of bytes.
         """
         self._watcher.flush()
         found = []
@@ -104,7 +104,7 @@ class Requests:
 @pytest.fixture
 def requests(nats_server):
     """
-    A function that listens to what is asked of a stream's direct API on the newest server.
+    A function that records the direct requests for a stream on the newest server.
     """
     with jetsync.connect(nats_server.url) as watcher:
         yield lambda stream: Requests(watcher, stream.name)
@@ -118,7 +118,7 @@ class TestBatchForms:
 
     def test_batch_and_subject(self, foo):
         """
-        From the first message on.
+        A batch begins at the first message of the subject.
         """
         batch = foo.get_batch(3, subject=f"{foo.name}.B")
         assert sequences(batch) == [2, 4, 6]
@@ -126,7 +126,7 @@ class TestBatchForms:
 
     def test_batch_sequence_and_subject(self, foo):
         """
-        From a sequence on, whoever has it.
+        A batch begins at a sequence, whichever subject has it.
         """
         assert sequences(foo.get_batch(5, sequence=5, subject=f"{foo.name}.B")) == [
             *(6, 8, 10, 12, 14)
@@ -137,7 +137,7 @@ class TestBatchForms:
 
     def test_batch_start_time_and_subject(self, foo):
         """
-        The time of message 6 is inclusive, to the nanosecond.
+        The start time is inclusive, to the nanosecond.
         """
         time_ns = foo.get_message(6).timestamp_ns
         subject = f"{foo.name}.B"
@@ -146,7 +146,7 @@ class TestBatchForms:
 
     def test_batch_max_bytes_and_subject(self, foo):
         """
-        The first message is there whatever the limit.
+        At least one message is returned, whatever the size limit.
         """
         batch = foo.get_batch(3, max_bytes=1, subject=f"{foo.name}.>")
         assert sequences(batch) == [1]
@@ -154,7 +154,7 @@ class TestBatchForms:
 
     def test_batch_max_bytes_sequence_and_subject(self, foo):
         """
-        A limit of one and a half messages gives two.
+        The batch ends after the message that reaches the size limit.
         """
         size = len(f"{foo.name}.A") + 1
         batch = foo.get_batch(5, max_bytes=size * 3 // 2, sequence=4, subject=f"{foo.name}.>")
@@ -163,7 +163,7 @@ class TestBatchForms:
 
     def test_batch_max_bytes_start_time_and_subject(self, foo):
         """
-        Both limits count.
+        The limits of messages and bytes apply together.
         """
         time_ns = foo.get_message(6).timestamp_ns
         arguments = {"start_time": time_ns, "subject": f"{foo.name}.>"}
@@ -172,7 +172,7 @@ class TestBatchForms:
 
     def test_without_a_subject(self, foo):
         """
-        Sequences alone; the numbers of what is left are right on all servers.
+        A batch without a subject has the right counts of remaining messages on all servers.
         """
         batch = foo.get_batch(10)
         assert sequences(batch) == [*range(1, 11)]
@@ -187,7 +187,7 @@ class TestBatchForms:
 
     def test_nothing_there(self, foo):
         """
-        Behind the end, in the future, of no subject: an empty batch.
+        A batch after the end, in the future or of an unknown subject is empty.
         """
         future = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
         for batch in (
@@ -207,7 +207,7 @@ class TestMultiLastForms:
 
     def test_subjects(self, foo):
         """
-        Names and wildcards, each message once.
+        Each message is returned once, even if a name and a wildcard match it.
         """
         names = [f"{foo.name}.A", f"{foo.name}.B"]
         for subjects in (names, f"{foo.name}.*", [*names, f"{foo.name}.>", names[0]]):
@@ -218,7 +218,7 @@ class TestMultiLastForms:
 
     def test_subjects_up_to_sequence(self, foo):
         """
-        As it was, the sequence included.
+        The snapshot includes the given sequence.
         """
         batch = foo.get_last_for([f"{foo.name}.*"], up_to_sequence=5)
         assert sequences(batch) == [4, 5]
@@ -226,7 +226,7 @@ class TestMultiLastForms:
 
     def test_subjects_up_to_time(self, foo):
         """
-        As it was before that time, which is not included.
+        The snapshot does not include the given time.
         """
         time_ns = foo.get_message(5).timestamp_ns
         batch = foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns)
@@ -236,20 +236,20 @@ class TestMultiLastForms:
 
     def test_batch_and_subjects(self, foo):
         """
-        Pages of one message, which servers 2.11 count wrongly.
+        Pages of one message are complete, although servers 2.11 report wrong counts.
         """
         batch = foo.get_last_for([f"{foo.name}.*"], batch=1)
         assert sequences(batch) == [19, 20]
 
     def test_batch_subjects_and_up_to_sequence(self, foo):
         """
-        Pages of the past.
+        An earlier snapshot can be read in pages.
         """
         assert sequences(foo.get_last_for([f"{foo.name}.*"], batch=1, up_to_sequence=5)) == [4, 5]
 
     def test_batch_subjects_and_up_to_time(self, foo):
         """
-        Pages of what was before a time: the first one tells the sequence.
+        A snapshot by time can be read in pages, for which the first one sets the sequence.
         """
         time_ns = foo.get_message(5).timestamp_ns
         batch = foo.get_last_for([f"{foo.name}.*"], batch=1, up_to_time=time_ns)
@@ -257,7 +257,7 @@ class TestMultiLastForms:
 
     def test_nothing_there(self, foo):
         """
-        No such subject, before everything, and before time itself.
+        A snapshot without messages is empty, and no error.
         """
         long_ago = dt.datetime(1990, 1, 1, tzinfo=dt.timezone.utc)
         for batch in (
@@ -271,7 +271,7 @@ class TestMultiLastForms:
 
 class TestExamples:
     """
-    The four examples of ADR-31, as the wire has them.
+    The four examples of ADR-31, sent as raw requests.
     """
 
     @pytest.fixture
@@ -294,14 +294,14 @@ class TestExamples:
     @staticmethod
     def check(message, subject, sequence, data):
         """
-        Compare a message with the example's.
+        Compare a message with that of the example.
         """
         assert message.subject.endswith(subject)
         assert (message.sequence, message.data) == (sequence, data)
 
     def test_direct_get_last_by_subj(self, client, bucket, unique):
         """
-        The last message of a subject, asked for in JSON, is what the short form gives.
+        The JSON form and the short form return the same last message.
         """
         body = json.dumps({"last_by_subj": f"$KV.{unique}.mykey1"}).encode()
         answer = client.request(f"$JS.API.DIRECT.GET.{bucket.name}", body)
@@ -312,13 +312,13 @@ class TestExamples:
 
     def test_direct_get_next_by_subj_starting_at_seq(self, bucket, unique):
         """
-        The next message of a subject from a sequence on.
+        The next message of a subject at or after a sequence is returned.
         """
         self.check(bucket.get_next(f"$KV.{unique}.mykey2", 1), "mykey2", 2, b"goodbye")
 
     def test_subject_appended_direct_get(self, client, bucket, unique):
         """
-        The last message of a subject that is a part of the API's subject.
+        The last message can be requested with the subject in the API subject.
         """
         subject = f"$KV.{unique}.mykey1"
         with client.subscribe(f"$JS.API.DIRECT.GET.{bucket.name}.>") as wire:
@@ -329,7 +329,7 @@ class TestExamples:
 
     def test_illegal_direct_get(self, bucket, unique):
         """
-        A request that names two messages is refused.
+        A request for two messages is rejected.
         """
         request = {"seq": 1, "start_time": "2026-01-01T00:00:00Z"}
         context = bucket._context
@@ -339,7 +339,7 @@ class TestExamples:
 
 class TestArguments:
     """
-    What cannot be asked is refused before anything is sent.
+    Invalid arguments are rejected before anything is sent.
     """
 
     NAIVE = dt.datetime(2026, 1, 1)  # noqa: DTZ001
@@ -390,7 +390,7 @@ class TestArguments:
     )
     def test_several_subjects(self, newest, requests, subjects, arguments):
         """
-        No subjects, or two moments.
+        A read without subjects, or with two moments, is rejected.
         """
         listener = requests(newest)
         with pytest.raises((ValueError, TypeError)) as caught:
@@ -412,7 +412,7 @@ class TestArguments:
     )
     def test_scan(self, newest, requests, arguments):
         """
-        The call refuses them, not the first message.
+        The call itself rejects invalid arguments.
         """
         listener = requests(newest)
         with pytest.raises(ValueError, match=r".+") as caught:
@@ -423,7 +423,7 @@ class TestArguments:
     @pytest.mark.parametrize("moment", [NAIVE, "now", True])
     def test_a_time(self, newest, moment):
         """
-        Reading at a time needs one that is somewhere.
+        A time needs a time zone.
         """
         with pytest.raises((ValueError, TypeError)):
             newest.get_at(moment)
@@ -434,7 +434,7 @@ class TestAtATime:
     @pytest.mark.parametrize("direct", [True, False, None])
     def test_the_first_message_since(self, foo, direct):
         """
-        Inclusive, to the nanosecond, whoever answers.
+        ``get_at`` is inclusive to the nanosecond, from the leader and from replicas.
         """
         sixth = foo.get_message(6)
         assert foo.get_at(sixth.timestamp_ns, direct=direct).sequence == 6
@@ -446,7 +446,7 @@ class TestAtATime:
 
     def test_after_deletions(self, foo):
         """
-        What was deleted is passed over.
+        Deleted messages are left out.
         """
         time_ns = foo.get_message(6).timestamp_ns
         foo.delete_message(6)
@@ -458,7 +458,7 @@ class TestAtATime:
 class TestNotSupported:
     def test_a_server_without_pages(self, server_for, unique):
         """
-        Refused before 2.10 can answer with a wrong message, and at once.
+        A 2.10 server is rejected at once, because it would answer with a wrong message.
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             stream = make_foo(client.jetstream(), unique)
@@ -481,7 +481,7 @@ class TestNotSupported:
     @pytest.mark.parametrize("version", ["2.10.26", *PAGED, None])
     def test_a_stream_without_direct_gets(self, server_for, nats_server, unique, version):
         """
-        Told in less than a second, and nothing wrong is read.
+        A stream without direct gets is rejected within a second.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -498,8 +498,8 @@ class TestNotSupported:
 
     def test_a_stream_that_allows_it_by_now(self, js, unique):
         """
-        What was known of a stream is asked for again before it is refused; and a stream that
-        stopped allowing it says so at once.
+        The configuration is fetched again before a stream is rejected. A stream that no longer
+        allows direct gets is rejected at once.
         """
         stream = make_foo(js, unique, allow_direct=False)
         with pytest.raises(jetsync.DirectNotSupportedError):
@@ -516,7 +516,7 @@ class TestNotSupported:
     @pytest.fixture
     def readers(self, unique):
         """
-        A function from what a user may not publish to that user's handle of the stream.
+        A function that returns the stream for a user who may not publish to given subjects.
         """
         denied = {
             "nothing": [f"$JS.API.DIRECT.GET.{unique}"],
@@ -538,7 +538,7 @@ class TestNotSupported:
 
     def test_who_may_not_read_directly(self, readers, unique):
         """
-        A user without the permission hears so at once, by name.
+        A user without permission gets an error that names the subject, at once.
         """
         client = readers("nothing")
         stream = client.jetstream().stream(unique)
@@ -549,7 +549,7 @@ class TestNotSupported:
 
     def test_who_may_only_read_directly(self, readers, unique):
         """
-        The leader's API is not needed: what it would tell is a matter of servers that lag.
+        A user without permission to ask the leader can read directly.
         """
         stream = readers("directly").jetstream().stream(unique)
         assert sequences(stream.scan(subject=f"{unique}.A", page=3)) == [*range(1, 20, 2)]
@@ -560,7 +560,7 @@ class TestNotSupported:
 
 def reaches(js):
     """
-    Tell whether somebody answers for a domain, which a leaf node hears of a moment after it began.
+    Return whether a domain answers. A leaf node learns of it shortly after it has started.
     """
     try:
         return js.account_info(timeout=1)
@@ -599,7 +599,7 @@ class TestWhereItIsRead:
     @pytest.mark.versions
     def test_a_mirror(self, any_js, unique):
         """
-        A mirror is read by its own name, and answers for its origin too: the messages are the same.
+        A mirror can be read by its own name, and has the same messages as its origin.
         """
         origin = make_foo(any_js, unique)
         mirror = any_js.create_stream(
@@ -621,7 +621,7 @@ class TestWhereItIsRead:
 class TestPlugins:
     def test_each_page_is_one_operation(self, nats_server, unique):
         """
-        Pages are wrapped one by one, and each message is shown once, markers on every path.
+        Plugins wrap each page and see each message once, including markers.
         """
         seen, received, markers = [], [], []
 
@@ -662,7 +662,7 @@ class TestPlugins:
 
     def test_a_message_may_be_replaced_or_refused(self, nats_server, newest):
         """
-        A plugin changes the messages of a batch read, and a veto ends the read.
+        A plugin can change the messages of a batch. Its error ends the read.
         """
 
         class Change:
@@ -685,7 +685,7 @@ class TestPlugins:
 
     def test_a_wrapper_that_refuses(self, nats_server, newest):
         """
-        The error of a wrapper reaches the caller, behind the messages that came.
+        The error of a wrapper is raised after the messages that arrived.
         """
 
         class Refuse:

@@ -19,7 +19,7 @@ ROUNDS = 40
 @pytest.fixture(params=["2.11.11", None])
 def any_client(request, server_for, nats_server):
     """
-    A client of the oldest server that knows pages, and of the newest.
+    A client of the oldest server version that supports pages, and of the newest.
     """
     server = nats_server if request.param is None else server_for(request.param)
     with jetsync.connect(server.url) as client:
@@ -77,7 +77,7 @@ def mirrored(any_js, unique):
 @pytest.fixture(params=["filter", "transform", "start", "history", "size"])
 def partial(request, mirrored, unique):
     """
-    A stream with a mirror that has one of its ten subjects, or less of each.
+    A stream with a mirror that has one of its ten subjects, or fewer messages of each.
     """
     rename = jetsync.SubjectTransform(src=f"{unique}.1", dest=f"{unique}.2")
     return {
@@ -93,7 +93,7 @@ def partial(request, mirrored, unique):
 class TestOneMessage:
     def test_a_mirror_that_has_less(self, partial, unique):
         """
-        What the stream has is found, whatever the mirror that answered has of it.
+        A message is found even if the mirror that answers does not have it.
         """
         second = partial.get_message(2, direct=False)
         for _ in range(ROUNDS):
@@ -105,7 +105,7 @@ class TestOneMessage:
 
     def test_nothing_there(self, partial, unique):
         """
-        What nobody has is still not found.
+        A message that does not exist is not found.
         """
         for _ in range(ROUNDS // 4):
             for read in (
@@ -118,7 +118,7 @@ class TestOneMessage:
 
     def test_a_key_of_a_bucket(self, any_js, unique):
         """
-        A key is found where a mirror has others, and where a mirror has no history.
+        A key is found even if a mirror has other keys or no history.
         """
         store = any_js.create_key_value(unique, history=5)
         for number in range(10):
@@ -141,7 +141,7 @@ class TestOneMessage:
 class TestManyMessages:
     def test_a_mirror_that_has_less(self, partial, unique):
         """
-        All of them come, whatever the mirrors that answered have.
+        All messages are returned, whatever the mirrors have.
         """
         names = [f"{unique}.{number}" for number in range(10)]
         everything = [b"%d" % number for number in range(200)]
@@ -161,7 +161,7 @@ class TestManyMessages:
 
     def test_nothing_there(self, partial, unique):
         """
-        What nobody has is not there, and no error.
+        Messages that do not exist are left out without an error.
         """
         many = [f"{unique}.x{number}" for number in range(50)]
         for _ in range(ROUNDS // 4):
@@ -173,7 +173,7 @@ class TestManyMessages:
 
     def test_a_complete_mirror_answers(self, any_client, mirrored, unique):
         """
-        A mirror with all that its stream has may answer, and is asked about once.
+        A complete mirror may answer, and its configuration is fetched once.
         """
         stream = mirrored()
         found = {message.stream for _ in range(ROUNDS) for message in stream.get_batch(10)}
@@ -189,8 +189,7 @@ class TestManyMessages:
 @pytest.mark.parametrize("empty", [False, True])
 def test_only_a_mirror_answers(client, monkeypatch, unique, empty):
     """
-    Where no other answers come, reads of many messages say so, by the mirror's name if it is known,
-    and bring nothing that has holes.
+    If only an incomplete mirror answers, a read of many messages raises an error that names it.
     """
     monkeypatch.setattr(_page_reader, "TRIES", 8)
     js = client.jetstream()

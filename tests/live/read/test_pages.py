@@ -27,7 +27,7 @@ PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 @pytest.fixture(params=[*PAGED, None])
 def any_client(request, server_for, nats_server):
     """
-    A client of each server that knows pages.
+    A client of each server version that supports pages.
     """
     server = nats_server if request.param is None else server_for(request.param)
     with jetsync.connect(server.url) as client:
@@ -36,7 +36,7 @@ def any_client(request, server_for, nats_server):
 
 def make(client, name, count, *, size=16, subjects=1, **config):
     """
-    Make a stream of so many messages, each with its sequence in front.
+    Create a stream with *count* messages, whose payloads begin with their sequence.
     """
     stream = client.jetstream().create_stream(
         name,
@@ -78,7 +78,7 @@ def take_all(scan, came):
 
 def subscriptions(client):
     """
-    Count what the client listens to.
+    Count the client's subscriptions.
     """
     return client.statistics().subscriptions
 
@@ -87,7 +87,7 @@ def subscriptions(client):
 class TestScan:
     def test_many_pages(self, any_client, unique):
         """
-        2500 messages by pages of 1000 and of 64 KiB, each once and in order.
+        Pages of 1,000 messages and of 64 KiB yield 2,500 messages once and in order.
         """
         stream = make(any_client, unique, 2500, size=100)
         scan = stream.scan(page=1000, max_bytes=64 << 10)
@@ -103,7 +103,7 @@ class TestScan:
 
     def test_gaps(self, any_client, unique):
         """
-        Deleted messages are passed over, wherever a page ends.
+        Deleted messages are left out, wherever a page ends.
         """
         stream = make(any_client, unique, 12, subjects=2)
         for sequence in range(3, 9):
@@ -122,8 +122,7 @@ class TestScan:
 
     def test_others_write_and_delete_meanwhile(self, any_client, unique):
         """
-        What is published meanwhile does not make it longer, and what is deleted
-        meanwhile is missing.
+        Messages published during a scan do not extend it. Messages deleted meanwhile are left out.
         """
         stream = make(any_client, unique, 300)
         scan = stream.scan(page=50)
@@ -138,7 +137,7 @@ class TestScan:
 
     def test_all_is_purged_meanwhile(self, any_client, unique):
         """
-        Then it ends behind what was read ahead.
+        If the stream is purged, the scan ends after the page that was read ahead.
         """
         stream = make(any_client, unique, 300)
         scan = stream.scan(page=50)
@@ -151,7 +150,7 @@ class TestScan:
 
     def test_an_empty_stream(self, any_client, unique):
         """
-        Nothing is asked for, and nothing comes.
+        A scan of an empty stream requests no page and yields nothing.
         """
         stream = make(any_client, unique, 0)
         assert numbers(stream.scan()) == []
@@ -164,7 +163,7 @@ class TestPages:
     @pytest.mark.versions
     def test_each_page_is_one_answer(self, any_client, unique):
         """
-        Pages have what one request brought, and together what a scan gives.
+        Each page has the messages of one request, and all pages together those of a scan.
         """
         stream = make(any_client, unique, 250, subjects=2)
         stream.delete_message(120)
@@ -182,7 +181,7 @@ class TestPages:
 
     def test_the_end_of_a_page_comes_alone(self, client, unique, monkeypatch):
         """
-        However the network cuts what comes, no page has messages of the next one.
+        A page has no message of the next one, however the network splits the answers.
         """
         stream = make(client, unique, 25)
 
@@ -194,7 +193,7 @@ class TestPages:
 
     def test_a_fault_comes_last(self, client, unique):
         """
-        What came before a fault is given out before it is raised.
+        Messages that arrived before an error are yielded before it is raised.
         """
         stream = make(client, unique, 1000)
         pages = stream.scan(page=100, timeout=1.0).pages()
@@ -231,7 +230,7 @@ class TestPages:
 
     def test_plugins_see_each_message(self, nats_server, unique):
         """
-        What a plugin makes of a message is what a page has.
+        A page contains the messages that plugins returned.
         """
 
         class Shouting:
@@ -252,7 +251,7 @@ class TestPages:
 class TestBounds:
     def test_one_page_ahead_and_no_more(self, client, unique):
         """
-        However slowly messages are taken, one page is asked for in advance.
+        One page is read ahead, however slowly messages are taken.
         """
         stream = make(client, unique, 1000)
         with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
@@ -271,7 +270,7 @@ class TestBounds:
 
     def test_a_batch_may_be_more_than_a_page(self, client, unique):
         """
-        What is asked for comes, in as many requests as the client can drain.
+        A large batch takes several requests, each as large as a client can buffer.
         """
         stream = make(client, unique, 300, size=20_000)
         with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
@@ -292,8 +291,7 @@ class TestBounds:
 
     def test_a_reader_who_takes_his_time(self, client, unique):
         """
-        The time of a page is that of waiting for it, so a slow reader is not late,
-        and the connection stands.
+        Only waiting counts towards the timeout of a page, so a slow reader gets no error.
         """
         stream = make(client, unique, 200, size=15_000)
         came = []
@@ -345,7 +343,7 @@ class TestBounds:
 
     def test_other_threads_use_the_client_meanwhile(self, client, unique):
         """
-        Eight scans and reads of many subjects at once.
+        Eight threads scan and read many subjects on one client.
         """
         stream = make(client, unique, 2000, subjects=50)
         results = []
@@ -370,7 +368,7 @@ class TestBounds:
 class TestManySubjects:
     def test_pages_of_one_moment(self, any_client, unique):
         """
-        900 keys in 9 pages while 20 of them are updated: all as they were.
+        A read of 900 keys in 9 pages is a consistent snapshot while 20 keys change.
         """
         stream = make(any_client, unique, 900, subjects=900)
         batch = stream.get_last_for([f"{unique}.>"], batch=100)
@@ -383,8 +381,7 @@ class TestManySubjects:
     @pytest.mark.parametrize("reread", [False, True])
     def test_a_stream_that_forgets(self, any_client, unique, reread):
         """
-        Of a stream with one message per subject 20 keys are gone; they are named, or
-        read again.
+        If the stream keeps one message per subject, changed keys are listed or read again.
         """
         stream = make(any_client, unique, 900, subjects=900, max_msgs_per_subject=1)
         batch = stream.get_last_for([f"{unique}.>"], batch=100, reread=reread)
@@ -406,7 +403,7 @@ class TestManySubjects:
 
     def test_what_was_removed_altogether(self, any_client, unique):
         """
-        A subject without any message left is named, too.
+        A subject without any message left is listed as missing.
         """
         stream = make(any_client, unique, 30, subjects=30)
         batch = stream.get_last_for([f"{unique}.>"], batch=10)
@@ -417,7 +414,7 @@ class TestManySubjects:
 
     def test_more_than_a_server_resolves(self, any_client, unique):
         """
-        1100 keys by a wildcard are split, or refused where that is not wanted.
+        A wildcard with 1,100 keys is split into several requests, or rejected without *split*.
         """
         stream = make(any_client, unique, 1100, subjects=1100)
         for arguments in ({}, {"batch": 5}):
@@ -437,8 +434,8 @@ class TestManySubjects:
     @pytest.mark.parametrize("by_name", [False, True])
     def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
         """
-        A subject that did not exist yet is not missing, as far as the stream's
-        history tells; where it keeps one message it cannot be told.
+        A subject that is created during the read is not missing, if the stream's history shows
+        that.
         """
         stream = make(any_client, unique, 1500, subjects=1500, max_msgs_per_subject=keep)
         subjects = [f"{unique}.>"]
@@ -456,7 +453,7 @@ class TestManySubjects:
 
     def test_more_names_than_a_server_resolves(self, any_client, unique):
         """
-        Names are split without asking for them; those without a message are left out.
+        Names are split without listing the subjects. Those without a message are left out.
         """
         stream = make(any_client, unique, 1500, subjects=1500)
         names = [f"{unique}.{number:05d}" for number in range(1, 2600)]
@@ -470,7 +467,7 @@ class TestManySubjects:
 
     def test_values_that_fill_pages(self, any_client, unique):
         """
-        Pages that end by their bytes, which servers 2.11 count wrongly.
+        Large values end pages by size, for which servers 2.11 report wrong counts.
         """
         stream = make(any_client, unique, 16, size=200_000, subjects=16)
         batch = stream.get_last_for([f"{unique}.>"])
@@ -480,7 +477,7 @@ class TestManySubjects:
 
     def test_a_moment_that_has_not_come(self, any_client, unique):
         """
-        It is now, and stays so while pages are read.
+        A sequence in the future means the current one, for all pages of the read.
         """
         stream = make(any_client, unique, 20, subjects=20)
         batch = stream.get_last_for([f"{unique}.>"], batch=4, up_to_sequence=1000)
@@ -492,14 +489,14 @@ class TestManySubjects:
 
 class TestReplicas:
     """
-    Servers that are behind the leader, or older than it.
+    Servers that lag behind the leader, or have an older version.
     """
 
     @pytest.fixture
     def elsewhere(self, client):
         """
-        A function that makes a context whose direct gets another stream answers, at random or
-        always, while all else is asked of the real one.
+        A function that makes a context whose direct gets are answered by another stream, at random
+        or always.
         """
         subscriptions, threads = [], []
 
@@ -536,8 +533,7 @@ class TestReplicas:
     @pytest.mark.parametrize("always", [True, False])
     def test_a_mirror_is_behind(self, client, elsewhere, unique, always):
         """
-        What the server that answers has not got yet is asked of the leader, so that a scan ends
-        where the stream does.
+        The leader is asked for messages that a lagging mirror does not have, so a scan is complete.
         """
         behind = make(client, f"{unique}-M", 45)
         real = make(client, unique, 60, subjects=2)
@@ -554,7 +550,7 @@ class TestReplicas:
     @pytest.mark.versions
     def test_a_replica_is_too_old(self, client, unique):
         """
-        What 2.10 answers in the place of a newer server is not taken for messages.
+        The answer of a 2.10 server to a page request is not taken for messages.
         """
         stream = make(client, unique, 3)
         found = []
@@ -598,7 +594,7 @@ class TestFaults:
     @pytest.fixture
     def proxied(self, nats_server, client, unique):
         """
-        A stream of 2000 messages of 100 bytes and more, read over a proxy.
+        A stream of 2,000 messages of at least 100 bytes, read through a proxy.
         """
         made = make(client, unique, 2000, size=100, subjects=2000)
         with (
@@ -612,7 +608,7 @@ class TestFaults:
     @pytest.mark.parametrize("read", ["scan", "get_batch", "get_last_for"])
     def test_the_connection_is_lost_in_the_middle(self, proxied, unique, read, reset):
         """
-        The read goes on behind the last message, at the same moment.
+        The read continues after the last message, with the same snapshot.
         """
         proxy, reader, stream = proxied
         for after in (0, 1000, 60_000, 150_000):
@@ -631,7 +627,7 @@ class TestFaults:
 
     def test_the_connection_is_lost_and_does_not_come_back(self, proxied):
         """
-        What came is handed out, then the error of a call without a connection.
+        Messages that arrived are yielded, and then DisconnectedError is raised.
         """
         proxy, _, stream = proxied
         scan = stream.scan(page=300, timeout=2)
@@ -646,7 +642,7 @@ class TestFaults:
 
     def test_the_server_stalls(self, unique):
         """
-        The read ends by its time, after everything that came.
+        The read ends at its timeout, after all messages that arrived.
         """
         with DevServer() as server, jetsync.connect(server.url) as client:
             stream = make(client, unique, 1000)
@@ -669,7 +665,7 @@ class TestFaults:
 
     def test_ctrl_c(self, unique):
         """
-        A waiting read is interrupted, leaves nothing behind, and can be made again.
+        Ctrl-C interrupts a waiting read, which releases its subscription and can be repeated.
         """
 
         def handler(*_):
@@ -761,7 +757,7 @@ class TestFaults:
 
     def test_the_stream_is_deleted_meanwhile(self, client, unique):
         """
-        It is told as what it is, at once.
+        A scan of a deleted stream raises StreamNotFoundError at once.
         """
         stream = make(client, unique, 1000)
         scan = stream.scan(page=10)
@@ -816,7 +812,7 @@ class TestFaults:
 
     def test_an_end_before_the_start(self, client, unique):
         """
-        A scan whose end lies before its start is refused; an empty range is not.
+        A scan whose end lies before its start is rejected. An empty range is allowed.
         """
         stream = make(client, unique, 9)
         with pytest.raises(jetsync.InvalidArgumentError, match="end 2 lies before start 5") as no:
@@ -828,7 +824,7 @@ class TestFaults:
 
     def test_the_client_is_closed_meanwhile(self, nats_server, client, unique):
         """
-        A waiting read is woken.
+        Closing the client ends a waiting read with an error.
         """
         stream = make(client, unique, 1000)
         with jetsync.connect(nats_server.url) as reader:
@@ -841,7 +837,7 @@ class TestFaults:
 
     def test_the_server_restarts(self, unique, tmp_path):
         """
-        A scan that is under way goes on at the server's next life.
+        A scan continues after a restart of the server.
         """
         with (
             DevServer(store=tmp_path) as server,
@@ -860,8 +856,7 @@ class TestFaults:
 class TestCluster:
     def test_the_leader_is_killed_under_a_scan(self, unique):
         """
-        Nobody may answer for a while, and a request may have gone down with its server; the scan
-        waits, asks again and goes on.
+        A scan waits for a new leader, repeats a lost request, and continues.
         """
         with (
             DevServer(cluster=3) as server,
