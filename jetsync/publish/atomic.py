@@ -13,6 +13,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import attrs
+
 from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
@@ -372,21 +374,10 @@ class AtomicBatch:
     def _closed_error(self) -> BatchClosedError:
         return BatchClosedError(reason=self._closed or DISCARDED)
 
-    def _operation(
-        self,
-        size: int = 0,
-        timeout: float | None = None,
-        subject: str | None = None,
-        stream: str | None = None,
-    ) -> events.BatchCommitOperation:
-        """Describe the batch to plugins; the defaults describe it as it begins."""
+    def _operation(self) -> events.BatchCommitOperation:
+        """Describe the batch to plugins as it begins."""
         return events.BatchCommitOperation(
-            kind="atomic",
-            batch_id=self.id,
-            size=size,
-            subject=subject,
-            stream=stream,
-            timeout=self._options.timeout if timeout is None else timeout,
+            kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
 
     def _admit(self, item: Any, deadline: Deadline) -> tuple[Attempt, BatchItem]:
@@ -512,7 +503,8 @@ class AtomicBatch:
             if plugins.infos:
                 streams, epoch = self._context.streams, self._context.lane.epoch
                 known = streams.kept(first, epoch) if attempt is None else attempt.known
-                operation = self._operation(
+                operation = attrs.evolve(
+                    self._operation(),
                     size=self.size or size,
                     timeout=deadline.total,
                     subject=subject,

@@ -378,9 +378,6 @@ class Attempt:
             return self._hidden_cause(deadline) or error
         since = "its first message" if early else "the previous message"
         return BatchIncompleteError(
-            code=error.code,
-            err_code=error.err_code,
-            description=error.description,
             stream=error.stream,
             reason=f"{idle:.1f} s have passed since {since}, and the server drops an idle batch"
             f" after {IDLE_LIMIT:g} s",
@@ -406,7 +403,8 @@ class Attempt:
         end = deadline.at_most(DENIAL_WAIT)
         while True:
             for at, error in list(self._connection.denials):
-                if at >= self._first_at and error.subject in subjects:
+                about_us = error.operation == "publish" and error.subject in subjects
+                if about_us and at >= self._first_at:
                     return copy.copy(error)
             if end.expired():
                 return None

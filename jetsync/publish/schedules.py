@@ -9,7 +9,7 @@ subject replaces it. Servers before 2.12 store a schedule as an ordinary message
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -73,9 +73,7 @@ class ScheduleOptions:
     def level(self) -> int:
         """The API level that the server needs."""
         more = (self.every, self.cron, self.time_zone, self.source)
-        return (
-            FULL_LEVEL if self.rollup or any(each is not None for each in more) else SCHEDULE_LEVEL
-        )
+        return FULL_LEVEL if self.rollup or more != (None,) * 4 else SCHEDULE_LEVEL
 
     def pairs(self, subject: str) -> list[tuple[str, str]]:
         """
@@ -109,14 +107,12 @@ class ScheduleOptions:
         return found
 
     def _pattern(self) -> str:
-        if sum(each is not None for each in (self.at, self.every, self.cron)) != 1:
+        given = ((self.at, _moment), (self.every, _interval), (self.cron, _cron))
+        patterns = [(value, make) for value, make in given if value is not None]
+        if len(patterns) != 1:
             raise InvalidArgumentError("give exactly one of at, every and cron", argument="at")
-        if self.at is not None:
-            return f"@at {_moment(self.at)}"
-        if self.every is not None:
-            return f"@every {_interval(self.every)}"
-        assert self.cron is not None
-        return _cron(self.cron)
+        ((value, make),) = patterns
+        return make(value)
 
 
 def schedule(
@@ -168,28 +164,27 @@ def _check_stream(
         )
 
 
-def _moment(at: dt.datetime | int) -> str:
-    """Return a time in the format of servers."""
+def _moment(at: Any) -> str:
+    """Return the pattern of a time."""
     text = format_time(at, "at")
     if not 0 <= parse_time_ns(text) < END_OF_TIME:
         raise InvalidArgumentError(
             "at must be from 1970 to April 2262, where servers stop counting", argument="at"
         )
-    return text
+    return f"@at {text}"
 
 
-def _interval(every: Seconds) -> str:
-    """Return an interval in the format of servers."""
+def _interval(every: Any) -> str:
+    """Return the pattern of an interval."""
     seconds = as_seconds(every, "every")
     if seconds < 1.0:
         raise InvalidArgumentError("every must be at least 1 second", argument="every")
     if seconds > LONGEST_INTERVAL:
         raise InvalidArgumentError("every must be at most 100 years", argument="every")
-    text = f"{seconds:.9f}".rstrip("0").rstrip(".")
-    return f"{text}s"
+    return f"@every {seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
-def _cron(pattern: str) -> str:
+def _cron(pattern: Any) -> str:
     """Return a cron pattern of a valid form."""
     text = _line(pattern, "cron")
     if text.startswith("@"):
@@ -207,7 +202,7 @@ def _cron(pattern: str) -> str:
     return text
 
 
-def _line(text: str, name: str) -> str:
+def _line(text: Any, name: str) -> str:
     """Return non-empty text of one line."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be text, not {type(text).__name__}", argument=name)
