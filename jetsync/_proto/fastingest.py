@@ -146,9 +146,7 @@ class Ledger:
         first = max(first, self.covered - LOSS_HORIZON + 1, 1)
         known = self._lost_seqs
         new = [seq for seq in range(first, min(last, self.sent) + 1) if seq not in known]
-        known.update(new)
-        self.lost += len(new)
-        self._lost_ahead += sum(seq > self.covered for seq in new)
+        ahead = sum(seq > self.covered for seq in new)
         # Sequences in a row differ from their places in the list by the same number.
         for _, group in groupby(enumerate(new), lambda pair: pair[1] - pair[0]):
             row = [self.base + seq for _, seq in group]
@@ -156,6 +154,10 @@ class Ledger:
                 stream=self.stream, batch_id=self.batch_id, first=row[0], last=row[-1], error=error
             )
             self.gaps.append(gap)
+        # Last, so that after Ctrl-C they are reported twice rather than never.
+        self.lost += len(new)
+        self._lost_ahead += ahead
+        known.update(new)
 
     def close_batch(self, error: Exception | None) -> None:
         """Give up what is in flight, and count the next batch from 1."""

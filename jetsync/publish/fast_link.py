@@ -37,13 +37,15 @@ from jetsync.publish.staged_run import RUN_MESSAGES, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections import deque
+    from collections.abc import Iterator, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._io.lane import Lane
     from jetsync.publish.encode import Encoded
     from jetsync.publish.fast import FastOptions
+    from jetsync.values.frame import Frame
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
@@ -507,7 +509,7 @@ class FastLink:
         self.run.is_over = False
         now = time.monotonic()
         box.clear_interrupt()
-        engine.receive(box.drain(), now)
+        engine.receive(_each(box.frames), now)
         for subject, denial in box.take_denials():
             if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
@@ -618,6 +620,13 @@ class FastLink:
         self.closed = True
         self.run.is_over = True
         self._lane.unsubscribe(self._sid)
+
+
+def _each(queue: deque[Frame]) -> Iterator[Frame]:
+    """Yield the frames of a queue. One is removed after it was processed, in case of Ctrl-C."""
+    while queue:
+        yield queue[0]
+        queue.popleft()
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

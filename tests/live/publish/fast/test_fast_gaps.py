@@ -13,6 +13,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync import BatchAck, BatchGapEvent, Expect
+from jetsync._proto.fastingest import FastIngest
 from jetsync.testing import HookRecorder
 
 
@@ -77,6 +78,32 @@ class TestGaps:
             ]
             assert eventually(told) == [gap]
             js.delete_stream(unique)
+
+    def test_ctrl_c_while_answers_are_read(self, js, stream, monkeypatch):
+        """
+        Ctrl-C loses no answer: the gap is reported by the next call.
+        """
+        subject = f"{stream.name}.a"
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(subject, b"1")
+        lose(publisher, 2)
+        publisher.add(subject, b"4")
+        eventually(lambda: publisher._link._box.frames)
+        receive, left = FastIngest._receive, [None]
+
+        def receives(*arguments):
+            if left:
+                left.pop()
+                raise KeyboardInterrupt
+            receive(*arguments)
+
+        monkeypatch.setattr(FastIngest, "_receive", receives)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.add(subject, b"5")
+        ack = publisher.commit()
+        assert (ack.size, ack.lost, ranges(events)) == (2, 2, [(2, 3)])
+        assert stored_in(stream) == [1, 4]
 
     def test_on_gap_runs_without_the_lock(self, js, stream):
         """
