@@ -6,7 +6,7 @@ from waiting import eventually
 TASKS = 60
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet"])
 def test_celery(start, tmp_path, stream, ended_well, pool):
     """
     Each task stores its message once. The worker ends without a crash, and so do its processes.
