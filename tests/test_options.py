@@ -24,13 +24,13 @@ PUBLIC = "U" + "A" * 55
 
 
 def secret_of_module():
-    """A function that pickle finds by its name."""
+    """A function of a module, which pickle can store."""
     return "hunter2"
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    """No variable of the machine reaches a test."""
+    """Remove the variables of the machine."""
     for name in (
         "URL",
         "USER",
@@ -48,7 +48,7 @@ def clean_environment(monkeypatch):
 
 @pytest.fixture
 def contexts(tmp_path, monkeypatch):
-    """A function that saves a context as the nats command line does."""
+    """Return a function that saves a context as the nats command line does."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = tmp_path / "nats" / "context"
     folder.mkdir(parents=True)
@@ -63,11 +63,11 @@ def contexts(tmp_path, monkeypatch):
 
 class TestServers:
     def test_default(self):
-        """Without servers it is the local one."""
+        """The default is the local server."""
         assert ConnectOptions().server_list() == [DEFAULT_URL] == ["nats://127.0.0.1:4222"]
 
     def test_environment(self, monkeypatch):
-        """Without servers $NATS_URL counts, and with them it does not."""
+        """$NATS_URL is used only without servers."""
         monkeypatch.setenv("NATS_URL", "a:1,b:2")
         assert ConnectOptions().server_list() == ["nats://a:1", "nats://b:2"]
         assert ConnectOptions(servers="c").server_list() == ["nats://c:4222"]
@@ -79,12 +79,12 @@ class TestServers:
         "servers", ["nats://app:a/b@h", "nats://app:a,b@h", "nats://app:a[b@h", "nats://app:a b@h"]
     )
     def test_special_characters(self, servers):
-        """If the password has a special character, the error says how to write it."""
+        """If a password has a special character, the error says how to encode it."""
         with pytest.raises(InvalidArgumentError, match=r"percent-encode.*urllib.parse.quote"):
             ConnectOptions(servers=servers)
 
     def test_two_halves_of_a_login(self):
-        """A password does not complete the user of a URL, and the error says so."""
+        """A password is not combined with the user of a URL, and the error says so."""
         with pytest.raises(InvalidArgumentError, match="not combined"):
             ConnectOptions(servers="nats://app@h", password="x")
 
@@ -148,18 +148,18 @@ class TestServers:
         ],
     )
     def test_refused(self, servers):
-        """What cannot be connected to is refused, WebSocket next to plain servers included."""
+        """Invalid URLs, and a mix of WebSocket and plain URLs, are refused."""
         with pytest.raises(InvalidArgumentError):
             ConnectOptions(servers=servers)
 
     @pytest.mark.parametrize("servers", [5, [5], b"h", {"a"}])
     def test_wrong_type(self, servers):
-        """Servers that are no text are a type error."""
+        """Servers that are not text raise InvalidTypeError."""
         with pytest.raises(InvalidTypeError):
             ConnectOptions(servers=servers)
 
     def test_list_is_copied(self):
-        """Options do not change with the list they were made from."""
+        """Changing the list afterwards does not change the options."""
         servers = ["a"]
         options = ConnectOptions(servers=servers)
         servers.append("b")
@@ -180,13 +180,13 @@ class TestFields:
         assert (options.loop, options.plugins, options.inbox_prefix) == ("auto", (), "_INBOX")
 
     def test_durations(self):
-        """Durations are taken as timedelta, too, and kept as float seconds."""
+        """Durations accept a timedelta, and are float seconds."""
         options = ConnectOptions(connect_timeout=dt.timedelta(minutes=1), ping_interval=2)
         assert (options.connect_timeout, options.ping_interval) == (60.0, 2.0)
         assert ConnectOptions(reconnect_wait=0).reconnect_wait == 0.0
 
     def test_paths(self):
-        """Paths are taken as text or Path, and a tilde is the home directory."""
+        """Paths are text or Path objects, and a tilde means the home directory."""
         options = ConnectOptions(credentials=Path("a.creds"), tls_ca="~/ca.pem")
         assert options.credentials == "a.creds"
         assert options.tls_ca == str(Path.home() / "ca.pem")
@@ -233,13 +233,13 @@ class TestFields:
         ],
     )
     def test_refused(self, fields, error):
-        """Options that cannot work are refused when they are made, by name."""
+        """Invalid options raise an error that names the option."""
         with pytest.raises(error) as caught:
             ConnectOptions(**fields)
         assert caught.value.argument
 
     def test_tls_twice(self):
-        """A context and file names together are refused: one of them would be ignored."""
+        """A context together with file names is refused."""
         context = ssl.create_default_context()
         with pytest.raises(InvalidArgumentError, match="excludes"):
             ConnectOptions(tls=context, tls_ca="ca.pem")
@@ -271,14 +271,14 @@ class TestValue:
         assert pickle.loads(pickle.dumps(options)) == options
 
     def test_ssl_context_can_not_be_pickled(self):
-        """Options with an SSLContext say what to use instead of pickling it, and can be copied."""
+        """Options with an SSLContext can be copied. Pickling says what to use instead."""
         options = ConnectOptions(tls=ssl.create_default_context())
         with pytest.raises(ConfigurationError, match="tls_ca"):
             pickle.dumps(options)
         assert copy.copy(options) == copy.deepcopy(options) == options
 
     def test_callables(self):
-        """Options with callables are compared by them, and copied and evolved with them."""
+        """Options with callables can be compared, copied and evolved."""
         login = {"user": str, "password": str, "token": str, "credentials": str}
         options = ConnectOptions(**login, nkey_signature=bytes)
         assert options == ConnectOptions(**login, nkey_signature=bytes) == copy.copy(options)
@@ -287,7 +287,7 @@ class TestValue:
         assert options.evolve(name="a").user is str
 
     def test_callables_and_pickle(self):
-        """Functions of modules are pickled; of others the error names the option."""
+        """Functions of modules can be pickled. For others, the error names the option."""
         options = ConnectOptions(token=len, credentials=len)
         assert pickle.loads(pickle.dumps(options)) == options
         local = lambda: "hunter2"  # noqa: E731
@@ -303,7 +303,7 @@ class TestValue:
             assert "hunter2" not in "".join(traceback.format_exception(e.value)[:-1])
 
     def test_repr_of_callables(self):
-        """A callable is shown as such, as its own repr may contain a secret."""
+        """The repr of a callable is not shown, because it may contain a secret."""
         secret = functools.partial(str, "hunter2")
         login = {"user": secret, "password": secret, "token": secret, "credentials": secret}
         shown = repr(ConnectOptions(**login, nkey_signature=secret))
@@ -346,7 +346,7 @@ class TestValue:
         ],
     )
     def test_errors_show_no_secret(self, fields):
-        """An option that is refused is not shown where it may be a secret, nor is it a cause."""
+        """Errors do not contain values that may be secret, not even as their cause."""
         with pytest.raises((InvalidArgumentError, InvalidTypeError)) as caught:
             ConnectOptions(**fields)
         assert "hunter2" not in repr(caught.value)
@@ -383,7 +383,7 @@ FORMS = (
 class TestSecretUrls:
     @staticmethod
     def everything(make):
-        """Return all that is shown of the options that are made, or of the error instead."""
+        """Return the repr and traceback of the options or of their error."""
         try:
             options = make()
         except (InvalidArgumentError, ConfigurationError) as error:
@@ -393,14 +393,14 @@ class TestSecretUrls:
 
     @staticmethod
     def listed():
-        """Read $NATS_URL as connecting does."""
+        """Read $NATS_URL in the same way as connect."""
         options = ConnectOptions()
         options.server_list()
         return options
 
     @given(st.sampled_from(FORMS), st.text(max_size=12), st.booleans())
     def test_never_shown(self, form, text, encoded):
-        """Whatever the secret and the form of the URL, neither repr nor error contains it."""
+        """Neither a repr nor an error contains the secret, for any form of URL."""
         secret = f"S3CRET{text}terceS"
         url = form.format(quote(secret, safe="") if encoded else secret)
         for make in (
@@ -414,7 +414,7 @@ class TestSecretUrls:
 
     @pytest.mark.parametrize("form", FORMS)
     def test_contexts_and_environment(self, contexts, monkeypatch, form):
-        """Saved contexts and $NATS_URL show no more."""
+        """Saved contexts and $NATS_URL do not show the secret, either."""
         # Tracebacks contain lines of this file, so the secret is not in them as it is.
         secret = "2retnuh"[::-1]
         url = form.format(secret)
@@ -449,7 +449,7 @@ class TestEnvironment:
         ("name", "field"), [("TOKEN", "token"), ("CREDS", "credentials"), ("NKEY", "nkey_seed")]
     )
     def test_login(self, name, field):
-        """The other ways to log in have a variable as well."""
+        """Each way to log in has a variable."""
         options = ConnectOptions.from_env({f"NATS_{name}": "x"})
         assert getattr(options, field) == "x"
 
@@ -458,12 +458,12 @@ class TestEnvironment:
         assert ConnectOptions.from_env({"NATS_URL": "", "NATS_CONTEXT": ""}) == ConnectOptions()
 
     def test_contradiction(self):
-        """Variables that cannot work together are a ConfigurationError."""
+        """Contradicting variables raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="environment"):
             ConnectOptions.from_env({"NATS_PASSWORD": "p"})
 
     def test_context(self, contexts, monkeypatch):
-        """Variables are laid over the context that is named; a login replaces its login."""
+        """Variables override fields of the context, and a login replaces its login."""
         contexts("dev", url="nats://ctx:1", user="u", password="p", ca="/ca")
         monkeypatch.setenv("NATS_CONTEXT", "dev")
         assert ConnectOptions.from_env() == ConnectOptions.from_context("dev")
@@ -499,19 +499,19 @@ class TestContext:
         )
 
     def test_login_order(self, contexts):
-        """Of several logins the one is taken that the command line takes."""
+        """If a context has several logins, jetsync uses the same one as the command line."""
         contexts("many", user="u", password="p", creds="/c", nkey="/n", token="t")
         assert ConnectOptions.from_context("many") == ConnectOptions(user="u", password="p")
         contexts("nkey", nkey="/n", token="t")
         assert ConnectOptions.from_context("nkey") == ConnectOptions(nkey_seed="/n")
 
     def test_prefix_before_domain(self, contexts):
-        """A context with prefix and domain is used with its prefix."""
+        """If a context has a prefix and a domain, the prefix is used."""
         contexts("both", jetstream_domain="hub", jetstream_api_prefix="$JS.x.API")
         assert ConnectOptions.from_context("both").jetstream_prefix == "$JS.x.API"
 
     def test_selected(self, contexts):
-        """Without a name it is the selected context."""
+        """Without a name, the selected context is used."""
         folder = contexts("dev", url="nats://dev:1")
         with pytest.raises(ConfigurationError, match="selected"):
             ConnectOptions.from_context()
@@ -519,7 +519,7 @@ class TestContext:
         assert ConnectOptions.from_context().servers == "nats://dev:1"
 
     def test_home(self, contexts, monkeypatch, tmp_path):
-        """Without $XDG_CONFIG_HOME contexts are in ~/.config."""
+        """Without $XDG_CONFIG_HOME, contexts are in ~/.config."""
         contexts("dev", url="nats://dev:1")
         monkeypatch.delenv("XDG_CONFIG_HOME")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -530,7 +530,7 @@ class TestContext:
         assert ConnectOptions.from_context("dev").servers == "nats://dev:1"
 
     def test_unknown(self, contexts):
-        """A context that is not there is an error that names those that are."""
+        """The error about an unknown context lists the known ones."""
         contexts("dev")
         contexts("prod")
         with pytest.raises(ConfigurationError, match="known: dev, prod"):
@@ -538,13 +538,13 @@ class TestContext:
 
     @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b"])
     def test_bad_name(self, contexts, name):
-        """A name cannot leave the directory of contexts."""
+        """A name with path separators is refused."""
         with pytest.raises(ConfigurationError, match="name"):
             ConnectOptions.from_context(name)
 
     @pytest.mark.parametrize("text", ["{password: hunter2", "[]", "5", "\udcff"])
     def test_broken(self, contexts, text):
-        """A file that is no context is an error that shows nothing of it."""
+        """The error about an invalid file does not show its contents."""
         folder = contexts("dev")
         path = folder / "context" / "dev.json"
         path.write_text(text, errors="surrogateescape")
@@ -555,13 +555,13 @@ class TestContext:
 
     @pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
     def test_unsupported(self, contexts, field):
-        """A context that needs what jetsync has not is refused instead of half obeyed."""
+        """A context with an unsupported setting is refused."""
         contexts("dev", **{field: "x"})
         with pytest.raises(ConfigurationError, match=field):
             ConnectOptions.from_context("dev")
 
     def test_wrong_values(self, contexts):
-        """Values of the wrong type, or that cannot work, are a ConfigurationError."""
+        """Invalid values in a context raise ConfigurationError."""
         contexts("dev", url=5)
         with pytest.raises(ConfigurationError, match="servers"):
             ConnectOptions.from_context("dev")
@@ -582,24 +582,24 @@ class TestTls:
         ],
     )
     def test_asked_for(self, fields):
-        """The scheme and each field that begins with tls ask for a verifying context."""
+        """The scheme, or any field that begins with tls, enables TLS with verification."""
         context = ConnectOptions(**fields).ssl_context()
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
 
     @pytest.mark.parametrize("servers", [None, "nats://h", "ws://h"])
     def test_not_asked_for(self, servers):
-        """Without any of these there is no TLS."""
+        """Without any of these, TLS is off."""
         assert ConnectOptions(servers=servers).ssl_context() is None
 
     def test_own_context(self):
-        """A context that was given is used as it is."""
+        """A given context is used unchanged."""
         context = ssl.create_default_context()
         assert ConnectOptions(tls=context).ssl_context() is context
 
     @pytest.mark.parametrize("field", ["tls_ca", "tls_cert"])
     def test_bad_file(self, tmp_path, field):
-        """A file that is missing, or is something else, is a ConfigurationError with its name."""
+        """A missing or invalid file raises ConfigurationError with its name."""
         path = tmp_path / "file.pem"
         with pytest.raises(ConfigurationError, match=f"{field}.*file.pem"):
             ConnectOptions(**{field: path}).ssl_context()
@@ -610,18 +610,18 @@ class TestTls:
 
 class TestNkey:
     def test_text(self):
-        """The seed itself is taken."""
+        """The option accepts the seed itself."""
         assert ConnectOptions().nkey_text() is None
         assert ConnectOptions(nkey_seed=f" {SEED}\n").nkey_text() == SEED
 
     def test_file(self, tmp_path):
-        """A file with the seed is read, comments around it or not."""
+        """The option accepts a file with the seed, with or without comments."""
         path = tmp_path / "user.nk"
         path.write_text(f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END------\n")
         assert ConnectOptions(nkey_seed=str(path)).nkey_text() == SEED
 
     def test_neither(self, tmp_path):
-        """Something else is an error that does not show it."""
+        """The error about any other value does not show it."""
         (tmp_path / "empty").write_text("nothing")
         for seed in ("SUWRONG", str(tmp_path / "empty"), "a\x00b"):
             with pytest.raises(ConfigurationError) as caught:

@@ -201,7 +201,7 @@ _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
 def checked(
     _: type,
     fields: list[attrs.Attribute[Any]],
-    checks: Mapping[str, Callable[[Any], Any]] = _BY_ANNOTATION,
+    checks: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> list[attrs.Attribute[Any]]:
     """
     Add type checks to the fields of a class; use it as the ``field_transformer``.
@@ -211,9 +211,10 @@ def checked(
 
     Args:
         fields: The fields.
-        checks: Converters by annotation, before the ones for the fields of models.
+        checks: Converters by annotation, in addition to those for the fields of models.
     """
-    return [_with_check(field, {**_BY_ANNOTATION, **checks}) for field in fields]
+    by_annotation = {**_BY_ANNOTATION, **(checks or {})}
+    return [_with_check(field, by_annotation) for field in fields]
 
 
 def _with_check(

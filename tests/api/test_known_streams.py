@@ -25,7 +25,7 @@ def connected_to(version):
 
 class Server:
     """
-    A context as the cache sees it: a connection with a number, and an API that answers.
+    A stub of the context: a numbered connection, and an API that answers.
     """
 
     def __init__(self):
@@ -74,7 +74,7 @@ def find(server):
 
 def test_a_stream_is_asked_about_once(server, find):
     """
-    Its name and what it is are asked for once, for all of its subjects.
+    One lookup of a stream serves all of its subjects.
     """
     known = find("S.A")
     assert (known.name, known.level, known.version, known.epoch) == ("S", 5, "2.15.1", 1)
@@ -84,7 +84,7 @@ def test_a_stream_is_asked_about_once(server, find):
 
 def test_again_if_wanted(server, find):
     """
-    Who has reason to doubt asks again, and the others then know the news too.
+    With *fresh*, the server is asked again, and later calls see the new answer.
     """
     find("S.A")
     server.streams["S"] = {**server.streams["S"], "allow_atomic": True}
@@ -96,7 +96,7 @@ def test_again_if_wanted(server, find):
 
 def test_by_name(server):
     """
-    A stream whose name is known is asked about once for each connection, and again if wanted.
+    A lookup by name asks once per connection, and again with *fresh*.
     """
     cache = StreamCache(server)
     deadline = Deadline.after(1)
@@ -114,7 +114,7 @@ def test_by_name(server):
 
 def test_a_new_connection(server, find):
     """
-    After a reconnect, perhaps to a server of another version, everything is asked again.
+    After a reconnect, the server is asked again: its version may differ.
     """
     server.streams["S"]["allow_atomic"] = True
     require_atomic(find("S.A"), connected_to("2.15.1"), broken_servers=False)
@@ -129,7 +129,7 @@ def test_a_new_connection(server, find):
 
 def test_without_a_connection(server, find):
     """
-    What is known counts no more; the next connection is waited for, and what it leads to asked.
+    While disconnected, a lookup waits for the next connection and asks its server.
     """
     find("S.A")
     server.connection.is_connected = False
@@ -142,7 +142,7 @@ def test_without_a_connection(server, find):
 
 def test_nobody(server, find):
     """
-    A subject without a stream is asked about every time.
+    A subject without a stream is looked up each time.
     """
     for _ in range(2):
         with pytest.raises(errors.NoStreamResponseError, match=r"X\.A"):
@@ -152,7 +152,7 @@ def test_nobody(server, find):
 
 def test_deleted_between_the_questions(server, find, monkeypatch):
     """
-    A stream that is gone when it is asked about is no stream.
+    A stream that is deleted between the two requests counts as missing.
     """
     api = server.api
 
@@ -168,7 +168,7 @@ def test_deleted_between_the_questions(server, find, monkeypatch):
 
 def test_the_limit_of_a_batch(server):
     """
-    How many messages a batch may have is known once a server has said so, until the next one.
+    The batch limit of a server is kept until the next connection.
     """
     cache = StreamCache(server)
     assert cache.batch_limit is None
@@ -182,7 +182,7 @@ def test_the_limit_of_a_batch(server):
 
 def test_who_may_listen(server, find):
     """
-    Advisories that were refused are not asked for again, for that stream on that connection.
+    Denied advisories of a stream are not requested again on that connection.
     """
     server.streams["T"] = {"name": "T", "subjects": ["T.>"]}
     cache = StreamCache(server)
@@ -216,7 +216,7 @@ def test_who_may_listen(server, find):
 )
 def test_which_streams_take_batches(server, find, version, level, allowed, broken, error):
     """
-    Old servers never do, broken ones if that is wanted, the others where the stream allows it.
+    Old servers never accept batches, faulty ones only with broken_servers.
     """
     metadata = {} if version is None else {"_nats.ver": version, "_nats.level": str(level)}
     server.streams["S"].update(metadata=metadata, allow_atomic=allowed)
@@ -230,7 +230,7 @@ def test_which_streams_take_batches(server, find, version, level, allowed, broke
 
 def test_a_stream_without_acks(server, find):
     """
-    A stream that confirms nothing is refused: a commit would wait in vain.
+    A stream without acks is refused, because a commit would time out.
     """
     server.streams["S"].update(allow_atomic=True, no_ack=True)
     with pytest.raises(errors.NotSupportedError, match="acks"):

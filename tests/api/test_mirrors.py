@@ -14,7 +14,7 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def mirror(*, source=None, **config):
-    """A mirror with the limits of the stream, unless it is said otherwise."""
+    """Return a mirror with the limits of the stream, or with the given ones."""
     limits = {"max_age": 60.0, "max_msgs": 1000, "max_msgs_per_subject": 5}
     of = StreamSource(**{"name": "S", **(source or {})})
     return StreamConfig(**{"name": "M", "mirror": of, **limits, **config})
@@ -42,7 +42,7 @@ def mirror(*, source=None, **config):
     ],
 )
 def test_which_mirrors_may_answer(config, answers):
-    """A mirror may answer what its configuration lets it have as the stream does."""
+    """A mirror may answer a read if its configuration lets it have all of its messages."""
     found = [
         each for each in ("message", "last", "history") if agrees(mirror(**config), ORIGIN, each)
     ]

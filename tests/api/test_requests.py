@@ -16,7 +16,7 @@ from jetsync.values.stream_config import StreamConfig
 
 class FakeServer:
     """
-    A list endpoint over a set of names, sorted as servers sort them.
+    A list endpoint of a set of names, sorted as servers sort them.
     """
 
     def __init__(self, names, *, limit=10):
@@ -51,7 +51,7 @@ NAMES = [f"S{number:03d}" for number in range(35)]
 class TestPages:
     def test_everything_comes_once_and_in_order(self):
         """
-        With as few requests as the pages allow, the overlap of one included.
+        Pages overlap by one entry, so 35 entries in pages of 10 need 4 requests.
         """
         server = FakeServer(NAMES)
         assert list(listed(server)) == NAMES
@@ -59,7 +59,7 @@ class TestPages:
 
     def test_a_page_is_asked_for_when_it_is_needed(self):
         """
-        Nothing is sent before the first entry is wanted, and one request brings the first page.
+        The first request is sent when the first entry is requested.
         """
         server = FakeServer(NAMES)
         found = listed(server)
@@ -70,20 +70,20 @@ class TestPages:
     @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20])
     def test_sizes_around_a_page(self, count):
         """
-        No entry is lost or doubled where the count meets the page size.
+        No entry is missed or repeated if the count is close to the page size.
         """
         assert list(listed(FakeServer(NAMES[:count]))) == NAMES[:count]
 
     @pytest.mark.parametrize("limit", [1, 2, 3])
     def test_tiny_pages_come_to_an_end(self, limit):
         """
-        The overlap never keeps a page from getting on.
+        Pages of one or two entries still reach the end.
         """
         assert list(listed(FakeServer(NAMES, limit=limit))) == NAMES
 
     def test_deleting_what_was_yielded_misses_nothing(self):
         """
-        The loop that deletes everything really does.
+        A loop that deletes each entry deletes all of them.
         """
         server = FakeServer(NAMES)
         found = []
@@ -95,7 +95,7 @@ class TestPages:
 
     def test_deleting_ahead_yields_no_ghost_twice(self):
         """
-        What disappears before it is reached may be missing; nothing else is, and nothing is twice.
+        Only entries that are deleted before their page is read are left out.
         """
         server = FakeServer(NAMES)
         found = []
@@ -107,7 +107,7 @@ class TestPages:
 
     def test_creating_meanwhile_doubles_nothing(self):
         """
-        New entries before the current place shift the list to the right.
+        New entries shift the later ones, and none of those is repeated.
         """
         server = FakeServer(NAMES)
         found = []
@@ -120,7 +120,7 @@ class TestPages:
 
     def test_a_list_that_never_rests_still_ends(self):
         """
-        It is read faster than it grows.
+        A list that grows during the read still ends.
         """
         server = FakeServer(NAMES)
         more = iter(range(10**6))
@@ -131,7 +131,7 @@ class TestPages:
 
     def test_a_shrinking_list_ends(self):
         """
-        An offset past the end is an end, not an error.
+        An offset beyond the end ends the list without an error.
         """
         server = FakeServer(NAMES)
         found = listed(server)
@@ -144,14 +144,14 @@ class TestPages:
 class TestArguments:
     def test_a_name_comes_first(self):
         """
-        Keywords are the other fields.
+        The first argument is the name, and keywords are the other fields.
         """
         config = config_of(StreamConfig, "S", {"max_msgs": 1}, "create_stream()")
         assert config == StreamConfig(name="S", max_msgs=1)
 
     def test_a_plain_name_makes_a_durable_consumer(self):
         """
-        Other names are the field of that name.
+        A plain name is the durable name; the keyword ``name`` is not.
         """
         durable = wanted_config("worker", {"max_deliver": 2}, "create_consumer()")
         assert durable == ConsumerConfig(durable_name="worker", max_deliver=2)
@@ -161,14 +161,14 @@ class TestArguments:
 
     def test_a_consumer_has_one_durable_name(self):
         """
-        A name and the keyword for it contradict each other.
+        A name together with its keyword raises an error.
         """
         with pytest.raises(InvalidTypeError, match="given durable_name twice"):
             wanted_config("a", {"durable_name": "b"}, "create_consumer()")
 
     def test_keywords_are_laid_over_a_copy(self):
         """
-        The object that was given stays as it was.
+        Keywords change a copy of the object.
         """
         given = StreamConfig(name="S", max_msgs=1)
         config = config_of(StreamConfig, given, {"max_msgs": 2}, "create_stream()")
@@ -193,7 +193,7 @@ class TestArguments:
 
     def test_values_are_checked(self):
         """
-        As in the constructor.
+        Values are checked as in the constructor.
         """
         with pytest.raises(InvalidTypeError, match="subjects"):
             config_of(StreamConfig, "S", {"subjects": "a"}, "create_stream()")
@@ -205,7 +205,7 @@ class TestArguments:
     )
     def test_sequences_are_whole_numbers_from_one(self, value, error):
         """
-        A stream's first message is number 1.
+        Sequences are integers from 1 to 2**63 - 1.
         """
         with pytest.raises(error, match="sequence"):
             whole_number("sequence", value)

@@ -15,7 +15,7 @@ TOKENS = st.text(
 class TestParseAckReply:
     @given(TOKENS, TOKENS, st.tuples(*[NUMBERS] * 5), st.sampled_from([9, 11, 12, 14]), TOKENS)
     def test_round_trip(self, stream, consumer, numbers, tokens, domain):
-        """Both forms of the ack subject are read; tokens after the longer one are ignored."""
+        """Both forms are parsed. Tokens after the longer form are ignored."""
         ends = ".".join(map(str, numbers))
         text = f"{stream}.{consumer}.{ends}"
         if tokens > 9:
@@ -36,7 +36,7 @@ class TestParseAckReply:
         )
 
     def test_no_domain(self):
-        """An underscore in the place of the domain is no domain."""
+        """An underscore in place of the domain means that there is none."""
         found = parse_ack_reply(b"$JS.ACK._.acc.S.C.1.2.3.4.5")
         assert found is not None
         assert found.domain is None
@@ -58,11 +58,11 @@ class TestParseAckReply:
         ],
     )
     def test_something_else(self, reply):
-        """No other reply subject is read as that of a consumer's message."""
+        """Other reply subjects return None."""
         assert parse_ack_reply(reply) is None
 
     @given(st.binary())
     def test_never_raises(self, noise):
-        """Any bytes are read or are not an ack subject."""
+        """Arbitrary bytes never raise an error."""
         parse_ack_reply(noise)
         parse_ack_reply(b"$JS.ACK." + noise)

@@ -55,7 +55,7 @@ ECHO = {
 
 def test_every_field_of_every_server_is_there():
     """
-    A field that is missing here would be reset by each update.
+    An update would reset a field that is missing here.
     """
     names = {item.name for item in attrs.fields(ConsumerConfig)} - {"extra", "_received"}
     assert names == FIELDS
@@ -73,7 +73,7 @@ def test_every_field_of_every_server_is_there():
 )
 def test_policies_take_their_plain_string(field, word, member):
     """
-    The field holds the member either way, and the member equals the string.
+    A field accepts the string and holds the member, which equals the string.
     """
     assert getattr(ConsumerConfig(**{field: word}), field) is member
     assert member == word
@@ -81,7 +81,7 @@ def test_policies_take_their_plain_string(field, word, member):
 
 def test_durations_and_times_on_the_wire():
     """
-    Nanoseconds and RFC 3339.
+    Durations are sent as nanoseconds, and times as RFC 3339.
     """
     config = ConsumerConfig(
         ack_wait=1.5,
@@ -101,7 +101,7 @@ def test_durations_and_times_on_the_wire():
 
 def test_a_consumer_as_described_by_a_server():
     """
-    The configuration goes back as it came, nanosecond by nanosecond.
+    The configuration is sent back exactly as it was received.
     """
     info = from_wire(
         ConsumerInfo,
@@ -144,7 +144,7 @@ def test_a_consumer_as_described_by_a_server():
 )
 def test_overlap_of_wildcards(one, other, expected):
     """
-    Two wildcards overlap if one subject matches both; the order does not matter.
+    Two wildcards overlap if some subject matches both, in either order.
     """
     assert overlap(one, other) is expected
     assert overlap(other, one) is expected
@@ -166,7 +166,7 @@ class TestEcho:
     )
     def test_a_dropped_field_is_named(self, asked, feature, needs):
         """
-        With what it needs, and that the consumer is there all the same.
+        The error says what the field needs, and that the consumer was created.
         """
         with pytest.raises(NotSupportedError, match="consumer 'C' was created without") as caught:
             self.check(asked, {"name": "C"})
@@ -184,7 +184,7 @@ class TestEcho:
     )
     def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
         """
-        Defaults, one name for two, and a backoff that overrules ack_wait.
+        Defaults, a missing name, and a backoff that replaces ack_wait raise no error.
         """
         self.check(asked, echoed)
 
@@ -210,7 +210,7 @@ class TestEcho:
 )
 def test_a_word_of_a_later_server_becomes_not_supported(asked, description, feature, version):
     """
-    Servers from 2.10 up refuse an unknown word in their own ways.
+    Servers from 2.10 up refuse an unknown word with different texts.
     """
     reason = explain_refusal(
         InvalidJsonError(description=description), asked, CONSUMER_NEEDS, "2.11.11"
@@ -235,7 +235,7 @@ def test_a_word_of_a_later_server_becomes_not_supported(asked, description, feat
 )
 def test_levels_of_versions(version, level):
     """
-    As measured on those servers.
+    Each version has the API level that was seen on that server.
     """
     assert level_of_version(version) == level
 
@@ -246,6 +246,6 @@ def test_levels_of_versions(version, level):
 )
 def test_level_in_the_metadata(metadata, level):
     """
-    None where the server wrote none, which is not the same as 0.
+    A server that writes no level has the level None, not 0.
     """
     assert api_level_of(metadata) == level

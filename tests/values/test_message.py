@@ -25,7 +25,7 @@ REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
 
 
 class RecordingAcker:
-    """Keeps what it is told to send; raises ``error`` where there is one."""
+    """Record what is sent, or raise ``error`` if it is set."""
 
     def __init__(self, error=None):
         self.bodies = []
@@ -84,7 +84,7 @@ class TestContents:
         assert message.headers is message.headers
 
     def test_headers_are_lazy(self):
-        """A header block that cannot be read harms nobody who does not look at it."""
+        """A malformed header block raises an error only when the headers are used."""
         message = Message(b"a", b"", b"noise", b"x")
         assert message.data == b"x"
         with pytest.raises(ProtocolError):
@@ -95,13 +95,13 @@ class TestContents:
         assert Message(b"a", b"", None, b"").data == b""
 
     def test_foreign_subject(self):
-        """A subject that is not UTF-8 can still be looked at."""
+        """A subject that is not UTF-8 can be read."""
         assert (
             Message(b"a.\xff", b"", None, b"").subject.encode(errors="surrogateescape") == b"a.\xff"
         )
 
     def test_marker_and_ttl(self):
-        """A server's marker shows its reason and its time-to-live."""
+        """A delete marker has its reason and its time-to-live."""
         block = (
             b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 1m0s\r\nNats-Rollup: sub\r\n\r\n"
         )
@@ -110,7 +110,7 @@ class TestContents:
         assert message.ttl == 60.0
 
     def test_marker_is_a_header_not_a_value(self):
-        """A value that looks like a marker is none."""
+        """A header value that looks like a marker header is not a marker."""
         block = b"NATS/1.0\r\nA: Nats-Marker-Reason: MaxAge\r\n\r\n"
         assert Message(b"a", REPLY, block, b"").marker is None
 
@@ -127,7 +127,7 @@ class TestContents:
 
 class TestMetadata:
     def test_nine_tokens(self, message):
-        """Everything that the ack subject says is there."""
+        """The metadata has every field of the ack subject."""
         assert message.metadata == Metadata(
             stream="ORDERS",
             consumer="worker",
@@ -149,7 +149,7 @@ class TestMetadata:
 
     @pytest.mark.parametrize("end", [b"", b".xyz", b".xyz.added.later"])
     def test_with_domain(self, end):
-        """The longer forms of the ack subject give the domain as well."""
+        """The longer form of the ack subject also has the domain."""
         reply = b"$JS.ACK.hub.hash.ORDERS.worker.1.2.3.4.5" + end
         message = Message(b"a", reply, None, b"", RecordingAcker())
         assert message.metadata.domain == "hub"
@@ -182,12 +182,12 @@ class TestBodies:
         ],
     )
     def test_on_the_wire(self, message, acker, call, body):
-        """Each acknowledgement has the body that servers read."""
+        """Each acknowledgement has the body that servers expect."""
         call(message)
         assert acker.bodies == [body]
 
     def test_timeout_is_handed_on(self, message, acker):
-        """The time-out of ack_sync reaches the acker as it was given."""
+        """ack_sync passes its timeout to the acker."""
         message.ack_sync(timeout=1.5)
         assert acker.timeouts == [1.5]
 
@@ -205,7 +205,7 @@ class TestBodies:
         ],
     )
     def test_misuse(self, message, acker, call, error):
-        """A bad argument is refused before anything is sent, and the message stays open."""
+        """A wrong argument raises an error, sends nothing, and leaves the message open."""
         with pytest.raises(error):
             call(message)
         assert acker.bodies == []
@@ -217,7 +217,7 @@ class TestOnce:
     @pytest.mark.parametrize("second", TERMINAL.values(), ids=TERMINAL)
     @pytest.mark.parametrize("first", TERMINAL.values(), ids=TERMINAL)
     def test_second_is_refused(self, message, acker, first, second):
-        """After an acknowledgement that ends the message no other is sent."""
+        """Only the first final acknowledgement is sent."""
         first(message)
         assert message.is_acked
         with pytest.raises(MessageAlreadyAckedError):
@@ -225,7 +225,7 @@ class TestOnce:
         assert len(acker.bodies) == 1
 
     def test_in_progress_repeats(self, message, acker):
-        """Work in progress may be reported often, and not once the message has ended."""
+        """in_progress can be repeated until the message is acknowledged."""
         message.in_progress()
         message.in_progress()
         message.ack()
@@ -238,7 +238,7 @@ class TestOnce:
         "error", [RequestTimeoutError("s", 1), DisconnectedError(), KeyboardInterrupt()]
     )
     def test_failure_leaves_it_open(self, message, acker, call, error):
-        """An acknowledgement that failed may be repeated."""
+        """After a failure, the acknowledgement can be repeated."""
         acker.error = error
         with pytest.raises(type(error)):
             call(message)
@@ -249,7 +249,7 @@ class TestOnce:
         assert len(acker.bodies) == 1
 
     def test_while_a_sync_ack_is_under_way(self, message):
-        """A thread that comes while another waits for its confirmation is refused."""
+        """While one thread waits for a confirmation, other threads cannot acknowledge."""
         seen = []
 
         class Slow(RecordingAcker):
@@ -263,7 +263,7 @@ class TestOnce:
         assert seen == [b"+ACK"]
 
     def test_threads(self):
-        """Of many threads that acknowledge at the same time exactly one does so."""
+        """If many threads acknowledge at the same time, exactly one succeeds."""
         threads, rounds = 8, 200
         for _ in range(rounds // 20):
             ackers = [RecordingAcker() for _ in range(20)]
@@ -302,7 +302,7 @@ class TestNotFromAConsumer:
 
     @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
     def test_without_acker(self, call):
-        """A message that nobody can acknowledge for is treated the same."""
+        """Without an acker, a message cannot be acknowledged."""
         message = Message(b"a", REPLY, None, b"")
         for _ in range(2):
             with pytest.raises(NotJetStreamMessageError):
@@ -319,7 +319,7 @@ COPIES = {
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 class TestCopies:
     def test_contents(self, acker, make):
-        """A copy has everything that can be read of a message."""
+        """A copy has the same contents as the message."""
         block = b"NATS/1.0\r\nA: 1\r\n\r\n"
         message = Message(b"orders.1", REPLY, block, b"data", acker)
         made = make(message)
@@ -328,7 +328,7 @@ class TestCopies:
         assert made.metadata == message.metadata
 
     def test_what_a_plugin_changed(self, message, make):
-        """A copy has the headers and data that a plugin has put in place of the received ones."""
+        """A copy has the headers and data as changed by plugins."""
         message.headers["A"] = "changed"
         message.data = b"clear"
         assert (make(message).headers, make(message).data) == ({"A": "changed"}, b"clear")
@@ -345,7 +345,7 @@ class TestCopies:
         message.ack()
 
     def test_a_copy_of_an_acknowledged_message(self, message, make):
-        """It is acknowledged, too."""
+        """The copy counts as acknowledged, too."""
         message.ack()
         made = make(message)
         assert made.is_acked

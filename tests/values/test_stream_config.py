@@ -65,7 +65,7 @@ ECHO = {
 
 def test_every_field_of_every_server_is_there():
     """
-    A field that is missing here would be reset by each update.
+    An update would reset a field that is missing here.
     """
     names = {item.name for item in attrs.fields(StreamConfig)} - {"extra", "_received"}
     assert names == FIELDS
@@ -73,7 +73,7 @@ def test_every_field_of_every_server_is_there():
 
 def test_a_full_configuration_has_the_wire_form_of_the_protocol():
     """
-    Durations are nanoseconds, nested models objects, words words.
+    Durations become nanoseconds, nested models objects, and enumerations strings.
     """
     config = StreamConfig(
         name="S",
@@ -137,7 +137,7 @@ def test_a_full_configuration_has_the_wire_form_of_the_protocol():
 )
 def test_policies_take_their_plain_string(field, word, member):
     """
-    The field holds the member either way, and the member equals the string.
+    A field accepts the string and holds the member, which equals the string.
     """
     assert getattr(StreamConfig(**{field: word}), field) is member
     assert member == word
@@ -145,7 +145,7 @@ def test_policies_take_their_plain_string(field, word, member):
 
 def test_a_stream_as_described_by_a_server():
     """
-    Times of an empty stream are None, and the configuration goes back as it came.
+    An empty stream has no times. The configuration is sent back as received.
     """
     info = from_wire(
         StreamInfo,
@@ -176,14 +176,14 @@ class TestValidation:
     @pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\n"])
     def test_a_bad_name_is_refused(self, name):
         """
-        Before anything is sent.
+        An invalid name raises an error before anything is sent.
         """
         with pytest.raises(InvalidNameError):
             stream_admin.validate_config(StreamConfig(name=name))
 
     def test_a_stream_needs_a_name(self):
         """
-        There is no default for it.
+        A configuration without a name raises an error.
         """
         with pytest.raises(InvalidArgumentError, match="needs a name"):
             stream_admin.validate_config(StreamConfig(subjects=["a"]))
@@ -191,7 +191,7 @@ class TestValidation:
     @pytest.mark.parametrize("subject", ["", ".a", "a.", "a..b", "a b", ">.a"])
     def test_a_bad_subject_is_refused(self, subject):
         """
-        In the stream's own subjects and in the filters of its sources.
+        The subjects of the stream and the filters of its sources are checked.
         """
         with pytest.raises(InvalidSubjectError):
             stream_admin.validate_config(StreamConfig(name="S", subjects=["ok", subject]))
@@ -221,7 +221,7 @@ class TestEcho:
     )
     def test_a_dropped_field_is_named(self, asked, feature, needs):
         """
-        With what it needs, what the server is, and that the stream is there all the same.
+        The error has the need, the server's version, and says that the stream was created.
         """
         with pytest.raises(NotSupportedError) as caught:
             self.check(asked, {"name": "S"})
@@ -232,14 +232,14 @@ class TestEcho:
 
     def test_off_is_as_bad_as_absent(self):
         """
-        A server may echo the field and still have it off.
+        A field that the server returns as off counts as dropped.
         """
         with pytest.raises(NotSupportedError):
             self.check({"allow_direct": True}, {"name": "S", "allow_direct": False})
 
     def test_fields_inside_objects_count(self):
         """
-        Also in lists of them.
+        Fields of nested objects and of lists of objects are checked.
         """
         with pytest.raises(NotSupportedError) as caught:
             self.check(
@@ -251,7 +251,7 @@ class TestEcho:
 
     def test_all_dropped_fields_are_in_the_text(self):
         """
-        The first is the feature, none is left out.
+        The error is about the first field, and its text names all of them.
         """
         with pytest.raises(
             NotSupportedError, match="without allow_atomic, allow_batched"
@@ -261,7 +261,7 @@ class TestEcho:
 
     def test_the_version_is_the_one_that_leads_the_stream(self):
         """
-        The server that the client is connected to may be another.
+        The error names the version of the stream's leader, not of the connected server.
         """
         with pytest.raises(NotSupportedError) as caught:
             self.check({"allow_batched": True}, {"name": "S", "metadata": {"_nats.ver": "2.11.11"}})
@@ -288,7 +288,7 @@ class TestEcho:
     )
     def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
         """
-        Defaults, forced companions and the server's own metadata.
+        Defaults, fields that the server changes itself, and its metadata raise no error.
         """
         self.check(asked, {"name": "S", **echoed})
 
@@ -306,7 +306,7 @@ class TestRefusal:
     )
     def test_an_unknown_field_becomes_not_supported(self, asked, unknown, feature, needs):
         """
-        Strict servers (2.12 and later) name the last part of the field's path only.
+        Servers from 2.12 up name only the last part of the field's path.
         """
         error = InvalidJsonError(description=f'invalid JSON: json: unknown field "{unknown}"')
         reason = explain_refusal(error, asked, STREAM_NEEDS, "2.12.8")
@@ -316,7 +316,7 @@ class TestRefusal:
 
     def test_other_bad_json_stays_what_it_is(self):
         """
-        Not every refusal is about a version.
+        Other refusals stay InvalidJsonError.
         """
         error = InvalidJsonError(description="invalid JSON: unexpected end")
         assert explain_refusal(error, {"max_age": 1}, STREAM_NEEDS, "2.12.8") is None
@@ -361,12 +361,12 @@ class TestLacks:
         ],
     )
     def test_fields(self, fields, features, expected):
-        """What stands in the way of a feature is named, with a value that would do."""
+        """The result has each field that has to change for a feature, with its new value."""
         config = StreamConfig(**fields)
         assert config.lacks(*features) == expected
         assert attrs.evolve(config, **expected).lacks(*features) == {}
 
     def test_unknown(self):
-        """A feature that there is not is an error."""
+        """An unknown feature raises an error."""
         with pytest.raises(InvalidArgumentError, match="unknown feature 'speed'"):
             StreamConfig().lacks("direct", "speed")

@@ -26,13 +26,13 @@ PLAIN = ["a", "a.b.c", "$JS.API.INFO", "größe.été", "a*b", "x>y", "a-b_c/d"]
 class TestSubjects:
     @pytest.mark.parametrize("subject", PLAIN)
     def test_plain(self, subject):
-        """A subject without wildcard tokens can be published to and subscribed to."""
+        """A subject without wildcards is valid for publishing and subscribing."""
         assert validate_subject(subject) == subject
         assert validate_filter(subject) == subject
 
     @pytest.mark.parametrize("subject", BAD)
     def test_bad(self, subject):
-        """Empty tokens, blanks and control characters are refused before a byte is sent."""
+        """Empty tokens, spaces and control characters are refused."""
         for validate in (validate_subject, validate_filter):
             with pytest.raises(InvalidSubjectError) as caught:
                 validate(subject)
@@ -40,14 +40,14 @@ class TestSubjects:
 
     @pytest.mark.parametrize("subject", ["*", ">", "a.*", "a.>", "*.b.*", "a.*.>"])
     def test_wildcards(self, subject):
-        """Wildcards can be subscribed to and not published to."""
+        """Wildcards are valid for subscribing, but not for publishing."""
         assert validate_filter(subject) == subject
         with pytest.raises(InvalidSubjectError, match="wildcard"):
             validate_subject(subject)
 
     @pytest.mark.parametrize("letter", ["x", "ü"])
     def test_length(self, letter):
-        """What would not fit into a line of the protocol is refused, as it ends the connection."""
+        """A subject that exceeds the line limit is refused: servers would disconnect."""
         longest = letter * (LONGEST_SUBJECT // len(letter.encode()))
         for validate in (validate_subject, validate_filter):
             assert validate(longest) == longest
@@ -56,20 +56,20 @@ class TestSubjects:
             assert len(str(caught.value)) < 200
 
     def test_full_wildcard_ends_a_filter(self):
-        """The wildcard > is refused before the end."""
+        """The wildcard > is refused unless it is the last token."""
         with pytest.raises(InvalidSubjectError, match="last"):
             validate_filter("a.>.b")
 
     @pytest.mark.parametrize("subject", [None, b"a", 1])
     def test_wrong_type(self, subject):
-        """A subject that is no text is a type error."""
+        """A subject that is not text raises InvalidTypeError."""
         for validate in (validate_subject, validate_filter):
             with pytest.raises(InvalidTypeError):
                 validate(subject)
 
     @given(st.text())
     def test_what_passes_is_one_word(self, subject):
-        """Any text is either refused or can stand in a protocol line as it is."""
+        """Any text is either refused or fits into a protocol line unchanged."""
         try:
             validate_filter(subject)
         except InvalidSubjectError:
@@ -80,12 +80,12 @@ class TestSubjects:
 class TestNames:
     @pytest.mark.parametrize("name", ["ORDERS", "a-b_c", "größe", "a$b"])
     def test_good(self, name):
-        """Names without separators are taken."""
+        """Names without separators are valid."""
         assert validate_name("stream", name) == name
 
     @pytest.mark.parametrize("letter", list(" .*>/\\\t\r\n\x00"))
     def test_forbidden(self, letter):
-        """Blanks, dots, wildcards, slashes and control characters are refused."""
+        """Spaces, dots, wildcards, slashes and control characters are refused."""
         with pytest.raises(InvalidNameError, match="consumer") as caught:
             validate_name("consumer", f"a{letter}b")
         assert caught.value.kind == "consumer"
@@ -96,21 +96,21 @@ class TestNames:
             validate_name("stream", "")
 
     def test_length(self):
-        """A name that no server takes is refused."""
+        """A name that is longer than servers accept is refused."""
         longest = "x" * LONGEST_NAME
         assert validate_name("stream", longest) == longest
         with pytest.raises(InvalidNameError, match="255 bytes"):
             validate_name("stream", longest + "x")
 
     def test_wrong_type(self):
-        """A name that is no text is a type error."""
+        """A name that is not text raises InvalidTypeError."""
         with pytest.raises(InvalidTypeError):
             validate_name("stream", None)
 
 
 class TestApiPrefix:
     def test_prefixes(self):
-        """The prefix is the plain one, that of the domain, or the one given."""
+        """The prefix is the default one, that of a domain, or the one given."""
         assert api_prefix() == "$JS.API"
         assert api_prefix(domain="hub") == "$JS.hub.API"
         assert api_prefix(prefix="from.acme") == "from.acme"
@@ -127,6 +127,6 @@ class TestApiPrefix:
         ],
     )
     def test_refused(self, arguments):
-        """Both at once, and what cannot be part of a subject, are refused."""
+        """A domain together with a prefix, and invalid values, are refused."""
         with pytest.raises(InvalidArgumentError):
             api_prefix(**arguments)

@@ -29,7 +29,7 @@ class TestHeader:
         ],
     )
     def test_accepted(self, value, text):
-        """Seconds from one up, a timedelta and "never" become what servers read."""
+        """Seconds from 1 up, a timedelta and "never" become a header value."""
         assert ttl_header(value) == text
 
     @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ class TestHeader:
         ],
     )
     def test_refused(self, value):
-        """Everything else is a ValueError before a byte is sent, a wrong type included."""
+        """Other values, also of a wrong type, raise InvalidTtlError, a ValueError."""
         with pytest.raises(InvalidTtlError) as caught:
             ttl_header(value)
         assert isinstance(caught.value, ValueError)
@@ -55,7 +55,7 @@ class TestHeader:
 
     @given(st.floats(min_value=1, max_value=999_999_999))
     def test_round_trip(self, seconds):
-        """What is sent reads back as what was meant, to a microsecond."""
+        """Formatting and parsing return the same time-to-live, to a microsecond."""
         assert parse_ttl(ttl_header(seconds)) == pytest.approx(seconds, abs=1e-6)
 
 
@@ -84,7 +84,7 @@ class TestParse:
         ],
     )
     def test_values(self, text, ttl):
-        """Seconds and Go durations are read; zero and what cannot be read are no time-to-live."""
+        """Seconds and Go durations are parsed. Zero and other texts return None."""
         assert parse_ttl(text) == ttl
 
 
@@ -99,11 +99,11 @@ class TestMarker:
         ],
     )
     def test_reasons(self, reason, marker):
-        """The three specified reasons are known, any other is none."""
+        """The three specified reasons are known. Other reasons return None."""
         assert marker_of(Headers({"Nats-Marker-Reason": reason})) is marker
 
     def test_ordinary(self):
-        """A message without headers, or without a reason, is no marker."""
+        """A message without headers, or without a reason, is not a marker."""
         assert marker_of(None) is None
         assert marker_of(Headers({"A": "b"})) is None
 
@@ -124,5 +124,5 @@ class TestMarker:
     ],
 )
 def test_durations(text, seconds):
-    """Durations are read as servers write them, and others not at all."""
+    """Go durations are parsed; other texts return None."""
     assert parse_duration(text) == seconds
