@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,7 @@ class StubConnection:
 
     def __init__(self):
         self.lane, self.plugins, self.server = object(), object(), SimpleNamespace()
-        self.requests, self.answers = [], []
+        self.requests, self.answers, self.contexts = [], [], weakref.WeakSet()
         self.error = None
 
     def exchange(self, subject, header, body, deadline):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ class SlowServer:
 
     def __init__(self):
         self.lane, self.plugins, self.server = object(), object(), SimpleNamespace()
+        self.contexts = weakref.WeakSet()
         self.offsets = []
 
     def exchange(self, subject, header, body, deadline):
