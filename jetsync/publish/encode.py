@@ -1,9 +1,9 @@
 """
-Turn the messages that a caller publishes into the bytes that are sent.
+Encode the messages that are published.
 
-Every way to publish uses this encoder. It raises the error of an invalid message before any byte of
-the message is sent. It returns a whole frame, a block of frames, or the encoded parts. The parts
-are for callers that learn the reply subject later or add headers.
+All ways to publish use this encoder. It raises an error for an invalid message before any byte of
+the message is sent. It returns a whole frame, a block of frames, or the encoded parts for callers
+that add the reply subject or headers later.
 """
 
 from __future__ import annotations

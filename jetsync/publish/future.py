@@ -45,7 +45,7 @@ class DeliveryReport:
 @attrs.define(eq=False)
 class FutureOwner:
     """
-    What all futures of a publisher share.
+    The shared state of all futures of a publisher.
     """
 
     lock: threading.RLock
@@ -68,7 +68,7 @@ class PublishFuture:
         self._owner = owner
         # An `OutboundMessage` or a tuple.
         self.item: Any = item
-        # What is sent, except for plain pairs, which are encoded when they are written.
+        # The encoded message; None for plain pairs, which are encoded when they are written.
         self.encoded: Encoded | None = None
         # None while it is not known, and the sequence of a plain ack.
         self.outcome: PubAck | Exception | int | None = None

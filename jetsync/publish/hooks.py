@@ -1,10 +1,10 @@
 """
-The plugins of a bulk publish, a publisher or a batch.
+Call the plugins of a bulk publish, a publisher or a batch.
 
 A window is as many messages as may be in flight at a time. The thread that publishes its first
-message enters its wrappers (``jetsync_publish``) and asks for its shared headers, before that
-message is prepared. The caller leaves the wrappers once all messages of the window have ended. A
-batch is one window without wrappers: they go around its commit.
+message enters its wrappers (``jetsync_publish``) and asks for its shared headers. Then it prepares
+the message. The owner leaves the wrappers once all messages of the window have ended. A batch is
+one window without wrappers, because they wrap its commit.
 """
 
 from __future__ import annotations
@@ -105,8 +105,7 @@ class PublishHooks:
 
         Args:
             item: The message.
-            operation: Describes the batch. It is not kept, because it refers to the batch, which
-                refers to this object.
+            operation: Describes the batch. Keeping it would create a reference cycle.
 
         Raises:
             PluginError: A plugin vetoed the message or failed; the message is not sent.
@@ -117,7 +116,7 @@ class PublishHooks:
         return self.prepared_in(window, item)
 
     def prepared_in(self, window: HookedWindow | None, item: Any) -> Any:
-        """Return a message of *window* as the plugins leave it; raises PluginError."""
+        """Return a message of *window* as the plugins leave it. Raises PluginError."""
         if window is not None and window.shared is not None:
             item = with_shared(item, window.shared)
         return item if self._prepare is None else self._prepare(coerce_outbound(item))
@@ -130,12 +129,12 @@ class PublishHooks:
         """
         Take a place in the current window, or begin the next one.
 
-        Return None for a message that a plugin publishes while a window begins, and for one that
-        comes after ``close``: they belong to no window.
+        Return None for a message that belongs to no window. A plugin published it while a window
+        began, or it comes after ``close``.
 
         Args:
             operation: Describes the window; called if one begins.
-            joined: Gets the window, also if Ctrl-C strikes before this returns.
+            joined: Receives the window, even if Ctrl-C strikes before this returns.
 
         Raises:
             PluginError: A plugin failed; no window begins.

@@ -108,7 +108,7 @@ class Retry:
     delay: float | None = None
     # When it is sent again; infinite before that is decided.
     due: float = math.inf
-    # What is sent.
+    # The encoded message.
     encoded: Encoded | None = None
 
     @property

@@ -18,29 +18,29 @@ EVER = 1 << 62
 
 
 def answer(number, data, header=None):
-    """What comes on the reply subject of a message."""
+    """Return the frame that answers a message."""
     return (PREFIX + b"%d" % number, b"", header, data)
 
 
 def ack(number, sequence, **more):
-    """An acknowledgement as servers write it."""
+    """Return an acknowledgement as servers write it."""
     fields = {"stream": "S", "seq": sequence, **more}
     return answer(number, json.dumps(fields, separators=(",", ":")).encode())
 
 
 def refusal(number):
-    """No stream took the message."""
+    """Return the answer that no stream took the message."""
     return answer(number, b"", NO_RESPONDERS)
 
 
 def denial(number):
-    """An error of the stream."""
+    """Return an error of the stream."""
     error = {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}
     return answer(number, json.dumps({"error": error, "stream": "S", "seq": 0}).encode())
 
 
 def send(pipeline, numbers, epoch=1, due=10.0, size=0):
-    """Enter messages as their sender does; the item of a message says its number."""
+    """Put messages in flight as their sender does. Each item contains its number."""
     for number in numbers:
         pipeline.flying[number] = f"m{number}"
     pipeline.sent(numbers, epoch, due, size)
@@ -91,7 +91,7 @@ class TestSettle:
         assert pipeline.acked == []
 
     def test_kept(self, keeping):
-        """Acks can be kept, each with its message."""
+        """Acks can be collected, each with its message."""
         send(keeping, range(3))
         keeping.settle([ack(2, 7), ack(0, 8, duplicate=True)])
         keeping.settle([[(b"1", b"9")]])
@@ -110,7 +110,7 @@ class TestSettle:
         assert pipeline.tally == Tally(3, 1, 1, 2)
 
     def test_plain(self, pipeline):
-        """How plain acks start is learned from the first one and follows the stream."""
+        """The prefix of plain acks is that of the last stream."""
         assert pipeline.plain == b""
         send(pipeline, range(4))
         pipeline.settle([ack(0, 1)])
@@ -120,7 +120,7 @@ class TestSettle:
         assert pipeline.plain == b'{"stream":"S","seq":'
 
     def test_only_like_plain(self, pipeline):
-        """What starts as a plain ack and goes on differently is read in full."""
+        """An ack that only starts like a plain one is parsed in full."""
         send(pipeline, range(4))
         more = b'{"stream":"S","seq":2,"duplicate": true}'
         broken = b'{"stream":"S","seq":3'
@@ -129,14 +129,14 @@ class TestSettle:
         assert [number for number, _, _ in pipeline.failed] == [2, 3]
 
     def test_no_number(self, pipeline):
-        """A plain ack whose subject ends in no number is none of ours."""
+        """A plain ack whose subject does not end in a number is ignored."""
         send(pipeline, range(2))
         pipeline.settle([ack(0, 1)])
         pipeline.settle([(PREFIX + b"x1", b"", None, b'{"stream":"S","seq":2}'), ack(1, 3)])
         assert pipeline.tally.count == 2
 
     def test_run(self, pipeline):
-        """Runs of plain acks are counted as single ones are; what ended before is left out."""
+        """Runs of plain acks are counted like single ones, without messages that have ended."""
         send(pipeline, range(4))
         pipeline.settle([ack(0, 5)])
         pipeline.settle([[(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")]])
@@ -164,7 +164,7 @@ class TestSettle:
         ],
     )
     def test_nonsense(self, pipeline, data, header):
-        """An answer that cannot be understood ends its message with a protocol error."""
+        """An answer that cannot be parsed ends its message with a ProtocolError."""
         send(pipeline, range(1))
         pipeline.settle([answer(0, data, header)])
         ((number, _, error),) = pipeline.failed
@@ -172,7 +172,7 @@ class TestSettle:
         assert pipeline.flying == {}
 
     def test_late(self, pipeline):
-        """An answer to a message that has ended, or never was, changes nothing."""
+        """An answer to a message that has ended, or that was never sent, is ignored."""
         send(pipeline, range(1))
         pipeline.settle([ack(0, 1)])
         pipeline.settle([ack(0, 2), denial(0), refusal(0), ack(5, 3)])
@@ -180,7 +180,7 @@ class TestSettle:
         assert (pipeline.failed, pipeline.refused) == ([], [])
 
     def test_deny(self, pipeline):
-        """A subject that the server refuses ends all messages in flight to it."""
+        """If the server refuses a subject, all its messages in flight end."""
         send(pipeline, range(4))
         error = errors.PermissionDeniedError("odd", "publish")
         pipeline.deny("odd", error, lambda item: "odd" if int(item[1:]) % 2 else "even")
@@ -213,7 +213,7 @@ class TestRefused:
 
 class TestTime:
     def test_expire(self, pipeline):
-        """What is due ends with an outcome that is unknown; what was acknowledged does not."""
+        """Messages without an ack in time end as unknown."""
         send(pipeline, range(3), due=10.0)
         send(pipeline, range(3, 5), due=11.0)
         pipeline.settle([ack(1, 1)])
@@ -225,7 +225,7 @@ class TestTime:
         assert pipeline.due() == 11.0
 
     def test_due(self, pipeline):
-        """Nothing is due while nothing is in flight, and blocks that are done do not count."""
+        """There is no time-out if nothing is in flight. Blocks that are done do not count."""
         assert pipeline.due() is None
         send(pipeline, range(2), due=10.0)
         send(pipeline, range(2, 4), due=11.0)
@@ -237,7 +237,7 @@ class TestTime:
         assert pipeline.due() is None
 
     def test_lost(self, pipeline):
-        """A loss ends what was sent on that connection or an older one, and nothing else."""
+        """A loss ends the messages of that connection and of older ones."""
         send(pipeline, range(2), epoch=1)
         send(pipeline, range(2, 4), epoch=3)
         send(pipeline, range(4, 6), epoch=2)
@@ -250,7 +250,7 @@ class TestTime:
 
 class PipelineMachine(RuleBasedStateMachine):
     """
-    Everything that may happen to messages, in any order: each has to end exactly once.
+    Send, answer, lose and time out messages in any order. Each ends exactly once.
     """
 
     @initialize(keep=st.booleans())
@@ -273,7 +273,7 @@ class PipelineMachine(RuleBasedStateMachine):
         book[number] = what
 
     def collect(self):
-        """Take what the pipeline says has ended, and see that it is what had to."""
+        """Compare the messages that have ended with the expected ones."""
         for number, item, error in self.pipeline.failed:
             assert item == f"m{number}"
             assert number in self.failed
@@ -304,7 +304,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.total)
     @rule(data=st.data())
     def answers(self, data):
-        """Answers to messages in flight, refused, ended and unknown ones."""
+        """Answer messages in flight, refused, ended and unknown ones."""
         numbers = st.integers(max(0, self.total - 12), self.total)
         kinds = st.sampled_from(["plain", "plain", "plain", "duplicate", "503", "error", "junk"])
         frames = []
@@ -357,7 +357,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.refused)
     @rule()
     def give_refused_up(self):
-        """The caller has tried often enough."""
+        """Stop retrying."""
         for number, _ in self.pipeline.refused:
             self.refused.remove(number)
             self.end(number, self.failed, None)
@@ -402,7 +402,7 @@ class PipelineMachine(RuleBasedStateMachine):
 
     @invariant()
     def tally_agrees(self):
-        """Count and range are those of the acks."""
+        """Count and range match the acks."""
         tally = self.pipeline.tally
         assert tally.count == len(self.acked)
         assert tally.first_sequence == min(self.acked.values(), default=None)
@@ -414,7 +414,7 @@ class PipelineMachine(RuleBasedStateMachine):
 
     @invariant()
     def due_in_time(self):
-        """A moment is announced while something is in flight, and never too late a one."""
+        """While something is in flight, the time-out is known and not too late."""
         due = self.pipeline.due()
         assert (due is None) is (not self.flying)
         assert due is None or due <= min(moment for _, moment in self.flying.values())

@@ -1,5 +1,5 @@
 """
-The publisher on a lane that is a script: what comes too early, too late, or not at all.
+The publisher with a scripted lane: answers that are early, late or missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 
 class ScriptedLane:
     """
-    A lane without a connection: keeps what is written, and does to it what a test says.
+    A lane without a connection. It keeps what is written, and tests decide what happens to it.
     """
 
     def __init__(self):
@@ -103,7 +103,7 @@ class ScriptedLane:
     @property
     def payloads(self):
         """
-        What was written, in order.
+        The payloads that were written, in order.
         """
         return [command.data for command in self.transport.published()]
 
@@ -138,7 +138,7 @@ class ScriptedLane:
 
     def reconnect(self):
         """
-        Have a new one.
+        Make a new connection.
         """
         self.epoch += 1
         self.state = LaneState.OPEN
@@ -146,7 +146,7 @@ class ScriptedLane:
 
 class ScriptedContext(SimpleNamespace):
     """
-    What a publisher needs of a context and its connection.
+    The parts of a context and its connection that a publisher needs.
     """
 
     def __init__(self, lane, plugins=()):
@@ -173,7 +173,7 @@ class ScriptedContext(SimpleNamespace):
 @pytest.fixture
 def lane():
     """
-    A lane on which nothing is acknowledged by itself.
+    A lane that acknowledges nothing by itself.
     """
     return ScriptedLane()
 
@@ -216,7 +216,7 @@ class Windows:
 
 def reason(future):
     """
-    The error of a future that has ended.
+    Return the error of a future that has ended.
     """
     return future.exception(5)
 
@@ -245,7 +245,7 @@ def window(lane):
 class TestRaces:
     def test_an_ack_before_the_write_returns(self, lane, make):
         """
-        It is taken as any other: the message ends once, and nothing of it is left.
+        The message ends once, and nothing is left of it.
         """
         lane.on_write = lane.ack
         reports = []
@@ -260,7 +260,7 @@ class TestRaces:
 
     def test_a_second_ack_changes_nothing(self, lane, make):
         """
-        The first one counts.
+        The first ack counts.
         """
         publisher = make()
         future = publisher.publish("a.b")
@@ -276,7 +276,7 @@ class TestRaces:
 
     def test_an_ack_of_nothing(self, lane, make):
         """
-        An ack of a message that has ended, or never was, is ignored.
+        An ack of a message that has ended, or that was never sent, is ignored.
         """
         publisher = make()
         publisher.publish("a.b").add_done_callback(lambda _: None)
@@ -287,7 +287,7 @@ class TestRaces:
 
     def test_a_loss_right_after_the_write(self, lane, make):
         """
-        What was written on the connection that is gone is unknown at once, acked or not before.
+        Messages without an ack are unknown as soon as the connection is lost.
         """
 
         def lose(commands):
@@ -307,7 +307,7 @@ class TestRaces:
 
     def test_acks_that_came_before_the_loss_count(self, lane, make):
         """
-        Also when the publisher learns of both at the same time.
+        They count even if the publisher notices both at the same time.
         """
         publisher = make()
         with publisher._lock:
@@ -325,7 +325,7 @@ class TestRaces:
 
     def test_only_the_lost_connections_messages_are_lost(self, lane, make):
         """
-        What went out on the next connection waits for its acks.
+        Messages of the next connection wait for their acks.
         """
         publisher = make()
         before = publisher.publish("a.b", b"before")
@@ -343,7 +343,7 @@ class TestRaces:
 class TestBlocks:
     def test_many_messages_are_few_writes(self, lane, make):
         """
-        Those in flight keep their order, and a block is never larger than it may be.
+        Messages keep their order, and no block is larger than allowed.
         """
         publisher = make(size=100_000)
         for number in range(20_000):
@@ -355,7 +355,7 @@ class TestBlocks:
 
     def test_a_single_message_is_written_at_once(self, lane, make):
         """
-        By the thread that publishes it.
+        The publishing thread writes it.
         """
         publisher = make()
         for number in range(5):
@@ -367,7 +367,7 @@ class TestBlocks:
 
     def test_the_last_message_of_a_burst_is_written(self, lane, make):
         """
-        Nobody has to flush, or to publish another one.
+        It needs no flush and no further message.
         """
         publisher = make()
         for burst in range(1, 20):
@@ -377,7 +377,7 @@ class TestBlocks:
 
     def test_acks_are_waited_for_one_by_one(self, lane, make):
         """
-        Whoever asks for a result does not wait for others to fill the block.
+        A call of result does not wait until the block is full.
         """
         lane.on_write = lane.ack
         publisher = make()
@@ -390,7 +390,7 @@ class TestBlocks:
 class TestStaging:
     def test_what_comes_as_it_closes_is_taken_back(self, lane, make, monkeypatch):
         """
-        The message that was staged when nobody looks any more raises, and is not sent.
+        A message that is staged after the last flush raises and is not sent.
         """
         publisher = make()
         stage_it = publisher._window.stage
@@ -406,7 +406,7 @@ class TestStaging:
 
     def test_no_more_than_the_window_is_in_flight(self, lane, make):
         """
-        What threads stage beyond it is written when there is room, in order.
+        Messages beyond the window are written when there is room, in order.
         """
         publisher = make(size=3)
         with publisher._lock:
@@ -423,7 +423,7 @@ class TestStaging:
 
     def test_an_interrupt_while_numbers_are_given(self, lane, make):
         """
-        No message is lost or sent twice: those of the block are unknown.
+        The outcome of the block is unknown, and no message is lost or sent twice.
         """
         publisher = make(ack_timeout=0.2)
         flying = publisher._pipeline.flying
@@ -453,7 +453,7 @@ class TestInterrupts:
     @pytest.mark.parametrize("size", [1, 100])
     def test_between_any_two_steps(self, lane, make, size):
         """
-        Wherever Ctrl-C meets a publish, the publisher goes on, and no message is sent twice.
+        After Ctrl-C at any step, the publisher still works, and no message is sent twice.
         """
         lane.on_write = lane.ack
         publisher = make(size=size, ack_timeout=0.05)
@@ -475,7 +475,7 @@ class TestInterrupts:
 
     def test_inside_a_window_that_plugins_wrap(self, lane, make):
         """
-        Wherever Ctrl-C meets a publish, each window is left once, and the publisher can be closed.
+        After Ctrl-C at any step, each window is left once, and the publisher can be closed.
         """
         lane.on_write = lane.ack
         step, finished = 0, False
@@ -495,7 +495,7 @@ class TestInterrupts:
 class TestFailures:
     def test_the_client_is_closed_before_the_write(self, lane, make):
         """
-        The messages that were collected fail with it: nothing was sent.
+        Staged messages fail with ConnectionClosedError; they were not sent.
         """
         publisher = make()
         with publisher._lock:
@@ -510,7 +510,7 @@ class TestFailures:
 
     def test_the_connection_is_lost_before_the_write(self, lane, make):
         """
-        What was collected goes out on the next connection, before what comes later.
+        Staged messages are sent on the next connection, before later ones.
         """
         publisher = make()
         publisher.publish("a.b", b"0")
@@ -570,7 +570,7 @@ class TestFailures:
 
     def test_publish_without_a_connection(self, lane, make):
         """
-        It waits for as long as an ack may take, then raises, and no book has the message.
+        `publish` raises after ack_timeout, and the message does not count.
         """
         publisher = make(ack_timeout=0.1)
         lane.lose()
@@ -584,7 +584,7 @@ class TestFailures:
 
     def test_an_interrupt_in_the_write(self, lane, make):
         """
-        It reaches the caller; the message is unknown, and its number is not given again.
+        The caller gets it, the message is unknown, and its number is not used again.
         """
         publisher = make(ack_timeout=0.2)
 
@@ -603,7 +603,7 @@ class TestFailures:
 
     def test_an_answer_that_is_no_ack(self, lane, make):
         """
-        The outcome is unknown, with the reason; others are not touched.
+        The outcome is unknown, with the reason. Other messages are not affected.
         """
         publisher = make()
         broken, fine = publisher.publish("a.b"), publisher.publish("a.b")
@@ -619,7 +619,7 @@ class TestFailures:
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_the_worker_itself_fails(self, lane, make, monkeypatch):
         """
-        Nobody waits for ever: all that is open ends, and nothing more is taken.
+        All open messages end, and no thread waits forever.
         """
         publisher = make(size=2)
         futures = [publisher.publish("a.b"), publisher.publish("a.b")]
@@ -647,7 +647,7 @@ class TestFailures:
 
     def test_failures_are_kept_within_bounds(self, lane, make):
         """
-        A publisher that lives long does not keep every failure that nobody asks about.
+        A publisher keeps a limited number of failures whose futures were not read.
         """
         lane.on_write = lambda commands: [
             lane.answer(command, b'{"error":{"code":400,"err_code":10071,"description":"no"}}')
@@ -666,7 +666,7 @@ class TestFailures:
 
     def test_in_a_forked_child(self, lane, make):
         """
-        Leaving the block there waits for nothing: the thread is the parent's.
+        Leaving the block does not wait, because the thread belongs to the parent.
         """
         publisher = make()
         publisher.publish("a.b")
@@ -695,7 +695,7 @@ class TestRefused:
 
     def test_without_a_connection(self, lane, window):
         """
-        The next attempt waits for one, for as long as an ack may take.
+        The retry waits for a connection, at most for the ack timeout.
         """
         window = window(ack_timeout=0.2, retry_wait=0.0)
         for number in range(2):
@@ -734,7 +734,7 @@ class TestRefused:
 class TestAckOrder:
     def test_runs_and_single_acks_keep_their_order(self):
         """
-        However the bytes are cut, acks are settled as they came.
+        Acks are processed in order, however the bytes are split.
         """
         box = Mailbox(b"_INBOX.x.*")
         splitter = frames.Splitter({b"1000": box})
@@ -762,7 +762,7 @@ class TestAckOrder:
 
     def test_kept_acks_of_a_run(self, lane, window):
         """
-        They name the stream and come in order with those that are read one by one.
+        They name the stream and keep their order among single acks.
         """
         window = window(ack_timeout=5.0)
         for number in range(6):

@@ -1,5 +1,5 @@
 """
-Publishing many messages on real servers: the window, the report, and what goes wrong on the way.
+publish_many on real servers: the window, the report and failures.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 
 def failed(caught):
     """
-    The indexes that a PublishManyError reports.
+    Return the indexes that a PublishManyError reports.
     """
     return [failure.index for failure in caught.value.report.failures]
 
 
 class Numbered:
     """
-    Messages with numbers as payload, and a record of how many were taken and acknowledged.
+    Messages with numbers as payload. Counts how many were taken and acknowledged.
     """
 
     def __init__(self, name, count, size=0):
@@ -62,7 +62,7 @@ class TestReport:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_every_form_of_an_ack_is_counted(self, server_for, nats_server, unique, version):
         """
-        Count, duplicates and range are the same whatever the server's acks look like.
+        Count, duplicates and range are the same for all forms of acks.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -77,7 +77,7 @@ class TestReport:
 
     def test_a_hundred_thousand_messages_are_one_range(self, js, stream):
         """
-        All are stored, in the order of the iterable, and the range has no gap.
+        All are stored in the order of the iterable, without a gap.
         """
         subject = f"{stream.name}.A"
         report = js.publish_many((subject, b"%d" % number) for number in range(100_000))
@@ -89,7 +89,7 @@ class TestReport:
 
     def test_which_streams_have_taken_messages(self, js, unique):
         """
-        All of them are named, in whatever order their acks come.
+        The report names all streams, in any order of acks.
         """
         for each in "AB":
             js.create_stream(f"{unique}-{each}", subjects=[f"{unique}.{each}"])
@@ -111,7 +111,7 @@ class TestReport:
 
     def test_all_kinds_of_messages(self, js, unique):
         """
-        Tuples and objects, with headers, ids, expectations and a ttl of their own.
+        Tuples and objects with headers, ids, conditions and a time-to-live are stored.
         """
         stream = memory_stream(js, unique, allow_msg_ttl=True)
         headers = {"A": ["1", "2"]}
@@ -161,7 +161,7 @@ class TestReport:
 
     def test_an_on_ack_that_raises(self, js, stream):
         """
-        Its error reaches the caller after what was taken has been settled.
+        The call raises its error after all messages that were taken have ended.
         """
         messages = Numbered(stream.name, 100)
 
@@ -174,7 +174,7 @@ class TestReport:
 
     def test_wrong_arguments(self, client, js, stream):
         """
-        They are refused before anything is taken or sent.
+        Invalid arguments raise before a message is taken or sent.
         """
         messages = Numbered(stream.name, 3)
         before = client.statistics().bytes_out
@@ -193,7 +193,7 @@ class TestWindow:
     @pytest.mark.parametrize("window", [1, 2, 3, 10, 100, 1000])
     def test_no_more_than_the_window_is_taken(self, js, stream, window):
         """
-        The iterable is never further ahead of the acks than the window is large.
+        The iterable is never further ahead of the acks than the size of the window.
         """
         messages = Numbered(stream.name, 2 * window + 50)
         report = js.publish_many(messages, window=window, on_ack=messages.on_ack)
@@ -202,7 +202,7 @@ class TestWindow:
 
     def test_it_is_lazy_while_nothing_is_acknowledged(self, victim, fragile, unique):
         """
-        With a server that stands still, exactly the window is taken, until it goes on.
+        While the server is paused, exactly one window is taken.
         """
         memory_stream(fragile, unique)
         fragile.publish(f"{unique}.warm")
@@ -220,7 +220,7 @@ class TestWindow:
 
     def test_messages_that_wait_for_another_try_count(self, js, unique):
         """
-        What no stream took stays in the window, so that memory is bounded here too.
+        Messages that no stream took stay in the window, so memory is bounded.
         """
         messages = Numbered(unique, 10_000)
         with pytest.raises(jetsync.PublishManyError) as caught:
@@ -230,7 +230,8 @@ class TestWindow:
 
     def test_no_more_than_the_bytes_are_taken(self, js, stream):
         """
-        The iterable is ahead of the acks by the bytes of the window and one message at most.
+        The iterable is ahead of the acks by the bytes of the window and one message at
+        most.
         """
         messages = Numbered(stream.name, 40, size=300_000)
         report = js.publish_many(messages, window_bytes=1_000_000, on_ack=messages.on_ack)
@@ -242,7 +243,7 @@ class TestWindow:
 
     def test_bytes_that_wait_for_another_try_count(self, js, unique):
         """
-        Messages that no stream took are limited in bytes until they are sent again or fail.
+        The bytes of messages that wait for their retry count.
         """
         messages = Numbered(unique, 12, size=300_000)
         most = 0
@@ -267,7 +268,7 @@ class TestWindow:
 
     def test_large_messages_in_the_default_window(self, unique):
         """
-        A stream refuses messages when 128 MiB wait to be stored; the default window stays below.
+        The default window stays below the 128 MiB at which a stream refuses messages.
         """
         payload = bytes(8_000_000)
         with (
@@ -294,7 +295,8 @@ class TestWindow:
 class TestFailures:
     def test_one_refusal_is_reported_and_the_rest_is_stored(self, js, stream):
         """
-        Index, message and error of each; count and range are those of the others.
+        The report has the index, message and error of each failure. Count and range exclude
+        them.
         """
         messages = [OutboundMessage(f"{stream.name}.A", b"%d" % n) for n in range(200)]
         wrong = attrs.evolve(messages[50], expect=Expect(last_sequence=7_000))
@@ -315,7 +317,7 @@ class TestFailures:
 
     def test_items_that_cannot_be_sent(self, client, js, stream):
         """
-        Each invalid one is reported with its own error, the valid ones around it are stored.
+        Each invalid message is reported with its error, and the valid ones are stored.
         """
         subject = f"{stream.name}.A"
         invalid = {
@@ -346,7 +348,7 @@ class TestFailures:
 
     def test_an_iterable_that_raises(self, js, stream):
         """
-        What it gave before is stored, and its error is the caller's.
+        The messages that it returned before are stored, and the call raises its error.
         """
 
         def broken():
@@ -360,7 +362,7 @@ class TestFailures:
 
     def test_a_subject_without_a_stream(self, js, stream, unique):
         """
-        Those messages fail as "no stream" after three attempts, the others are stored.
+        These messages fail after three attempts, and the others are stored.
         """
         messages = [
             (f"nobody.{unique}" if number % 10 == 5 else f"{stream.name}.A", b"x")
@@ -375,7 +377,7 @@ class TestFailures:
 
     def test_a_stream_that_appears_meanwhile_takes_all(self, js, unique):
         """
-        The stream is made after 300 ms; what was refused until then is sent again and stored.
+        A stream that is created after 300 ms gets all messages.
         """
         timer = threading.Timer(0.3, memory_stream, (js, unique))
         timer.start()
@@ -388,7 +390,7 @@ class TestFailures:
 
     def test_an_endless_iterable_without_a_stream_ends(self, js, unique):
         """
-        After as many failures as the window is large nothing more is taken.
+        Nothing more is taken after as many failures as the size of the window.
         """
         endless = ((f"nobody.{unique}", b"%d" % number) for number in itertools.count())
         with timed(0.5, 3.0), pytest.raises(jetsync.PublishManyError) as caught:
@@ -401,7 +403,7 @@ class TestFailures:
 
     def test_a_stream_that_does_not_acknowledge(self, js, unique):
         """
-        All outcomes are unknown once the time is over, and all messages are stored.
+        All outcomes are unknown after the timeout, and all messages are stored.
         """
         stream = memory_stream(js, unique, no_ack=True)
         with timed(0.3, 1.0), pytest.raises(jetsync.PublishManyError) as caught:
@@ -416,7 +418,7 @@ class TestFailures:
 
     def test_a_subject_that_the_user_may_not_publish_to(self, unique):
         """
-        Its messages fail at once with the server's refusal, the others are stored.
+        Its messages fail at once with the server's error, and the others are stored.
         """
         users = [{"user": "u", "password": "p", "permissions": {"publish": {"deny": ["*.secret"]}}}]
         with (
@@ -437,8 +439,8 @@ class TestFailures:
 class TestConnection:
     def test_a_restart_in_the_middle(self, victim, fragile, unique):
         """
-        Each message that is not reported is stored exactly once, and ids make the rest safe to
-        repeat.
+        Each message that is not reported is stored exactly once. With ids the others can be
+        repeated.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         counted = Numbered(unique, 20_000)
@@ -492,7 +494,7 @@ class TestConnection:
 
     def test_no_connection(self, victim, fragile, unique):
         """
-        Nothing is sent, what was taken is reported as not sent, and it does not arrive later.
+        Nothing is sent, then or later, and the messages are reported as not sent.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.stop()
@@ -512,7 +514,7 @@ class TestConnection:
 
     def test_a_client_that_is_closed_meanwhile(self, victim, unique):
         """
-        The call ends soon and everything in flight is reported as unknown.
+        The call ends soon, and all messages in flight are reported as unknown.
         """
         client = jetsync.connect(victim.url)
         js = client.jetstream()
@@ -532,7 +534,7 @@ class TestConnection:
 class TestHooks:
     def test_every_window_is_wrapped(self, nats_server, stream):
         """
-        Wrapper hooks run around each window, and not around nothing.
+        Each window is wrapped. There is no window without messages.
         """
         recorder = HookRecorder("jetsync_publish")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -551,7 +553,7 @@ class TestHooks:
 
     def test_a_window_that_fails_is_left_too(self, nats_server, unique):
         """
-        Wrappers end also where messages failed or the iterable raised.
+        Wrappers end if messages failed or the iterable raised.
         """
         recorder = HookRecorder("jetsync_publish")
 
@@ -571,7 +573,7 @@ class TestHooks:
 
     def test_an_interrupt_with_messages_in_flight(self, nats_server, js, unique):
         """
-        The window of messages whose outcome is unknown ends with the interrupt, without a result.
+        If outcomes are unknown after Ctrl-C, plugins get the interrupt and no result.
         """
         recorder = HookRecorder("jetsync_publish")
 
@@ -592,7 +594,7 @@ class TestHooks:
 
     def test_each_message_is_prepared_once(self, nats_server, js, unique):
         """
-        A message that is sent again after "no stream" is not shown to plugins a second time.
+        Plugins do not get a message again when it is sent again.
         """
 
         class Count:
@@ -636,7 +638,7 @@ class TestHooks:
 
 class TestCallbackThatRaises:
     def test_every_ack_is_told_and_the_first_error_raised(self, js, stream):
-        """What on_ack raises is raised once all that was taken has ended, and hides no ack."""
+        """on_ack gets all acks. Its first error is raised after all messages have ended."""
         subject = f"{stream.name}.x"
         told = []
 

@@ -1,5 +1,5 @@
 """
-The publisher on real servers: its window, its futures and reports, and what goes wrong meanwhile.
+Publishers on real servers: the window, futures, reports and failures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKER = "jetsync-publisher"
 
 def workers():
     """
-    How many publishers have a thread.
+    Return how many publishers have a thread.
     """
     return sum(thread.name == WORKER for thread in threading.enumerate())
 
@@ -36,7 +36,7 @@ def workers():
 @pytest.fixture
 def fragile(victim):
     """
-    A client of that server that reconnects soon.
+    A client of that server that reconnects quickly.
     """
     with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
         yield client
@@ -45,7 +45,7 @@ def fragile(victim):
 @pytest.fixture
 def paused(victim):
     """
-    A context manager in which the server stands still.
+    A context manager that pauses the server.
     """
 
     @contextlib.contextmanager
@@ -62,7 +62,7 @@ def paused(victim):
 @pytest.fixture
 def pool():
     """
-    Threads for calls that are to wait.
+    Threads for calls that wait.
     """
     with ThreadPoolExecutor(8) as pool:
         yield pool
@@ -71,7 +71,7 @@ def pool():
 @pytest.fixture
 def connected(nats_server):
     """
-    A function from plugins to JetStream of a client that has them.
+    A function that takes plugins and returns the JetStream context of a client with them.
     """
     with contextlib.ExitStack() as stack:
 
@@ -85,7 +85,7 @@ def connected(nats_server):
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
     """
-    Every publisher's thread ends with it.
+    The thread of every publisher ends with it.
     """
     yield
     eventually(lambda: workers() == 0)
@@ -94,7 +94,7 @@ def _no_thread_is_left():
 @pytest.fixture
 def silent(js, unique):
     """
-    A subject whose stream stores and never acknowledges.
+    A subject of a stream that stores messages and never acknowledges them.
     """
     js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
     yield f"{unique}.A"
@@ -103,7 +103,7 @@ def silent(js, unique):
 
 def payloads(stream):
     """
-    What a stream has, in order.
+    Return the payloads of a stream in order.
     """
     return [message.data for message in messages_in(stream)]
 
@@ -111,7 +111,8 @@ def payloads(stream):
 class TestWindow:
     def test_the_window_is_never_exceeded(self, fragile, paused, pool, unique):
         """
-        100 publishes of 4 threads through 5 places: never more than 5 in flight, all are stored.
+        Four threads publish 100 messages, never more than 5 are in flight, and all are
+        stored.
         """
         stream = memory_stream(fragile.jetstream(), unique)
         most = 0
@@ -145,7 +146,8 @@ class TestWindow:
 
     def test_the_window_is_limited_in_bytes(self, fragile, paused, pool, unique):
         """
-        Publishing waits when the bytes in flight reach the limit, and goes on as acks arrive.
+        Publishing waits when the bytes in flight reach the limit, and continues as acks
+        arrive.
         """
         stream = memory_stream(fragile.jetstream(), unique)
         payload = bytes(100_000)
@@ -185,7 +187,7 @@ class TestWindow:
 
     def test_a_window_of_one(self, js, stream):
         """
-        One at a time works, too.
+        A window may hold one message.
         """
         with js.publisher(window=1) as publisher:
             futures = [publisher.publish(f"{stream.name}.A", b"%d" % n) for n in range(50)]
@@ -193,7 +195,7 @@ class TestWindow:
 
     def test_a_message_that_was_refused_takes_no_place(self, js, stream):
         """
-        What cannot be sent raises in publish and is in no book.
+        A message that cannot be sent raises in publish and does not count.
         """
         subject = f"{stream.name}.A"
         with js.publisher(window=2) as publisher:
@@ -211,7 +213,7 @@ class TestWindow:
 class TestFuture:
     def test_a_message_that_is_stored(self, js, stream):
         """
-        The future has the ack of its message, and says so.
+        The future returns the ack of its message.
         """
         subject = f"{stream.name}.A"
         with js.publisher() as publisher:
@@ -227,7 +229,7 @@ class TestFuture:
 
     def test_a_message_that_is_refused(self, js, stream):
         """
-        Each asking raises the error anew, as it does in each thread.
+        Each call of result raises the error again, in any thread.
         """
         subject = f"{stream.name}.A"
         with js.publisher() as publisher:
@@ -243,7 +245,7 @@ class TestFuture:
 
     def test_waiting_has_an_end(self, js, silent):
         """
-        A wait that is over leaves the message in flight.
+        The message stays in flight when a wait times out.
         """
         publisher = js.publisher(ack_timeout=0.5)
         future = publisher.publish(silent)
@@ -261,7 +263,7 @@ class TestFuture:
 
     def test_many_threads_wait_for_one_message(self, fragile, paused, pool, unique):
         """
-        All of them get the same ack.
+        All threads get the same ack.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -276,7 +278,7 @@ class TestFuture:
 
     def test_polling_leaves_nothing_behind(self, fragile, paused, unique):
         """
-        A thousand looks without waiting, at a message and at all of them, make no more waiters.
+        A thousand calls that do not wait leave no signals behind.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -296,7 +298,8 @@ class TestFuture:
 
     def test_callbacks_run_in_the_publishers_thread(self, fragile, paused, unique):
         """
-        In the order in which they were added, with the future; at once where it is done already.
+        Callbacks run in the order in which they were added, or at once if the message has
+        ended.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -319,7 +322,7 @@ class TestFuture:
 
     def test_a_callback_that_raises(self, fragile, paused, unique, caplog):
         """
-        It is logged and counted; other callbacks and messages go on, after sys.exit too.
+        The error is logged and counted, and other callbacks still run, also after sys.exit.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -343,7 +346,7 @@ class TestFuture:
 
     def test_a_callback_may_publish_and_never_waits_for_itself(self, js, stream):
         """
-        What would wait for the publisher's own thread raises, or returns at once.
+        A call that would wait for the publisher's own thread raises or returns at once.
         """
         subject = f"{stream.name}.A"
         seen = {}
@@ -378,7 +381,7 @@ class TestFuture:
 
     def test_a_callback_may_close(self, js, stream):
         """
-        The publisher then ends by itself, after what is in flight.
+        The publisher then ends by itself after the messages in flight.
         """
         publisher = js.publisher()
         futures = [publisher.publish(f"{stream.name}.A") for _ in range(100)]
@@ -392,7 +395,7 @@ class TestFuture:
 class TestReports:
     def test_order_and_thread(self, js, stream, pool):
         """
-        Reports come in the publisher's thread; per publishing thread in its order.
+        Reports run in the publisher's thread, in the order in which each thread published.
         """
         reports = []
 
@@ -418,7 +421,7 @@ class TestReports:
 
     def test_a_report_that_raises(self, js, stream, caplog):
         """
-        It is logged and counted, and the next ones come all the same.
+        The error is logged and counted, and the next reports still run.
         """
         told = []
 
@@ -441,7 +444,7 @@ class TestReports:
 
     def test_an_ack_that_does_not_come(self, js, silent):
         """
-        One report with the message and a timeout, none of success, and the future fails.
+        There is one report with a timeout, and the future fails.
         """
         reports = []
         with (
@@ -457,7 +460,7 @@ class TestReports:
 
     def test_a_slow_report_does_not_hold_back_what_is_published(self, js, stream):
         """
-        Messages go out while on_report takes its time, the last one too.
+        Messages are sent while on_report runs, including the last one.
         """
         inside, proceed = threading.Event(), threading.Event()
 
@@ -501,7 +504,7 @@ class TestRetry:
     )
     def test_until_they_are_used_up(self, js, unique, retries, least, most):
         """
-        Then the message has failed, and the error says how often it was tried.
+        The message then fails, and the error has the number of attempts.
         """
         with js.publisher(window=1, retries=retries, retry_wait=0.1) as publisher:
             with timed(least, most):
@@ -512,7 +515,7 @@ class TestRetry:
 
     def test_others_go_on_meanwhile(self, js, stream, unique):
         """
-        Messages that wait for another try hold up none that have a stream.
+        Messages that wait for their retry do not delay other messages.
         """
         with js.publisher(retries=1, retry_wait=0.5) as publisher:
             lost = [publisher.publish(f"{unique}-nowhere") for _ in range(10)]
@@ -525,7 +528,7 @@ class TestRetry:
 
     def test_a_plugin_decides_without_a_lock(self, connected, unique):
         """
-        It is asked in the publisher's thread, and may use the publisher itself.
+        The plugin runs in the publisher's thread and may use the publisher.
         """
         asked = []
 
@@ -542,7 +545,7 @@ class TestRetry:
 
     def test_a_plugin_that_fails(self, connected, unique):
         """
-        Its error is that message's outcome.
+        Its error is the outcome of the message.
         """
 
         class Retry:
@@ -559,7 +562,7 @@ class TestRetry:
 class TestConnection:
     def test_a_restart_fails_what_is_in_flight(self, victim, fragile, unique):
         """
-        All futures have ended with it, nothing is open, and the next messages are stored.
+        All futures end when the connection is lost, and later messages are stored.
         """
         js = fragile.jetstream()
         js.create_stream(unique, subjects=[f"{unique}.>"])
@@ -585,7 +588,8 @@ class TestConnection:
 
     def test_a_cut_in_a_stream_of_messages(self, nats_server, js, stream):
         """
-        Cut anywhere, again and again: each future tells the truth about its message.
+        The connection is cut repeatedly, and each future reports what became of its
+        message.
         """
         subject = f"{stream.name}.A"
         with (
@@ -623,7 +627,7 @@ class TestConnection:
 
     def test_without_a_connection(self, victim, fragile, pool, unique):
         """
-        A publish raises by ack_timeout, nothing is sent later, and what was in flight has failed.
+        `publish` raises after ack_timeout, and its message is not sent later.
         """
         js = fragile.jetstream()
         stream = js.create_stream(unique, subjects=[f"{unique}.>"])
@@ -652,7 +656,7 @@ class TestConnection:
 
     def test_a_publish_waits_for_the_connection(self, victim, fragile, pool, unique):
         """
-        A connection that comes back in time takes the message; others are settled meanwhile.
+        A message is sent if the connection returns in time. Other messages end meanwhile.
         """
         js = fragile.jetstream()
         js.create_stream(unique, subjects=[f"{unique}.>"])
@@ -672,7 +676,7 @@ class TestConnection:
 
     def test_no_publisher_without_a_connection(self, victim, fragile):
         """
-        It is not made, and leaves no subscription behind.
+        Creating it raises and leaves no subscription behind.
         """
         before = fragile.statistics().subscriptions
         victim.stop()
@@ -687,7 +691,8 @@ class TestConnection:
 
     def test_the_client_is_closed_meanwhile(self, nats_server, silent, pool):
         """
-        All futures end with an error by the timeout, and a thread that waits for room at once.
+        All futures fail by the timeout of close. A thread that waits for room gets an error
+        at once.
         """
         client = jetsync.connect(nats_server.url)
         publisher = client.jetstream().publisher(window=10, ack_timeout=60)
@@ -738,7 +743,7 @@ class TestConnection:
 
     def test_acks_that_may_not_be_heard(self):
         """
-        Where the server refuses the inbox, messages end as unknown and the next ones raise.
+        If the server refuses the inbox, messages end as unknown and publish raises.
         """
         user = {
             "user": "u",
@@ -763,7 +768,7 @@ class TestConnection:
 class TestFlush:
     def test_it_says_how_many_are_open(self, fragile, paused, unique):
         """
-        At its timeout the open ones and those that have ended are all there are; later none.
+        `flush` returns the number of messages that have not ended by its timeout.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -782,7 +787,7 @@ class TestFlush:
 
     def test_it_does_not_wait_for_later_messages(self, js, stream, unique):
         """
-        What others publish during the flush does not make it longer.
+        `flush` does not wait for messages that other threads publish meanwhile.
         """
         over = threading.Event()
 
@@ -802,7 +807,7 @@ class TestFlush:
 
     def test_messages_of_many_threads(self, js, stream, pool):
         """
-        Each gets its own ack, whatever they do at the same time.
+        Each message gets its own ack.
         """
 
         def publish(name):
@@ -829,7 +834,7 @@ class TestFlush:
 
     def test_statistics(self, js, stream, unique):
         """
-        Every message is counted once, by how it ended.
+        Each message is counted once, by its outcome.
         """
         subject = f"{stream.name}.A"
         with js.publisher(window=50, retries=0) as publisher:
@@ -847,7 +852,7 @@ class TestFlush:
 
     def test_acks_of_several_streams(self, js, stream, unique):
         """
-        Each ack names the stream that took the message.
+        Each ack names the stream that stored the message.
         """
         other = f"{unique}-other"
         memory_stream(js, other)
@@ -861,7 +866,7 @@ class TestFlush:
 class TestClose:
     def test_leaving_waits_for_all(self, js, stream):
         """
-        After the block everything is stored.
+        All messages are stored after the block.
         """
         with js.publisher() as publisher:
             futures = [publisher.publish(f"{stream.name}.A") for _ in range(3000)]
@@ -870,7 +875,7 @@ class TestClose:
 
     def test_leaving_raises_what_nobody_asked_about(self, js, stream):
         """
-        The report has these messages with their place; not those whose futures were asked.
+        The report lists failed messages, except for those whose futures were read.
         """
         subject = f"{stream.name}.A"
         wrong = jetsync.Expect(stream="OTHER")
@@ -893,7 +898,7 @@ class TestClose:
 
     def test_reported_failures_are_not_raised(self, js, stream):
         """
-        on_report has seen them.
+        Failures that on_report has received are not raised again.
         """
         reports = []
         with js.publisher(on_report=reports.append) as publisher:
@@ -902,7 +907,7 @@ class TestClose:
 
     def test_an_exception_of_the_body_is_the_callers(self, js, stream):
         """
-        It is not hidden by failures of messages, and what was published is settled.
+        Failed messages do not hide it, and the published messages have ended.
         """
         futures = []
 
@@ -918,7 +923,7 @@ class TestClose:
 
     def test_a_closed_publisher(self, js, stream):
         """
-        It takes no more messages; closing and flushing again is harmless.
+        `publish` raises. flush and close do nothing.
         """
         publisher = js.publisher()
         publisher.publish(f"{stream.name}.A")
@@ -931,7 +936,8 @@ class TestClose:
 
     def test_a_timeout(self, js, silent, pool):
         """
-        It ends by its timeout; what is open fails as unknown, who waits for room is told.
+        `close` returns by its timeout, open messages are unknown, and waiting threads get an
+        error.
         """
         publisher = js.publisher(window=10, ack_timeout=60)
         futures = [publisher.publish(silent, msg_id=f"{n}") for n in range(10)]
@@ -949,7 +955,7 @@ class TestClose:
 
     def test_a_timeout_while_messages_wait_for_another_try(self, client, js, unique):
         """
-        They fail as not stored, which is certain.
+        Messages that wait for their retry fail as not stored.
         """
         publisher = js.publisher(retries=5, retry_wait=30)
         before = client.statistics().bytes_in
@@ -961,7 +967,7 @@ class TestClose:
 
     def test_closing_takes_no_more_messages(self, js, silent, pool):
         """
-        Other threads cannot keep a publisher open that is being closed.
+        Other threads cannot publish while the publisher closes.
         """
         publisher = js.publisher(ack_timeout=0.5)
         publisher.publish(silent).add_done_callback(lambda _: None)
@@ -973,7 +979,7 @@ class TestClose:
 
     def test_its_subscription_ends_with_it(self, client, js, stream):
         """
-        Nothing of it is left on the connection.
+        A closed publisher leaves no subscription behind.
         """
         before = client.statistics().subscriptions
         for _ in range(3):
@@ -985,7 +991,7 @@ class TestClose:
 
 class Windows:
     """
-    Record the windows that are wrapped: where each was entered and left.
+    Record where each wrapped window was entered and left.
     """
 
     def __init__(self):
@@ -1002,7 +1008,7 @@ class Windows:
 class TestHooks:
     def test_messages_are_prepared(self, connected, stream):
         """
-        The future has the message that was sent; a veto raises and nothing is sent.
+        The future has the message that was sent. A veto raises, and nothing is sent.
         """
 
         class Guard:
@@ -1025,7 +1031,8 @@ class TestHooks:
 
     def test_every_window_is_wrapped(self, connected, stream):
         """
-        Entered by who publishes its first message, left by the publisher's thread after the last.
+        The thread of the first message enters a window. The publisher's thread leaves it
+        after the last.
         """
         windows = Windows()
         with connected(windows).publisher(window=10) as publisher:
@@ -1044,7 +1051,7 @@ class TestHooks:
 
     def test_no_window_without_messages(self, connected, stream):
         """
-        A publisher that publishes nothing enters nothing.
+        A publisher without messages enters no window.
         """
         windows = Windows()
         with connected(windows).publisher() as publisher:
@@ -1053,7 +1060,7 @@ class TestHooks:
 
     def test_a_message_is_prepared_inside_its_window(self, connected, stream):
         """
-        So that a plugin that opens a span finds it open.
+        A plugin that opens a span in the wrapper finds it open.
         """
         order = []
 
@@ -1078,7 +1085,7 @@ class TestHooks:
 
     def test_windows_of_many_threads(self, connected, stream, pool):
         """
-        Every message has a place in exactly one window, refused ones too.
+        Every message belongs to exactly one window, including refused ones.
         """
         windows = Windows()
 
@@ -1098,7 +1105,7 @@ class TestHooks:
 
     def test_a_wrapper_may_use_the_publisher(self, connected, stream):
         """
-        What it publishes while it is entered is in no window.
+        Messages that it publishes while it is entered belong to no window.
         """
         entered = []
 
@@ -1116,7 +1123,7 @@ class TestHooks:
 
     def test_a_wrapper_that_fails_to_begin(self, connected, stream):
         """
-        That publish raises, nothing is sent, and the next one tries again.
+        `publish` raises, nothing is sent, and the next call enters the wrapper again.
         """
         tries = itertools.count()
 
@@ -1154,7 +1161,7 @@ class TestHooks:
 
     def test_a_wrapper_that_fails_at_its_end(self, connected, stream, caplog):
         """
-        There is no call to fail any more: it is logged and counted.
+        The error is logged and counted, because no call can raise it.
         """
 
         class Around:

@@ -1,5 +1,5 @@
 """
-Sending again what may be stored already: only where nothing can be stored twice.
+Retries of messages that may be stored already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jetsync.testing import CutProxy, HookRecorder
 
 class Again:
     """
-    Ask for another attempt, always, and write down what was asked.
+    A plugin that asks for another attempt and records the operations.
     """
 
     def __init__(self, delay=0.0):
@@ -34,7 +34,7 @@ class Again:
 @pytest.fixture
 def behind_proxy(nats_server):
     """
-    A function that connects through a proxy, with a plugin: proxy and JetStream.
+    A function that connects with plugins through a proxy and returns proxy and JetStream.
     """
     with contextlib.ExitStack() as stack:
 
@@ -50,7 +50,7 @@ def behind_proxy(nats_server):
 
 def bulk(js, messages, **options):
     """
-    Publish with `publish_many`; return what failed.
+    Publish with `publish_many` and return the errors.
     """
     try:
         js.publish_many(messages, **options)
@@ -61,7 +61,7 @@ def bulk(js, messages, **options):
 
 def one_by_one(js, messages, **options):
     """
-    Publish with a publisher; return what failed.
+    Publish with a publisher and return the errors.
     """
     with js.publisher(**options) as publisher:
         futures = [publisher.publish(m.subject, m.data, msg_id=m.msg_id) for m in messages]
@@ -87,7 +87,7 @@ def retries(recorder):
 class TestWindows:
     def test_messages_with_ids_go_again(self, publish, behind_proxy, stream):
         """
-        A lost connection leaves no gap and no copy: what has an id is sent again, if asked for.
+        After a lost connection, messages with ids are sent again without a gap or a copy.
         """
         again = Again()
         proxy, js = behind_proxy(again)
@@ -108,8 +108,7 @@ class TestWindows:
 
     def test_messages_without_ids_never_do(self, publish, behind_proxy, stream):
         """
-        Whether they are stored is unknown, so another attempt could store them twice: nobody is
-        asked.
+        Another attempt could store them twice, so plugins are not asked.
         """
         again = Again()
         proxy, js = behind_proxy(again)
@@ -125,7 +124,7 @@ class TestWindows:
 
     def test_without_a_plugin_nothing_goes_again(self, publish, behind_proxy, stream):
         """
-        The built-in rule is about messages that no stream took, and leaves unknown ones alone.
+        The built-in rule retries only messages that no stream took.
         """
         proxy, js = behind_proxy()
         proxy.cut_after(to_client=2000, reset=True)
@@ -138,7 +137,7 @@ class TestWindows:
 
     def test_no_answer_in_time(self, publish, behind_proxy, stream):
         """
-        What got no ack in time goes again, and the time that went by is told.
+        A message without an ack is sent again, and the plugin gets the elapsed time.
         """
         again = Again()
         proxy, js = behind_proxy(again)
@@ -153,7 +152,7 @@ class TestWindows:
 
     def test_a_refusal_says_nothing_of_the_attempt_before(self, publish, behind_proxy, js, stream):
         """
-        Once an outcome is unknown it stays so, and what came later is the cause.
+        An unknown outcome stays unknown, and the later error is its cause.
         """
         again = Again()
         proxy, behind = behind_proxy(again)
@@ -179,7 +178,7 @@ class TestWindows:
 class TestSingle:
     def test_an_id_that_a_plugin_gives_is_told(self, behind_proxy, stream):
         """
-        Whether there are ids is what the plugins left, not what the caller gave.
+        The retry hook considers ids that plugins have added.
         """
 
         class Ids:
@@ -197,7 +196,7 @@ class TestSingle:
 
     def test_a_condition_on_the_last_sequence_is_as_good_as_an_id(self, behind_proxy, stream):
         """
-        The copy is refused, so it can be tried; the outcome stays unknown, and nothing is twice.
+        The server refuses the copy, so a retry is safe, and the outcome stays unknown.
         """
         again = Again()
         proxy, js = behind_proxy(again)
@@ -220,7 +219,7 @@ class TestSingle:
     )
     def test_other_conditions_are_not(self, expect, behind_proxy, stream):
         """
-        They are true again once the first copy is removed, so nobody is asked.
+        They hold again once the first copy is removed, so plugins are not asked.
         """
         again = Again()
         proxy, js = behind_proxy(again)
@@ -236,7 +235,7 @@ class TestSingle:
 class TestTold:
     def test_what_is_sent_again_is_an_event(self, behind_proxy, stream):
         """
-        One event for all messages of a window that go again together, and no event otherwise.
+        There is one event for all messages of a window that are sent again together.
         """
         recorder = HookRecorder("jetsync_status")
         proxy, js = behind_proxy(Again(), recorder)
@@ -255,7 +254,7 @@ class TestTold:
 
     def test_the_built_in_rule_tells_too(self, nats_server, unique):
         """
-        Also where no plugin decides, and one that only observes wants to count.
+        There is also an event if no plugin decides about retries.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
