@@ -33,7 +33,7 @@ def filled(js, stream):
 @pytest.fixture
 def old_stream(server_for, unique):
     """
-    A factory of streams on older servers; the clients are closed after the test.
+    Return a factory of streams on older servers.
     """
     clients = []
 
@@ -50,7 +50,7 @@ def old_stream(server_for, unique):
 
 def requests_seen(client, subscription):
     """
-    Take what a subscription has got so far: subject and request of each message.
+    Return the subjects and requests that a subscription has received.
     """
     client.flush()
     seen = []
@@ -66,7 +66,7 @@ def requests_seen(client, subscription):
 
 def wait_until_gone(stream, name, within):
     """
-    Wait until a consumer has disappeared, and return how long that took.
+    Wait until a consumer is deleted, and return how long that took.
     """
     start = time.monotonic()
     pause = threading.Event()
@@ -82,7 +82,7 @@ def wait_until_gone(stream, name, within):
 class TestCreateAndUpdate:
     def test_creating_the_same_consumer_again_changes_nothing(self, stream):
         """
-        The second call returns the consumer that is there.
+        The second call returns the existing consumer.
         """
         first = stream.create_consumer("c", max_deliver=5)
         again = stream.create_consumer("c", max_deliver=5)
@@ -90,7 +90,7 @@ class TestCreateAndUpdate:
 
     def test_creating_another_consumer_of_that_name_is_refused(self, stream):
         """
-        Another configuration is 10148.
+        A different configuration raises ConsumerExistsError (10148).
         """
         stream.create_consumer("c", max_deliver=5)
         with pytest.raises(jetsync.ConsumerExistsError) as caught:
@@ -99,7 +99,7 @@ class TestCreateAndUpdate:
 
     def test_updating_a_missing_consumer_is_refused(self, js, stream):
         """
-        10149 for an object; for keywords the read before finds nothing.
+        The server refuses an object (10149). With keywords, the read before the update fails.
         """
         with pytest.raises(jetsync.ConsumerDoesNotExistError) as caught:
             stream.update_consumer(jetsync.ConsumerConfig(durable_name="none"))
@@ -118,7 +118,7 @@ class TestCreateAndUpdate:
 
     def test_keywords_change_the_current_configuration(self, stream):
         """
-        What they do not name stays; an object replaces everything.
+        Keywords keep the other fields. An object replaces the whole configuration.
         """
         stream.create_consumer("c", max_deliver=5, description="kept", ack_wait=7.25)
         changed = stream.update_consumer("c", max_deliver=6).cached_info.config
@@ -128,7 +128,7 @@ class TestCreateAndUpdate:
 
     def test_an_update_that_changes_nothing_changes_nothing(self, client, stream):
         """
-        Nanoseconds, times and what the models do not know survive, as with streams.
+        Nanoseconds, times and unknown fields are sent back unchanged.
         """
         config = {
             "durable_name": "c",
@@ -156,7 +156,7 @@ class TestCreateAndUpdate:
 
     def test_an_immutable_field_is_refused(self, stream):
         """
-        10012, and the configuration is as it was.
+        The server refuses the change (10012), and the configuration stays.
         """
         stream.create_consumer("c")
         with pytest.raises(jetsync.ConsumerConfigInvalidError) as caught:
@@ -166,7 +166,7 @@ class TestCreateAndUpdate:
 
     def test_the_default_acknowledges_explicitly(self, client, stream):
         """
-        On create and on update, whatever the server's own default is.
+        Consumers are created and updated with ``explicit`` by default.
         """
         stream.create_consumer(name="x")
         answer = client.request(f"$JS.API.CONSUMER.INFO.{stream.name}.x", b"")
@@ -177,7 +177,7 @@ class TestCreateAndUpdate:
 
     def test_a_name_is_made_up(self, stream):
         """
-        A consumer without a name gets one, a different one each time, and is not durable.
+        A consumer without a name gets a random one and is ephemeral.
         """
         made = [stream.create_consumer(ack_wait=5) for _ in range(3)]
         assert len({consumer.name for consumer in made}) == 3
@@ -203,7 +203,7 @@ class TestCreateAndUpdate:
     )
     def test_a_wrong_argument_sends_nothing(self, client, stream, fields):
         """
-        The client refuses it with a ValueError or TypeError of jetsync.
+        A wrong argument raises an error before anything is sent.
         """
         before = client.statistics().bytes_out
         with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
@@ -226,7 +226,7 @@ class TestFilters:
     )
     def test_filters_that_a_server_refuses(self, stream, fields, error, err_code):
         """
-        Overlapping ones, both fields, and an empty one in the list.
+        Servers refuse overlapping filters, both fields together, and an empty filter in a list.
         """
 
         def full(value):
@@ -242,7 +242,7 @@ class TestFilters:
 
     def test_a_filter_outside_the_stream_is_warned_about(self, nats_server, unique, caplog):
         """
-        The server accepts it, so the client says something, in the log and to plugins.
+        The server accepts it. jetsync logs a warning and tells the plugins.
         """
         events = []
 
@@ -274,7 +274,7 @@ class TestFilters:
 
     def test_no_warning_after_the_stream_has_grown(self, js, stream, caplog):
         """
-        The handle's old information alone is no reason to warn.
+        A warning is based on the current configuration, not on the handle's older one.
         """
         js.update_stream(stream.name, subjects=[f"{stream.name}.>", f"{stream.name}-more"])
         with caplog.at_level(logging.WARNING, logger="jetsync"):
@@ -283,7 +283,7 @@ class TestFilters:
 
     def test_the_filter_is_in_the_request_subject(self, client, stream):
         """
-        A single one, so that permissions can be bound to it; several are not.
+        A single filter is part of the subject, so that permissions can restrict it.
         """
         name = stream.name
         with client.subscribe(f"$JS.API.CONSUMER.CREATE.{name}.>") as requests:
@@ -311,7 +311,7 @@ class TestFilters:
 class TestInfo:
     def test_info_is_fresh_and_cached_info_is_not(self, js, stream):
         """
-        Five published, two fetched.
+        info() asks the server, and cached_info is the last answer.
         """
         consumer = stream.create_consumer("c")
         for _ in range(5):
@@ -327,7 +327,7 @@ class TestInfo:
 
     def test_a_consumer_that_is_not_there(self, js, stream):
         """
-        Every way to ask for it ends in the same error, which names the stream.
+        Each call raises the same error, which names the stream.
         """
         for ask in (
             stream.consumer,
@@ -343,7 +343,7 @@ class TestInfo:
 
     def test_a_push_consumer_can_not_be_fetched_from(self, client, stream):
         """
-        Said before any pull is sent.
+        The error is raised before a pull is sent.
         """
         push = stream.create_consumer(name="p", deliver_subject=f"{stream.name}-to")
         with client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
@@ -353,7 +353,7 @@ class TestInfo:
 
     def test_a_crowd_is_listed_in_pages(self, js, unique):
         """
-        300 by name and as handles, and none doubled by deleting meanwhile.
+        300 consumers are listed in pages, and none is repeated after deletions.
         """
         stream = js.create_stream(unique, subjects=[unique], storage="memory")
         expected = [f"c{number:03d}" for number in range(300)]
@@ -373,14 +373,14 @@ class TestInfo:
 
     def test_an_idle_ephemeral_goes(self, stream):
         """
-        After its inactive_threshold, counted from the last pull.
+        The server deletes it ``inactive_threshold`` seconds after the last pull.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert wait_until_gone(stream, consumer.name, within=5) > 0.5
 
     def test_a_waiting_pull_keeps_it(self, stream):
         """
-        Three times the threshold, and it is still there.
+        It exists after three times the threshold.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert list(consumer.fetch(1, expires=3)) == []
@@ -390,7 +390,7 @@ class TestInfo:
 class TestReset:
     def test_nothing_acknowledged_begins_at_the_start(self, filled):
         """
-        Everything is pending again.
+        All messages are pending again.
         """
         consumer = filled.create_consumer("c")
         list(consumer.fetch(5, expires=5))
@@ -399,7 +399,7 @@ class TestReset:
 
     def test_acknowledged_messages_are_done(self, filled):
         """
-        With 1 to 3 acknowledged it begins at 4.
+        With messages 1 to 3 acknowledged, it continues at 4.
         """
         consumer = filled.create_consumer("c")
         for message in consumer.fetch(5, expires=5):
@@ -411,7 +411,7 @@ class TestReset:
 
     def test_to_a_sequence(self, filled):
         """
-        Forwards and backwards.
+        A reset can move a consumer forwards and backwards.
         """
         filled.create_consumer("c")
         reset = filled.reset_consumer("c", 7)
@@ -420,7 +420,7 @@ class TestReset:
 
     def test_before_its_own_start(self, filled):
         """
-        10204.
+        The server refuses a sequence before the start of the consumer (10204).
         """
         filled.create_consumer("c", deliver_policy="by_start_sequence", opt_start_seq=5)
         with pytest.raises(jetsync.InvalidResetError) as caught:
@@ -429,14 +429,14 @@ class TestReset:
 
     def test_of_a_missing_consumer(self, stream):
         """
-        The server says nothing to that, the client does at once.
+        The server does not answer. jetsync raises an error without waiting.
         """
         with timed(0.0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("none")
 
     def test_of_a_consumer_that_goes_in_between(self, stream, monkeypatch):
         """
-        Deleted after it was asked for; the silence is explained before the deadline.
+        If it is deleted between the two requests, the error says so before the deadline.
         """
         stream.create_consumer("c")
         context = stream._context
@@ -453,7 +453,7 @@ class TestReset:
 
     def test_by_a_user_who_may_not_ask_for_information(self):
         """
-        The question before the command is a courtesy; a user may be allowed the command alone.
+        A user without permission for consumer info can still send the command.
         """
         deny = ["$JS.API.CONSUMER.INFO.>"]
         users = [
@@ -476,7 +476,7 @@ class TestReset:
     @pytest.mark.parametrize("sequence", [0, -1, "1"])
     def test_a_sequence_is_a_number_from_one(self, stream, sequence):
         """
-        Refused before anything is sent.
+        Other values raise an error before anything is sent.
         """
         with pytest.raises((ValueError, TypeError)):
             stream.reset_consumer("c", sequence)
@@ -485,7 +485,7 @@ class TestReset:
 class TestPauseAndUnpin:
     def test_pause_and_resume(self, filled):
         """
-        While it is paused nothing is delivered; the configuration tells until when.
+        A paused consumer delivers nothing, and its configuration has the end of the pause.
         """
         consumer = filled.create_consumer("c")
         until = dt.datetime(2060, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
@@ -502,7 +502,7 @@ class TestPauseAndUnpin:
 
     def test_a_pause_until_the_past_does_not_pause(self, stream):
         """
-        The answer says so.
+        The answer says that the consumer is not paused.
         """
         stream.create_consumer("c")
         past = dt.datetime(2020, 1, 1, tzinfo=UTC)
@@ -510,14 +510,14 @@ class TestPauseAndUnpin:
 
     def test_a_naive_time_is_refused(self, stream):
         """
-        Before anything is sent.
+        A naive datetime raises an error before anything is sent.
         """
         with pytest.raises(jetsync.InvalidArgumentError, match="time zone"):
             stream.pause_consumer("c", dt.datetime(2060, 1, 1))  # noqa: DTZ001
 
     def test_unpin(self, filled):
         """
-        The next pull is given another pin; an unknown group is 10160.
+        The next pull gets another pin. An unknown group raises an error (10160).
         """
         consumer = filled.create_consumer(
             "c",
@@ -538,7 +538,7 @@ class TestPauseAndUnpin:
 
     def test_of_a_missing_consumer(self, stream):
         """
-        All commands say so.
+        Each command raises ConsumerNotFoundError.
         """
         until = dt.datetime(2060, 1, 1, tzinfo=UTC)
         for command in (
@@ -555,7 +555,7 @@ class TestOlderServers:
     @pytest.mark.parametrize("version", OLD)
     def test_what_every_server_knows_is_no_fault(self, old_stream, version):
         """
-        No false alarm over what servers fill in, change or leave out.
+        Values that servers add, change or omit raise no error.
         """
         stream = old_stream(version)
         for fields in (
@@ -603,7 +603,7 @@ class TestOlderServers:
     )
     def test_what_the_server_does_not_know_is_reported(self, old_stream, version, fields, feature):
         """
-        Whether the server drops it silently or refuses it, the error is the same.
+        The error is the same for servers that drop a field and servers that refuse it.
         """
         stream = old_stream(version)
         with pytest.raises(jetsync.NotSupportedError) as caught:
@@ -616,7 +616,7 @@ class TestOlderServers:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8"])
     def test_commands_that_the_server_does_not_have(self, old_stream, version):
         """
-        Such servers give no answer; the client needs no time-out to say what is wrong.
+        Such servers do not answer, and jetsync raises an error without waiting.
         """
         stream = old_stream(version)
         stream.create_consumer("c")

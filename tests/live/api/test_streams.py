@@ -29,7 +29,7 @@ def filled(js, stream):
 
 def raw_config(client, name):
     """
-    Read the configuration of a stream as the server writes it, past all models.
+    Read the JSON of a stream's configuration.
     """
     answer = client.request(f"$JS.API.STREAM.INFO.{name}", b"")
     return json.loads(answer.data)["config"]
@@ -37,7 +37,7 @@ def raw_config(client, name):
 
 def sequences(stream):
     """
-    List the sequences that are left in a stream.
+    List the sequences that a stream has.
     """
     state = stream.info(deleted_details=True).state
     gone = set(state.deleted)
@@ -54,14 +54,14 @@ def connect_to(server, **options):
 class TestCreate:
     def test_creating_the_same_stream_again_changes_nothing(self, js, stream):
         """
-        The second call returns the stream that is there.
+        The second call returns the existing stream.
         """
         again = js.create_stream(stream.name, subjects=[f"{stream.name}.>"], storage="memory")
         assert again.cached_info.created == stream.cached_info.created
 
     def test_creating_another_stream_of_that_name_is_refused(self, js, stream):
         """
-        Another configuration is 10058.
+        A different configuration raises StreamNameInUseError (10058).
         """
         with pytest.raises(jetsync.StreamNameInUseError) as caught:
             js.create_stream(stream.name, subjects=[f"{stream.name}.A"], storage="memory")
@@ -69,7 +69,7 @@ class TestCreate:
 
     def test_an_overlapping_subject_is_refused(self, js, stream):
         """
-        A second stream for the same subject is 10065.
+        A second stream with the same subject raises SubjectOverlapError (10065).
         """
         with pytest.raises(jetsync.SubjectOverlapError) as caught:
             js.create_stream(f"{stream.name}-2", subjects=[f"{stream.name}.A"])
@@ -77,7 +77,7 @@ class TestCreate:
 
     def test_create_or_update_goes_both_ways(self, js, unique):
         """
-        The first call creates, the second updates, and the handle knows what the server said.
+        The first call creates, and the second updates. The handle has the server's answer.
         """
         config = jetsync.StreamConfig(name=unique, subjects=[f"{unique}.>"], storage="memory")
         made = js.create_or_update_stream(config)
@@ -87,7 +87,7 @@ class TestCreate:
 
     def test_a_wrong_argument_sends_nothing(self, client, js, unique):
         """
-        Names, subjects and types are looked at here.
+        Names, subjects and types are checked before anything is sent.
         """
         before = client.statistics().bytes_out
         for fields in (
@@ -104,7 +104,7 @@ class TestCreate:
 
     def test_a_stream_that_is_not_there(self, js, unique):
         """
-        Every way to ask for it ends in the same error, which names it.
+        Each call raises the same error, which names the stream.
         """
         for ask in (js.stream, js.delete_stream, js.update_stream):
             with pytest.raises(jetsync.StreamNotFoundError) as caught:
@@ -113,7 +113,7 @@ class TestCreate:
 
     def test_the_name_of_a_subject(self, js, stream, unique):
         """
-        A subject that no stream has is an error that says so.
+        A subject that no stream has raises an error.
         """
         assert js.stream_name_by_subject(f"{stream.name}.A") == stream.name
         with pytest.raises(jetsync.StreamNotFoundError, match="no stream has the subject"):
@@ -127,8 +127,8 @@ class TestUpdate:
         self, server_for, nats_server, unique, version
     ):
         """
-        Raw configuration before and after an update that changes nothing are equal,
-        with the server's own metadata, nanoseconds and what the models do not know.
+        An update without changes sends back the same JSON, with the server's metadata, nanoseconds
+        and unknown fields.
         """
         server = nats_server if version is None else server_for(version)
         with connect_to(server) as client:
@@ -160,7 +160,7 @@ class TestUpdate:
 
     def test_an_object_replaces_everything(self, stream):
         """
-        What the object leaves unset goes back to the server's default.
+        Fields that are unset in the object return to the server's defaults.
         """
         stream.update(max_msgs=5, description="five")
         whole = jetsync.StreamConfig(subjects=[f"{stream.name}.>"], storage="memory", max_msgs=6)
@@ -177,7 +177,7 @@ class TestUpdate:
 
     def test_an_immutable_field_is_refused(self, stream):
         """
-        The server's answer is an ApiError and nothing has changed.
+        The server refuses the change with an ApiError, and the configuration stays.
         """
         with pytest.raises(jetsync.ApiError):
             stream.update(storage="file")
@@ -204,7 +204,7 @@ class TestOlderServers:
         self, server_for, unique, version, fields, expected
     ):
         """
-        Whether the server drops it silently or refuses it, the error is the same.
+        The error is the same for servers that drop a field and servers that refuse it.
         """
         feature, level = expected
         with connect_to(server_for(version)) as client:
@@ -222,7 +222,7 @@ class TestOlderServers:
     @pytest.mark.parametrize("version", OLD)
     def test_what_every_server_knows_is_no_fault(self, server_for, unique, version):
         """
-        No false alarm over what servers fill in, force or leave out.
+        Values that servers add, change or omit raise no error.
         """
         with connect_to(server_for(version)) as client:
             js = client.jetstream()
@@ -256,7 +256,7 @@ class TestOlderServers:
 
     def test_markers_force_their_companions(self, js, unique):
         """
-        The server clears deny_purge for them, which is known and no fault.
+        With markers, the server clears deny_purge, and jetsync raises no error.
         """
         stream = js.create_stream(
             unique, storage="memory", subject_delete_marker_ttl=5, deny_purge=True
@@ -269,7 +269,7 @@ class TestOlderServers:
 class TestInfo:
     def test_deleted_details(self, filled):
         """
-        The sequences only where they were asked for, their number always.
+        The sequences are only listed on request. Their number is always there.
         """
         filled.delete_message(3)
         filled.delete_message(5, secure=True)
@@ -280,7 +280,7 @@ class TestInfo:
 
     def test_deleting_what_is_gone(self, filled):
         """
-        A second delete of a message says that it is not there.
+        A second delete of a message raises MessageNotFoundError.
         """
         filled.delete_message(3)
         with pytest.raises(jetsync.MessageNotFoundError):
@@ -288,7 +288,7 @@ class TestInfo:
 
     def test_subject_counts(self, js, stream):
         """
-        The counts of the subjects that match, and of no others.
+        The result has the counts of the matching subjects only.
         """
         a, b = f"{stream.name}.A", f"{stream.name}.B"
         for subject in [a] * 8 + [b] * 10:
@@ -300,7 +300,7 @@ class TestInfo:
 
     def test_more_subjects_than_a_page_has(self, js, unique):
         """
-        Servers give 100 000 subjects at a time; all of them arrive.
+        Servers return 100,000 subjects at a time, and jetsync requests all of them.
         """
         stream = js.create_stream(unique, subjects=[f"{unique}.*"], storage="memory")
         js.publish_many((f"{unique}.{number}", b"") for number in range(100_010))
@@ -311,7 +311,7 @@ class TestInfo:
 
     def test_info_is_cached(self, js, stream):
         """
-        The handle keeps what was said last, and asks only when told to.
+        The handle keeps the last answer, and only info() sends a request.
         """
         before = stream.cached_info
         js.publish(f"{stream.name}.A", b"1")
@@ -322,7 +322,7 @@ class TestInfo:
 
     def test_account(self, client, js, stream):
         """
-        What the account uses, and the API level that answers.
+        The answer has the usage of the account and the API level of the server.
         """
         account = js.account_info()
         assert account.streams >= 1
@@ -345,7 +345,7 @@ class TestLists:
 
     def test_streams_come_in_pages(self, crowd):
         """
-        260 distinct ones, by name and as handles.
+        260 streams are listed, as names and as handles.
         """
         js = crowd.jetstream()
         expected = [f"S{number:03d}" for number in range(260)]
@@ -356,7 +356,7 @@ class TestLists:
     @pytest.mark.parametrize(("verb", "listing"), [("NAMES", "stream_names"), ("LIST", "streams")])
     def test_ten_of_them_cost_one_request(self, crowd, verb, listing):
         """
-        A page is asked for when its first entry is wanted.
+        A page is requested when its first entry is needed.
         """
         js = crowd.jetstream()
         with crowd.subscribe(f"$JS.API.STREAM.{verb}") as requests:
@@ -372,7 +372,7 @@ class TestLists:
 
     def test_the_loop_that_deletes_everything(self, crowd):
         """
-        Deleting each stream as it comes leaves none behind.
+        A loop that deletes each stream deletes all of them.
         """
         js = crowd.jetstream()
         count = 0
@@ -385,7 +385,7 @@ class TestLists:
 
 def requests_seen(client, subscription):
     """
-    Take what a subscription has got so far.
+    Return the requests that a subscription has received.
     """
     client.flush()
     seen = []
@@ -419,7 +419,7 @@ class TestPurge:
     )
     def test_what_is_left(self, filled, arguments, left):
         """
-        Every combination, explicit zeros included, and the count that is returned.
+        Each combination of arguments leaves the right messages and returns the count.
         """
         if "subject" in arguments:
             arguments = {**arguments, "subject": f"{filled.name}.{arguments['subject']}"}
@@ -428,7 +428,7 @@ class TestPurge:
 
     def test_an_explicit_zero_is_on_the_wire(self, client, filled):
         """
-        Never dropped silently.
+        An explicit 0 is sent.
         """
         with client.subscribe(f"$JS.API.STREAM.PURGE.{filled.name}") as requests:
             filled.purge(keep=0)
@@ -438,7 +438,7 @@ class TestPurge:
     @pytest.mark.parametrize("arguments", [{"sequence": 5, "keep": 3}, {"sequence": 0, "keep": 0}])
     def test_a_sequence_and_a_count_exclude_each_other(self, filled, arguments):
         """
-        Refused here, with nothing removed.
+        The call raises an error and removes nothing.
         """
         with pytest.raises(jetsync.InvalidArgumentError, match="exclude each other"):
             filled.purge(**arguments)
@@ -458,7 +458,7 @@ class TestMessages:
     @pytest.fixture(params=["leader", "direct"])
     def read(self, request, js, stream):
         """
-        The test's stream, read over the leader's API or by direct gets.
+        The stream of the test, read from the leader or by direct gets.
         """
         if request.param == "direct":
             stream.update(allow_direct=True)
@@ -468,7 +468,7 @@ class TestMessages:
 
     def test_by_sequence(self, read):
         """
-        Everything about it.
+        The message has all of its parts.
         """
         message = read.get_message(3)
         assert (message.stream, message.subject) == (read.name, f"{read.name}.A")
@@ -478,7 +478,7 @@ class TestMessages:
 
     def test_a_deleted_one(self, read):
         """
-        10037, whichever way it is read.
+        Both ways of reading raise MessageNotFoundError (10037).
         """
         read.delete_message(3)
         for sequence in (3, 11):
@@ -488,7 +488,7 @@ class TestMessages:
 
     def test_next_and_last(self, read):
         """
-        By subject, with and without wildcards.
+        Messages are found by subject, with and without wildcards.
         """
         assert read.get_next(f"{read.name}.*", 4).sequence == 4
         assert read.get_next(f"{read.name}.A", 4).sequence == 5
@@ -501,7 +501,7 @@ class TestMessages:
 
     def test_headers_and_empty_payloads(self, js, read):
         """
-        Two values of one header stay two, and nothing is b"", not None.
+        A header keeps both of its values, and an empty payload is b"".
         """
         headers = jetsync.Headers([("K", "one"), ("K", "two"), ("lower", "case")])
         for data in (b"", b"x"):
@@ -518,7 +518,7 @@ class TestMessages:
     @pytest.mark.parametrize("version", [*OLD, None])
     def test_both_ways_give_the_same_message(self, server_for, nats_server, unique, version):
         """
-        A direct get and the leader's API tell the same, headers and nanoseconds included.
+        A direct get returns the same message as the leader, with headers and nanoseconds.
         """
         server = nats_server if version is None else server_for(version)
         with connect_to(server) as client:
@@ -540,7 +540,7 @@ class TestMessages:
 
     def test_what_is_asked_on_the_wire(self, client, filled):
         """
-        The last message of a subject is asked for in the form that permissions can be bound to.
+        The request for the last message has the subject in its own subject, for permissions.
         """
         filled.update(allow_direct=True)
         with client.subscribe(f"$JS.API.DIRECT.GET.{filled.name}.>") as requests:
@@ -551,7 +551,7 @@ class TestMessages:
 
     def test_plugins_see_reads_and_markers(self, nats_server, unique):
         """
-        Each read is one operation of theirs, and a server's marker is announced.
+        Plugins are called for each read, and for each marker.
         """
         reads, markers = [], []
 
@@ -583,7 +583,7 @@ class TestMessages:
 
     def test_insisting_on_direct(self, filled):
         """
-        A stream that does not allow it says so at once; left to itself, the leader is asked.
+        Without direct gets, direct=True raises an error, and None asks the leader.
         """
         with pytest.raises(jetsync.DirectNotSupportedError) as caught:
             filled.get_message(1, direct=True)
@@ -592,7 +592,7 @@ class TestMessages:
 
     def test_a_stream_that_stopped_allowing_it(self, js, filled):
         """
-        A handle with old information falls back to the leader.
+        A handle with an older configuration falls back to the leader.
         """
         filled.update(allow_direct=True)
         js.update_stream(filled.name, allow_direct=False)
@@ -611,7 +611,7 @@ class TestMessages:
 class TestMirrorsAndSources:
     def wait_for(self, stream, messages):
         """
-        Wait until a mirror or source has come so far; it does so by itself and tells nobody.
+        Wait until a mirror or source has copied this many messages.
         """
         done = threading.Event()
         for _ in range(100):
@@ -622,7 +622,7 @@ class TestMirrorsAndSources:
 
     def test_a_mirror_has_the_same_sequences(self, js, filled):
         """
-        And takes no messages of its own.
+        A mirror has the same sequences and accepts no messages itself.
         """
         mirror = js.create_stream(
             f"{filled.name}-M", mirror=jetsync.StreamSource(filled.name), storage="memory"
@@ -640,7 +640,7 @@ class TestMirrorsAndSources:
 
     def test_a_source_renames_subjects(self, js, filled):
         """
-        With a subject transform.
+        A source can rename subjects with a transform.
         """
         name = filled.name
         target = js.create_stream(
@@ -666,7 +666,7 @@ class TestMirrorsAndSources:
 class TestNotEnabled:
     def test_an_account_without_jetstream(self):
         """
-        At once, with both numbers in the text.
+        The error is raised at once and has both codes.
         """
         accounts = {
             "A": {"users": [{"user": "a", "password": "a"}]},
@@ -683,7 +683,7 @@ class TestNotEnabled:
 
     def test_a_server_without_jetstream(self):
         """
-        Nobody answers, which is an answer.
+        No responders means that JetStream is not enabled.
         """
         with DevServer(jetstream=False) as server, connect_to(server) as client:
             js = client.jetstream(timeout=5)
@@ -712,7 +712,7 @@ class TestDomain:
 
     def test_everything_goes_to_the_domain(self, leaf, unique):
         """
-        The plain context sees none of it, and every API subject has the prefix.
+        All API subjects have the prefix of the domain.
         """
         _, here = leaf
         with connect_to(here) as client, connect_to(here) as watcher:
@@ -744,7 +744,7 @@ class TestDomain:
 
     def test_a_domain_that_nobody_has(self, leaf):
         """
-        Nobody answers for it, which is said at once.
+        An unknown domain raises an error at once.
         """
         with connect_to(leaf[1]) as client:
             js = client.jetstream(domain="nowhere", timeout=5)
@@ -754,7 +754,7 @@ class TestDomain:
 
 def wait_until_answered(js):
     """
-    Wait until the leaf node has heard from the hub; until then nobody answers for its domain.
+    Wait until the hub's domain answers on the leaf node.
     """
     pause = threading.Event()
     for _ in range(100):
@@ -769,7 +769,7 @@ def wait_until_answered(js):
 
 def subjects_seen(client, subscription):
     """
-    Take the subjects that a subscription has got so far.
+    Return the subjects that a subscription has received.
     """
     client.flush()
     seen = []
@@ -786,7 +786,7 @@ def subjects_seen(client, subscription):
 class TestLimits:
     def test_limits_are_typed_errors(self, js, unique):
         """
-        Each knows its numbers and its stream.
+        Each error has its codes and its stream.
         """
         stream = js.create_stream(
             unique,
@@ -813,7 +813,7 @@ class TestLimits:
 
     def test_a_limit_per_subject(self, js, unique):
         """
-        Held against new messages where the stream says so.
+        With discard_new_per_subject, a full subject refuses new messages.
         """
         stream = js.create_stream(
             unique,
