@@ -147,6 +147,8 @@ class PullEngine:
         self._open: dict[bytes, Pull] = {}
         # Those that are full by our count, while there are others.
         self._full: dict[bytes, Pull] = {}
+        # Whether one of them has a limit of bytes.
+        self._sized = False
         # Seconds between the heartbeats that the last pull asked for; 0 without any.
         self.heartbeat: float = 0.0
         # When the server gave the last sign of life, or silence began to count.
@@ -184,6 +186,7 @@ class PullEngine:
         self.opened += 1
         subject = b"%b%d" % (self.prefix, self.opened)
         pull = Pull(subject, request, self.opened, now, request.max_messages, request.max_bytes)
+        self._sized = request.max_bytes is not None or (self._sized and bool(self._open))
         self._open[subject] = pull
         self.heartbeat, self.heard = request.heartbeat or 0.0, now
         return pull
@@ -273,7 +276,7 @@ class PullEngine:
 
     def _count(self, messages: Sequence[Frame]) -> None:
         """Count messages against the oldest pulls that have room."""
-        if any(pull.size is not None for pull in self._open.values()):
+        if self._sized:
             for message in messages:
                 self._charge(1, message_size(message))
         elif messages:

@@ -317,11 +317,11 @@ class ConsumptionCore:
             self._takers.discard(me)
         return True
 
-    def refill(self) -> None:
-        """Drive once, unless another thread drives."""
+    def refill(self) -> bool:
+        """Drive once, unless another thread drives; return whether this call did."""
         if self._drives_here():
             # In a signal handler or a plugin. The interrupted call drives when it is back.
-            return
+            return False
         taken: list[bool] = []
         try:
             if take(self._driving, taken):
@@ -332,6 +332,7 @@ class ConsumptionCore:
             if True in taken:
                 self._driving.release()
                 self._finish_ending()
+        return True in taken
 
     def _finish_ending(self) -> None:
         """Drive once more if another call asked for the end when this thread was about to stop."""
@@ -364,9 +365,9 @@ class ConsumptionCore:
         return self._drives_here() or threading.get_ident() in self._takers
 
     def _wake_driver(self) -> None:
-        """Have the driving thread look for changes, or drive if there is none."""
-        self._lane.interrupt(self._inbox.box)
-        self.refill()
+        """Drive once, or have the driving thread look for changes."""
+        if not self.refill():
+            self._lane.interrupt(self._inbox.box)
 
     def _drive(self) -> None:
         """Do what is due; the lock ``_driving`` is held."""

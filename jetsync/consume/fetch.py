@@ -42,6 +42,7 @@ from jetsync.errors import (
 from jetsync.events import PullOutcome
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_info import ConsumerInfo
+from jetsync.values.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from jetsync._proto.status import Status
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
-    from jetsync.values.message import Message
 
 __all__ = ["MessageBatch"]
 
@@ -423,22 +423,22 @@ class Iteration:
     Only its user keeps the generator alive, so dropping the generator ends the batch.
     """
 
-    def __init__(self) -> None:
-        self._generator: Callable[[], Any] = _nothing
-        # The thread that iterates.
-        self._thread = 0
+    _generator: weakref.ref[Any] | None = None
+    # The thread that iterates.
+    _thread = 0
 
     @property
     def is_running(self) -> bool:
         """Whether it runs, in another thread or below this signal handler."""
-        generator = self._generator()
+        generator: Any = self._generator and self._generator()
         return generator is not None and bool(generator.gi_running)
 
     def start(
         self, run: Callable[[], Generator[Message, None, None]]
     ) -> Generator[Message, None, None]:
         """Return the generator, which *run* makes the first time."""
-        generator, me = self._generator(), threading.get_ident()
+        generator: Any = self._generator and self._generator()
+        me = threading.get_ident()
         if generator is None:
             generator = run()
             self._generator, self._thread = weakref.ref(generator), me
@@ -448,7 +448,7 @@ class Iteration:
 
     def close(self) -> bool:
         """End the generator; return False if it is running."""
-        generator = self._generator()
+        generator: Any = self._generator and self._generator()
         try:
             if generator is not None:
                 generator.close()
@@ -458,10 +458,6 @@ class Iteration:
                 raise
             return False
         return True
-
-
-def _nothing() -> None:
-    """Stand in for the reference to a generator that was not made yet."""
 
 
 class MessageBatch:
@@ -548,12 +544,12 @@ class MessageBatch:
         fetch = self._fetch
         unused, self._rest = self._rest, iter(())
         resumable = False
-        make, acked = fetch.target.make, fetch.target.acked
+        make, acker, acked = fetch.target.make, fetch.target.plain_acker, fetch.target.acked
         error: BaseException | None = None
         try:
             while True:
                 for frame in () if fetch.closing else unused:
-                    message = make(frame)
+                    message = make(frame) if acker is None else Message(*frame, acker)
                     if acked:
                         self._yielded.append(message)
                     yield message

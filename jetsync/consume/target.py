@@ -60,8 +60,17 @@ class PullTarget:
         endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()
+        acker: Acker = context.connection if acked else UnwantedAcks(context.connection)
+        plugins = context.plugins
+        # The acker of messages that no plugin is shown; None if plugins are shown each message.
+        self.plain_acker: Acker | None = None
         # Makes the message of a frame.
-        self.make: Callable[[Frame], Message] = self._maker()
+        self.make: Callable[[Frame], Message]
+        if plugins.received is None and plugins.ttl_marker is None:
+            self.plain_acker = acker
+            self.make = lambda frame: Message(*frame, acker)
+        else:
+            self.make = self._shown_maker(acker)
 
     def renew_lane(self) -> None:
         """Raise if the client is closed. In a forked child, use the lane of its connection."""
@@ -120,23 +129,18 @@ class PullTarget:
             )
             self.context.plugins.status(event)
 
-    def _maker(self) -> Callable[[Frame], Message]:
+    def _shown_maker(self, acker: Acker) -> Callable[[Frame], Message]:
         """
         Return the function that makes the message of a frame and shows it to the plugins.
 
         A message that a plugin refuses is nakked, because the caller never gets it.
         """
         context, acked = self.context, self.acked
-        connection, plugins = context.connection, context.plugins
-        acker: Acker = connection if acked else UnwantedAcks(connection)
-        shown: Acker = PluginAcks(connection) if self.ack_all else acker
-        received, marked = plugins.received, plugins.ttl_marker
+        shown: Acker = PluginAcks(context.connection) if self.ack_all else acker
+        received, marked = context.plugins.received, context.plugins.ttl_marker
 
         def make(frame: Frame) -> Message:
-            return Message(frame[0], frame[1], frame[2], frame[3], acker)
-
-        def make_observed(frame: Frame) -> Message:
-            message = Message(frame[0], frame[1], frame[2], frame[3], shown)
+            message = Message(*frame, shown)
             try:
                 if marked is not None and message.marker is not None:
                     marked(message, message.marker)
@@ -152,4 +156,4 @@ class PullTarget:
                 message._acker = acker  # noqa: SLF001 - the plugins are done with it.
             return message
 
-        return make if received is None and marked is None else make_observed
+        return make
