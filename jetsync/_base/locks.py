@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
@@ -189,18 +190,32 @@ def keep_interrupts() -> Iterator[None]:
 class UnlessSet(Deadline):
     """
     A deadline that expires early when a latch is set. Waiters must poll it.
+
+    Args:
+        at: The moment, in terms of ``time.monotonic()``.
+        total: How long the whole call may take, in seconds, for errors.
+        latch: The latch.
+        grace: How long it still lasts once the latch is set, in seconds.
     """
 
-    __slots__ = ("_latch",)
+    __slots__ = ("_grace", "latch")
 
-    def __init__(self, at: float, total: float, latch: Latch) -> None:
+    def __init__(self, at: float, total: float, latch: Latch, grace: float = 0.0) -> None:
         super().__init__(at, total)
-        self._latch = latch
+        self.latch = latch
+        # None once it was added.
+        self._grace: float | None = grace
+
+    def _see_latch(self) -> None:
+        if self._grace is not None and self.latch.is_set():
+            self.at, self._grace = min(self.at, time.monotonic() + self._grace), None
 
     def remaining(self) -> float:
         """Return the seconds until the next check, 0 once it has expired."""
-        return 0.0 if self._latch.is_set() else min(super().remaining(), POLL)
+        self._see_latch()
+        return min(super().remaining(), POLL)
 
     def expired(self) -> bool:
-        """Return whether the time is over or the latch is set."""
-        return self._latch.is_set() or super().expired()
+        """Return whether the time is over, or was ended by the latch."""
+        self._see_latch()
+        return super().expired()

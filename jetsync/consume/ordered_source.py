@@ -49,6 +49,9 @@ CREATE_TIMEOUT: Final = 5.0
 # short timeouts would never get a consumer.
 SHORTEST_CREATE: Final = 0.5
 
+# Seconds for which an answer is waited for after the use was closed.
+ANSWER_GRACE: Final = 0.25
+
 # Seconds for which servers have to report that the stream is missing before it counts as deleted. A
 # server that has just started may not know it yet.
 MISSING: Final = 2.0
@@ -136,9 +139,11 @@ class OrderedSource:
         epoch = self.context.lane.epoch
         self._live = name = self.cursor.name
         try:
-            # Not ended by `close`: servers may process a deletion before a creation that was sent
-            # earlier, so the consumer is deleted once the answer is here.
-            until = Deadline(deadline.at, deadline.total)
+            until = deadline
+            if isinstance(deadline, UnlessSet):
+                # Servers may process a deletion before a creation that was sent earlier. So `close`
+                # leaves the answer a moment, and the consumer is deleted once it is here.
+                until = UnlessSet(deadline.at, deadline.total, deadline.latch, ANSWER_GRACE)
             info = _consumer_admin.create(self.context, self.stream, config, until)
             if info.delivered.consumer_seq:
                 # It belongs to another client, with the same name and configuration.
