@@ -75,6 +75,8 @@ _BATCH_IS_OVER: Final = (
 )
 _API_LEVEL: Final = 412
 
+_NUMBER: Final = "a number in a batch's answer"
+
 # How far behind the last ack a message can still be reported lost. Acks may overtake such reports
 # while the leader changes.
 LOSS_HORIZON: Final = 4096
@@ -386,25 +388,24 @@ class FastIngest:
             self._on_no_leader(read_digits(place[0]), op, now)
             return
         answer = decode_json(frame[3])
-        kind = answer.get("type")
+        kind, seq = answer.get("type"), read_count(answer.get("seq", 0), _NUMBER)
         if kind is not None and self.phase is Phase.STARTING:
             self.phase = Phase.OPEN
             self.batches += 1
         if kind == "ack":
-            self._on_ack(_number(answer, "seq"), _number(answer, "msgs"), op, now)
+            self._on_ack(seq, read_count(answer.get("msgs", 0), _NUMBER), op, now)
         elif kind == "gap":
-            self._on_gap(_number(answer, "last_seq"), _number(answer, "seq"), op)
+            self._on_gap(read_count(answer.get("last_seq", 0), _NUMBER), seq, op)
         elif answer.get("error") is not None:
             error = from_api_error(answer["error"], stream=self.ledger.stream)
             if kind == "err" and self._gap_ok:
-                seq = _number(answer, "seq")
                 self.ledger.lose(seq, seq, error)
             elif kind == "err" and self.phase is not Phase.FAILED:
                 self.fail(error, awaits_end=True)
             elif kind != "err":
                 self._on_refusal(read_digits(place[0]), op, error, now)
         elif isinstance(answer.get("stream"), str):
-            self._on_end(answer)
+            self._on_end(answer, seq)
 
     def _on_ack(self, seq: int, flow: int, op: int, now: float) -> None:
         if self.phase is not Phase.FAILED:
@@ -466,13 +467,13 @@ class FastIngest:
             # The messages are not lost yet: the server reports which are missing.
             self._recover(now + self._ask_wait)
 
-    def _on_end(self, answer: dict[str, Any]) -> None:
+    def _on_end(self, answer: dict[str, Any], sequence: int) -> None:
         """Read the ack that ends a batch, which the server also sends unasked."""
         if "batch" not in answer:
             error = errors.NotSupportedError(
                 "fast ingest",
                 needs="server 2.14 or later; a message was stored as an ordinary one, at "
-                f"sequence {_number(answer, 'seq')} of stream {answer['stream']!r}",
+                f"sequence {sequence} of stream {answer['stream']!r}",
             )
             if self.phase is Phase.STARTING:
                 self.stop(error)
@@ -480,7 +481,7 @@ class FastIngest:
                 self.fail(error)
             return
         ledger = self.ledger
-        count = min(_number(answer, "count"), ledger.sent)
+        count = min(read_count(answer.get("count", 0), _NUMBER), ledger.sent)
         ledger.cover(count)
         if self.phase is Phase.FAILED:
             self.awaits_end = False
@@ -491,7 +492,7 @@ class FastIngest:
             else:
                 self.fail(errors.BatchClosedError(reason="the server ended the batch"))
         else:
-            self.sequence = _number(answer, "seq")
+            self.sequence = sequence
             self.duplicate = bool(answer.get("duplicate", False))
             if self._committed == 1:
                 # The batch started and ended with one message.
@@ -499,8 +500,9 @@ class FastIngest:
             if count < ledger.sent and not self._gap_ok:
                 self.fail(self._gap(count + 1, ledger.sent))
                 return
-            ledger.lose(count + 1, ledger.sent, None)
-            ledger.cover(ledger.sent)
+            if count < ledger.sent:
+                ledger.lose(count + 1, ledger.sent, None)
+                ledger.cover(ledger.sent)
             self.phase = Phase.DONE
 
     # Steps of the calls above.
@@ -553,7 +555,3 @@ class FastIngest:
             self.subject,
             reason=f"{reason}; {ledger.acknowledged} of {ledger.added} messages are acknowledged",
         )
-
-
-def _number(answer: dict[str, Any], key: str) -> int:
-    return read_count(answer.get(key, 0), f"the {key} of a batch's answer")
