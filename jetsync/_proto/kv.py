@@ -202,14 +202,8 @@ class BucketLayout:
     The streams and subjects of a bucket's keys.
     """
 
-    bucket: str
-    """The bucket's name."""
-
-    stream: str
-    """The stream to read."""
-
     read_prefix: str
-    """The prefix of the subjects in that stream."""
+    """The prefix of the subjects in the bucket's stream."""
 
     write_prefix: str
     """The prefix of the subjects to publish to."""
@@ -253,7 +247,6 @@ def layout_of(bucket: str, config: StreamConfig, api_prefix: str) -> BucketLayou
         config: The configuration of its stream.
         api_prefix: The API prefix of the context that reads it.
     """
-    stream = STREAM_PREFIX + bucket
     origin, origin_api, read = bucket, api_prefix, f"{SUBJECT_PREFIX}{bucket}."
     mirror = config.mirror
     if mirror is not None:
@@ -267,4 +260,4 @@ def layout_of(bucket: str, config: StreamConfig, api_prefix: str) -> BucketLayou
     write = f"{SUBJECT_PREFIX}{origin}."
     if origin_api != DEFAULT_API:
         write = f"{origin_api}.{write}"
-    return BucketLayout(bucket, stream, read, write, STREAM_PREFIX + origin, origin_api)
+    return BucketLayout(read, write, STREAM_PREFIX + origin, origin_api)

@@ -39,7 +39,7 @@ from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -319,14 +319,8 @@ class OrderedConsumer:
             threshold_bytes=threshold_bytes,
             stop_after=stop_after,
         )
-        source = self._source
-        deadline = source.context.deadline(None)
-        with Locked(self._using, deadline, "another call on the ordered consumer"):
-            self._check_unused()
-            source.start(deadline, verify=True)
-            consumption = OrderedConsumption(source, options)
-            self._user = weakref.ref(consumption)
-        return self._unless_closed(consumption)
+        deadline = self._source.context.deadline(None)
+        return self._begin(deadline, lambda: OrderedConsumption(self._source, options), verify=True)
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
@@ -344,18 +338,21 @@ class OrderedConsumer:
         self._source.close(self._source.context.deadline(timeout))
 
     def _fetch(self, name: str, request: PullRequest, wait: float) -> OrderedBatch:
-        source = self._source
-        deadline = Deadline.after(max(wait, SHORTEST_CREATE))
+        return self._begin(
+            Deadline.after(max(wait, SHORTEST_CREATE)),
+            lambda: OrderedBatch(self._source, self._pool, request, wait=wait, name=name),
+            verify=False,
+        )
+
+    def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
+        """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
+        closed = self._source.closed
         with Locked(self._using, deadline, "another call on the ordered consumer"):
             self._check_unused()
-            source.start(deadline, verify=False)
-            batch = OrderedBatch(source, self._pool, request, wait=wait, name=name)
-            self._user = weakref.ref(batch)
-        return self._unless_closed(batch)
-
-    def _unless_closed(self, user: T) -> T:
-        """Return a use that has begun, or end it if another thread has closed the consumer."""
-        if self._source.closed.is_set():
+            self._source.start(deadline, verify=verify)
+            user = use()
+            self._user = weakref.ref(user)
+        if closed.is_set():
             user.close()
             raise HandleClosedError("ordered consumer")
         return user

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync._api import streams as _stream_admin
-from jetsync._proto.kv import check_bucket, stream_of
+from jetsync._proto.kv import stream_of
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
@@ -25,7 +25,7 @@ def create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> Stre
 
 def update(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
     """Apply the configuration of a bucket to its existing stream."""
-    now = _stream_admin.info(context, stream_of(check_bucket(wanted.bucket)), deadline).config
+    now = _stream_admin.info(context, stream_of(wanted.bucket), deadline).config
     changes = wanted.stream_fields()
     if now.mirror is not None:
         # A mirror has no own subjects, and its origin writes the markers.
