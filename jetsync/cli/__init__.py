@@ -1,9 +1,9 @@
 """
 The `jetsync` command.
 
-The package needs the extra `cli` (click and rich), which the library itself does not. Each command
-is a module that is imported when it is called, so that its imports do not slow down the other
-commands.
+The package needs the extra `cli` (click and rich), which the library itself does not need. Each
+command is a module that is imported when the command is called, so its imports do not slow down the
+other commands.
 """
 
 from __future__ import annotations

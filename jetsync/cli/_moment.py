@@ -26,7 +26,7 @@ MARKER_WAIT: Final = 15.0
 
 class Status(NamedTuple):
     """
-    What became known of an aircraft, and when.
+    A departure or arrival of an aircraft, and its time.
     """
 
     minute: int
@@ -37,7 +37,7 @@ class Status(NamedTuple):
 
 def statuses_of_day(stream: jetsync.Stream, day: str) -> list[Status]:
     """
-    Read the flights of the day back, and return departures and arrivals in the order of time.
+    Read the flights of the day, and return departures and arrivals in the order of time.
     """
     found: list[Status] = []
     for message in stream.scan():
@@ -50,7 +50,7 @@ def statuses_of_day(stream: jetsync.Stream, day: str) -> list[Status]:
 
 def _statuses(row: dict[str, str | int | None]) -> Iterator[Status]:
     """
-    Yield what one flight says; nothing if it did not take place.
+    Yield the events of one flight, or nothing if it was cancelled.
     """
     aircraft, left, landed = row["tailnum"], row["dep_time"], row["arr_time"]
     if isinstance(aircraft, str) and isinstance(left, int):
@@ -62,7 +62,7 @@ def _statuses(row: dict[str, str | int | None]) -> Iterator[Status]:
 
 def _minute(clock: int) -> int:
     """
-    Return the minute of the day: 1755 is five to six in the afternoon.
+    Return the minute of the day of a time such as 1755, which is 17:55.
     """
     return clock // 100 * 60 + clock % 100
 
@@ -74,7 +74,7 @@ def at_six(
     Publish the whole day, then read the state as of 18:00.
 
     Returns:
-        The status of each aircraft, as the server says and as it should be.
+        The status of each aircraft, from the server and as expected.
     """
     js.publish_many((f"status.{status.aircraft}", status.text) for status in statuses)
     before = [status for status in statuses if status.minute <= SIX]
@@ -94,7 +94,7 @@ def at_six(
 
 def change_together(bucket: jetsync.KeyValue, aircraft: list[str]) -> bool:
     """
-    Set the status of several aircraft in one transaction; return whether all of them have it.
+    Set the status of several aircraft in one transaction. Return whether all were set.
     """
     with bucket.atomic() as transaction:
         for key in aircraft:
@@ -107,7 +107,7 @@ def change_together(bucket: jetsync.KeyValue, aircraft: list[str]) -> bool:
 
 def expire(bucket: jetsync.KeyValue) -> list[str]:
     """
-    Set a key that expires, and return what a watch of it sees.
+    Set a key that expires, and return the entries that a watch gets.
     """
     seen = []
     with bucket.watch("gate", updates_only=True) as watch:

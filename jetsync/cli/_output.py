@@ -1,8 +1,8 @@
 """
 Output of commands: lines and tables for people, JSON for programs.
 
-Commands print through this module only. Most of the text comes from servers and publishers, so each
-function here escapes what a terminal would act on, and prints markup of rich literally.
+Commands print only through this module. Most of the text comes from servers and publishers, so each
+function escapes control characters and prints the markup of rich literally.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def console() -> Console:
     """
-    Return a console on standard output; made per call, since tests and pipes replace that.
+    Return a console on standard output. It is made for each call, because tests and pipes replace
+    standard output.
     """
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=_UNBOUNDED)
@@ -49,7 +50,7 @@ def console() -> Console:
 @contextlib.contextmanager
 def until_nobody_reads() -> Iterator[None]:
     """
-    End the block without an error on Ctrl-C, or if the reader of standard output is gone.
+    End the block without an error on Ctrl-C, or if standard output is closed.
     """
     try:
         yield
@@ -81,9 +82,9 @@ def say(
     Print a line of text.
 
     Args:
-        text: What to print. It may contain untrusted text.
-        style: How to print it on a terminal, in the terms of rich.
-        lines: Whether line ends and tabs in the text stay.
+        text: The text, which may be untrusted.
+        style: The style on a terminal, as in rich.
+        lines: Whether to keep line ends and tabs.
         err: Whether to print to standard error.
     """
     shown = visible(str(text), lines=lines)
@@ -95,9 +96,9 @@ def say(
 
 def confirm(question: str) -> None:
     """
-    Ask whether to go on, and end the command unless the answer is yes.
+    Ask whether to continue, and end the command unless the answer is yes.
 
-    Without a terminal, the command fails: a script has to say that it wants this.
+    Without a terminal, the command fails, because a script has to pass --force.
     """
     if not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for confirmation: use --force")
@@ -106,11 +107,11 @@ def confirm(question: str) -> None:
 
 def visible(text: str, *, lines: bool = False) -> str:
     """
-    Return text with escapes for characters that a terminal would act on.
+    Return text with control characters escaped.
 
     Args:
         text: Untrusted text.
-        lines: Whether line ends and tabs stay.
+        lines: Whether to keep line ends and tabs.
     """
     return _replaced(text, _escape, keep="\n\t" if lines else "")
 
@@ -137,14 +138,14 @@ def _escape(character: str) -> str:
 
 def payload(data: bytes) -> str:
     """
-    Return a payload as text, with escapes for bytes that are not UTF-8.
+    Return a payload as text, with bytes that are not UTF-8 escaped.
     """
     return data.decode("utf-8", "backslashreplace")
 
 
 def write_raw(data: bytes) -> None:
     """
-    Write bytes to standard output as they are; to a terminal, as text that can be shown.
+    Write bytes to standard output unchanged, or as visible text to a terminal.
     """
     if sys.stdout.isatty():
         click.echo(visible(payload(data), lines=True), nl=False)
@@ -162,7 +163,7 @@ def print_table(
     Args:
         columns: headings.
 
-        rows: cells; text is printed as it is, markup in it does not count.
+        rows: cells; markup in their text is printed literally.
 
         numbers: the columns that are aligned to the right.
     """
@@ -177,7 +178,7 @@ def print_table(
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """
-    Print names and values in two columns, without those that have no value.
+    Print names and values in two columns. Names without a value are left out.
     """
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

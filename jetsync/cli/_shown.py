@@ -17,7 +17,7 @@ def as_dict(  # noqa: PLR0917 - the order in which it is printed.
     stream: str, sequence: int, subject: str, time: dt.datetime, headers: Headers, data: bytes
 ) -> dict[str, Any]:
     """
-    Return a message as JSON can hold it: the payload as text where it is text, else in base64.
+    Return a message for JSON. The payload is text if it is UTF-8, and base64 otherwise.
     """
     fields: dict[str, Any] = {
         "stream": stream,

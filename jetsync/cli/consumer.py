@@ -76,7 +76,7 @@ def show_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, as_json: bool
 ) -> None:
     """
-    Show configuration and state of the consumer NAME of STREAM.
+    Show the configuration and state of the consumer NAME of STREAM.
     """
     with connect(options) as client:
         info = client.jetstream().consumer(stream, name).info()
@@ -123,7 +123,7 @@ def remove_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, force: bool
 ) -> None:
     """
-    Remove the consumer NAME of STREAM. The messages stay.
+    Remove the consumer NAME of STREAM. Its messages stay in the stream.
     """
     with connect(options) as client:
         found = client.jetstream().consumer(stream, name)

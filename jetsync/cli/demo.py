@@ -1,5 +1,5 @@
 """
-`jetsync demo`: send a real data set through a real server and back, check it and draw a picture.
+`jetsync demo`: send a real data set through a server and back, check it and draw a picture.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Rate(ProgressColumn):
 
 @click.command()
 @click.option("--server", metavar="URL", help="Use this server instead of a temporary one.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N flights.")
 @click.option("--keep", is_flag=True, help="Leave the stream on the server given with --server.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     default=Path("jetsync-demo.png"),
     show_default=True,
-    help="Where the picture goes.",
+    help="File of the picture.",
 )
 @click.option(
     "--spark", is_flag=True, help="Use Spark, and kill its driver once. Needs jetsync-spark."
@@ -94,15 +94,15 @@ def demo(
     """
     Send 336,776 real flights through a server and back.
 
-    Publishes every flight that left New York in 2013, reads all of them back through a durable
-    consumer, compares count and digest, and shows what came back as a table and a picture. Then
-    writes the flights of one day as atomic batches, one per aircraft, and lets one batch fail.
-    Finally reads where the aircraft of that day were at 18:00, changes several keys of a bucket in
-    one transaction, and watches a key expire.
+    The demo publishes every flight that left New York in 2013 and reads all of them back through a
+    durable consumer. It compares count and digest, and shows the result as a table and a picture.
+    Then it writes the flights of one day as atomic batches, one per aircraft, and lets one batch
+    fail. Finally it reads where the aircraft were at 18:00, changes several keys of a bucket in one
+    transaction, and watches a key expire.
 
-    With --spark the flights go from Spark to a stream and back into a streaming query, which puts
-    the mean delay of each carrier in each week into a bucket; its driver is killed in the middle,
-    and goes on from its checkpoint.
+    With --spark, Spark writes the flights to a stream and reads them with a streaming query, which
+    puts the mean delay of each carrier and week into a bucket. The driver is killed in the middle
+    and continues from its checkpoint.
     """
     if spark:
         sys.exit(demo_of_spark(server, limit, keep=keep, picture=picture))
@@ -152,7 +152,7 @@ def demo(
 
 def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture: Path) -> int:
     """
-    Run the demo of jetsync-spark in a process of its own, and return its status.
+    Run the demo of jetsync-spark in a new process, and return its status.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -184,7 +184,7 @@ def result(line: str, *, good: bool) -> None:
 
 def remove(js: jetsync.JetStream, name: str) -> None:
     """
-    Delete the stream of an earlier demo. Another stream of that name is an error.
+    Delete the stream of an earlier demo. Raise if another stream has that name.
     """
     with contextlib.suppress(jetsync.StreamNotFoundError):
         left = js.stream(name)
@@ -202,7 +202,7 @@ def make_stream(
     **options: Any,
 ) -> jetsync.Stream:
     """
-    Create a stream that a later demo will know by its description.
+    Create a stream that a later demo recognises by its description.
     """
     return js.create_stream(
         name,
@@ -217,7 +217,7 @@ def publish(
     js: jetsync.JetStream, sent: Digest, limit: int | None, progress: Progress, task: TaskID
 ) -> None:
     """
-    Publish the flights as they are read from the file, and note what was handed over.
+    Publish the flights while the file is read, and return their totals and digest.
     """
 
     def noted() -> Iterator[jetsync.OutboundMessage]:
@@ -235,7 +235,7 @@ def fetch(
     stream: jetsync.Stream, received: Digest, tally: Tally, progress: Progress, task: TaskID
 ) -> None:
     """
-    Read the stream through a durable consumer until nothing more comes.
+    Read the stream through a durable consumer to its end.
     """
     worker = stream.create_consumer("demo", max_ack_pending=2 * BATCH, ack_wait=120)
     waiting = worker.cached_info.num_pending
@@ -291,7 +291,7 @@ def write_day(
     aircraft: dict[str, list[bytes]],
 ) -> bool:
     """
-    Store the flights of each aircraft together, and count what is stored.
+    Store the flights of each aircraft in one batch, and count the stored messages.
     """
     for subject, rows in aircraft.items():
         js.publish_batch((subject, row) for row in rows)
@@ -307,7 +307,7 @@ def write_day(
 
 def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -> bool:
     """
-    Commit a batch with one failing expectation, and check that nothing is stored.
+    Commit a batch with a condition that fails, and check that nothing is stored.
     """
     before = stream.info().state.messages
     outcome = "no error"
@@ -340,7 +340,8 @@ def read_day(stream: jetsync.Stream) -> list[_moment.Status]:
 
 def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool) -> bool:
     """
-    Read the state at 18:00, change keys together and let one expire. Return whether all is right.
+    Read the state at 18:00, change keys together and let one expire. Return whether all is as
+    expected.
     """
     if not statuses:
         return True
@@ -383,7 +384,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
 
 def show(tally: Tally) -> None:
     """
-    Print flights and mean arrival delay per carrier, the busiest first.
+    Print the flights and the mean arrival delay of each carrier, the busiest first.
     """
     names = airlines()
 

@@ -1,5 +1,5 @@
 """
-`jetsync doctor`: what one server can do, for whoever wonders why something does not work there.
+`jetsync doctor`: what a server supports, and why a feature does not work there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PINGS: Final = 5
 @attrs.frozen
 class Report:
     """
-    What was found out about a server.
+    The result of examining a server.
     """
 
     server: jetsync.ServerInfo
@@ -89,13 +89,13 @@ def doctor(
     as_json: bool,
 ) -> None:
     """
-    Show what the server at URL can do.
+    Show what the server at URL supports.
 
-    Server, round trip, account and limits, and which features of JetStream work there and why the
-    others do not. Nothing is created on the server. The exit status is 1 where there is no
-    connection, no JetStream, or a feature is missing that --require asks for.
+    The report shows the server, the round-trip time, the account and its limits, which features of
+    JetStream work, and why the others do not. Nothing is created on the server. The exit status is
+    1 if there is no connection or no JetStream, or if a feature that --require names does not work.
 
-    In a cluster the verdicts are about the server that answered; others may run another version.
+    In a cluster, the report is about the server that answered. Others may run another version.
     """
     if url is not None:
         options = options.evolve(servers=url)
@@ -120,7 +120,7 @@ def doctor(
 
 def examine(options: jetsync.ConnectOptions) -> Report:
     """
-    Connect and ask.
+    Connect and examine the server.
     """
     with connect(options) as client:
         rtt = statistics.median(client.rtt() for _ in range(_PINGS))

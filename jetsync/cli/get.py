@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     "start",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --next: the first one at sequence N or after it.",
+    help="With --next: the first one from sequence N on.",
 )
 @click.option(
     "--at",
     type=moment_of,
     metavar="TIME",
-    help="The first message at TIME or after it: 2026-08-06T18:00, or 1h30m for so long ago.",
+    help="The first message from TIME on, such as 2026-08-06T18:00, or 1h30m for an age.",
 )
-@click.option("--raw", is_flag=True, help="Print the payload alone, byte by byte.")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the payload.")
 @json_option
 @connection_options
 def get(
@@ -63,7 +63,7 @@ def get(
     as_json: bool,
 ) -> None:
     """
-    Show one message of STREAM: the one at SEQUENCE, or the one that an option says.
+    Show one message of STREAM, by SEQUENCE or by an option.
     """
     if sum(way is not None for way in (sequence, seq, last, following, at)) != 1:
         raise click.UsageError("Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME.")

@@ -44,7 +44,7 @@ last_option: Final = click.option(
 @click.group()
 def kv() -> None:
     """
-    Key-value buckets: make, list, read, change, watch.
+    Create, list, read, change and watch key-value buckets.
     """
 
 
@@ -85,26 +85,28 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
 
 @kv.command()
 @click.argument("bucket")
-@click.option("--description", metavar="TEXT", help="What it is for.")
-@click.option("--history", type=int, metavar="N", default=1, help="Revisions kept of each key.")
-@click.option("--ttl", type=float, metavar="SECONDS", help="How long revisions are kept.")
+@click.option("--description", metavar="TEXT", help="Description of the bucket.")
+@click.option("--history", type=int, metavar="N", default=1, help="Revisions to keep of each key.")
+@click.option("--ttl", type=float, metavar="SECONDS", help="Seconds to keep revisions.")
 @click.option(
     "--limit-marker-ttl",
     type=float,
     metavar="SECONDS",
-    help="Let keys expire, and leave a marker for so long.",
+    help="Allow keys that expire, and keep their markers for SECONDS.",
 )
-@click.option("--max-value-size", type=int, metavar="BYTES", help="Size of the largest value.")
-@click.option("--max-bytes", type=int, metavar="BYTES", help="Size of the bucket.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where it is kept.")
-@click.option("--replicas", "num_replicas", type=int, metavar="N", help="Servers with a copy.")
-@click.option("--compression", is_flag=True, default=None, help="Compress its files.")
-@click.option("--mirror", metavar="BUCKET", help="Make it a copy of another bucket.")
+@click.option("--max-value-size", type=int, metavar="BYTES", help="Maximum size of a value.")
+@click.option("--max-bytes", type=int, metavar="BYTES", help="Maximum size of the bucket.")
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store the bucket.")
+@click.option(
+    "--replicas", "num_replicas", type=int, metavar="N", help="Number of servers with a copy."
+)
+@click.option("--compression", is_flag=True, default=None, help="Compress the files.")
+@click.option("--mirror", metavar="BUCKET", help="Make the bucket a copy of another one.")
 @click.option("--atomic", is_flag=True, default=None, help="Allow transactions.")
 @connection_options
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     """
-    Make the bucket BUCKET.
+    Create the bucket BUCKET.
     """
     config = jetsync.KeyValueConfig(bucket=bucket, **fields)
     with connect(options) as client:
@@ -118,7 +120,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
 @connection_options
 def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None:
     """
-    Remove the bucket BUCKET with all that is in it.
+    Remove the bucket BUCKET with all its keys.
     """
     with connect(options) as client:
         js = client.jetstream()
@@ -135,7 +137,7 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
 @connection_options
 def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> None:
     """
-    Show how BUCKET is configured and what it holds.
+    Show the configuration and the size of BUCKET.
     """
     with connect(options) as client:
         found = client.jetstream().key_value(bucket).status()
@@ -168,8 +170,10 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
 @kv.command()
 @click.argument("bucket")
 @click.argument("key")
-@click.option("--revision", type=click.IntRange(min=1), metavar="N", help="As it was then.")
-@click.option("--raw", is_flag=True, help="Print the value alone, byte by byte.")
+@click.option(
+    "--revision", type=click.IntRange(min=1), metavar="N", help="Show the value at revision N."
+)
+@click.option("--raw", is_flag=True, help="Print only the bytes of the value.")
 @json_option
 @connection_options
 def get(
@@ -223,7 +227,7 @@ def put(
     """
     Set the value of KEY in BUCKET, and print the revision.
 
-    The value is VALUE, or what comes on standard input where that is left out or is `-`.
+    If VALUE is left out or is `-`, the value is read from standard input.
     """
     data = read_value(value)
 
@@ -252,7 +256,7 @@ def create(
     """
     Set the value of KEY in BUCKET if it has none, and print the revision.
 
-    The value is VALUE, or what comes on standard input where that is left out or is `-`.
+    If VALUE is left out or is `-`, the value is read from standard input.
     """
     data = read_value(value)
     changed(options, bucket, lambda found: found.create(key, data, ttl=ttl))
@@ -265,7 +269,7 @@ def create(
 @connection_options
 def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int | None) -> None:
     """
-    Delete KEY in BUCKET; its history stays.
+    Delete KEY in BUCKET. Its history stays.
     """
     changed(options, bucket, lambda found: found.delete(key, last=last))
 
@@ -285,7 +289,7 @@ def purge(
     last: int | None,
 ) -> None:
     """
-    Delete KEY in BUCKET with its history; its marker goes after --ttl.
+    Delete KEY in BUCKET with its history. With --ttl, its marker is removed after that time.
     """
     changed(options, bucket, lambda found: found.purge(key, ttl=ttl, last=last))
 
@@ -317,7 +321,7 @@ def keys(
 @connection_options
 def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: bool) -> None:
     """
-    Show the revisions of KEY in BUCKET that are kept, oldest first.
+    Show the stored revisions of KEY in BUCKET, oldest first.
     """
     with connect(options) as client:
         found = client.jetstream().key_value(bucket).history(key)
@@ -338,8 +342,8 @@ def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: 
 )
 @click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N entries.")
-@click.option("--no-follow", is_flag=True, help="End once all that is there was shown.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry to a line.")
+@click.option("--no-follow", is_flag=True, help="End after the stored entries.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per line.")
 @connection_options
 def watch(
     *,
@@ -352,7 +356,7 @@ def watch(
     **start: Any,
 ) -> None:
     """
-    Print the entries in BUCKET that match one of PATTERNS, or all, as they change, until Ctrl-C.
+    Print the changes of BUCKET until Ctrl-C, of all keys or of those that match one of PATTERNS.
     """
     with (
         until_nobody_reads(),
@@ -376,7 +380,7 @@ def entries(
     start: dict[str, Any],
 ) -> Generator[jetsync.Entry, None, None]:
     """
-    Yield the entries to show.
+    Yield the entries to print.
     """
     with (
         jetsync.connect(options=options, plugins=[Notices()]) as client,
@@ -398,7 +402,7 @@ def changed(
 
 def read_value(value: str | None) -> bytes | str:
     """
-    Return the value that was given, or standard input.
+    Return the given value, or standard input.
     """
     return sys.stdin.buffer.read() if value is None or value == "-" else value
 
@@ -416,7 +420,7 @@ def show(entry: jetsync.Entry) -> None:
 
 def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:
     """
-    Return an entry as JSON can hold it: the value as text where it is text, else in base64.
+    Return an entry for JSON. The value is text if it is UTF-8, and base64 otherwise.
     """
     fields: dict[str, Any] = {
         "bucket": entry.bucket,
@@ -436,7 +440,7 @@ def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:
 
 def status_dict(found: jetsync.KeyValueStatus) -> dict[str, Any]:
     """
-    Return what a bucket is as JSON can hold it.
+    Return the status of a bucket for JSON.
     """
     return {
         "bucket": found.bucket,

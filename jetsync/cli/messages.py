@@ -1,5 +1,5 @@
 """
-`jetsync pub`: one message in.
+`jetsync pub`: publish one message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def header(text: str) -> tuple[str, str]:
     """
-    Read a header as it is written: `Name: value`.
+    Parse a header such as `Name: value`.
     """
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
@@ -29,7 +29,7 @@ def header(text: str) -> tuple[str, str]:
 
 def time_to_live(text: str) -> float | Literal["never"]:
     """
-    Read a time to live: seconds, or `never`.
+    Parse a time-to-live: seconds, or `never`.
     """
     if text == "never":
         return "never"
@@ -44,8 +44,10 @@ def time_to_live(text: str) -> float | Literal["never"]:
 @click.argument("subject")
 @click.argument("data", required=False)
 @click.option("-H", "--header", "headers", multiple=True, type=header, metavar="'NAME: VALUE'")
-@click.option("--msg-id", metavar="ID", help="Message id: the same one is stored only once.")
-@click.option("--ttl", type=time_to_live, metavar="SECONDS", help="Time to live, or 'never'.")
+@click.option(
+    "--msg-id", metavar="ID", help="Message ID. A message with the same ID is not stored again."
+)
+@click.option("--ttl", type=time_to_live, metavar="SECONDS", help="Time-to-live, or 'never'.")
 @json_option
 @connection_options
 def pub(
@@ -59,9 +61,9 @@ def pub(
     as_json: bool,
 ) -> None:
     """
-    Publish one message to SUBJECT and say where it is stored.
+    Publish one message to SUBJECT, and print its stream and sequence.
 
-    The payload is DATA, or what comes on standard input where DATA is left out or is `-`.
+    If DATA is left out or is `-`, the payload is read from standard input.
     """
     payload: bytes | str
     payload = sys.stdin.buffer.read() if data is None or data == "-" else data

@@ -27,19 +27,19 @@ _LOOK: Final = 60.0
 
 @click.command()
 @click.option(
-    "--version", metavar="V", help="Version, such as 2.10.26; otherwise the installed one."
+    "--version", metavar="V", help="Version, such as 2.10.26. The default is the installed one."
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port of the server; 0 takes a free one.",
+    help="Port of the server, or 0 for a free one.",
 )
 @click.option(
     "--store",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for JetStream's files; without it they end with the server.",
+    help="Folder for JetStream's files. By default they are removed at the end.",
 )
 def server(version: str | None, port: int, store: Path | None) -> None:
     """
@@ -63,7 +63,7 @@ def server(version: str | None, port: int, store: Path | None) -> None:
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """
-    Have SIGTERM do what Ctrl-C does, so that it too stops the server and removes its folder.
+    Let SIGTERM act like Ctrl-C, so that it stops the server and removes its folder.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

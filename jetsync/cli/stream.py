@@ -35,12 +35,12 @@ FLAGS = ("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allo
 @click.group()
 def stream() -> None:
     """
-    Streams: list, show, create, empty, remove.
+    List, show, create, empty and remove streams.
     """
 
 
 @stream.command("ls")
-@click.option("--subject", metavar="FILTER", help="Only streams that take such subjects.")
+@click.option("--subject", metavar="FILTER", help="Only streams whose subjects match FILTER.")
 @json_option
 @connection_options
 def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_json: bool) -> None:
@@ -77,7 +77,10 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
 @stream.command("info")
 @click.argument("name")
 @click.option(
-    "--subjects", "filter_", metavar="FILTER", help="Count the messages of such subjects."
+    "--subjects",
+    "filter_",
+    metavar="FILTER",
+    help="Count the messages of subjects that match FILTER.",
 )
 @json_option
 @connection_options
@@ -85,7 +88,7 @@ def show_stream(
     *, options: jetsync.ConnectOptions, name: str, filter_: str | None, as_json: bool
 ) -> None:
     """
-    Show configuration and state of the stream NAME.
+    Show the configuration and state of the stream NAME.
     """
     with connect(options) as client:
         info = client.jetstream().stream(name).info(subjects_filter=filter_)
@@ -132,9 +135,15 @@ def show_stream(
 
 @stream.command("create")
 @click.argument("name")
-@click.option("--subjects", metavar="A,B", help="Subjects, with commas; NAME.> where left out.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where it is kept.")
-@click.option("--replicas", type=click.IntRange(1), metavar="N", help="Copies in a cluster.")
+@click.option(
+    "--subjects", metavar="A,B", help="Subjects, separated by commas. The default is NAME.>."
+)
+@click.option(
+    "--storage", type=click.Choice(["file", "memory"]), help="Where to store the messages."
+)
+@click.option(
+    "--replicas", type=click.IntRange(1), metavar="N", help="Number of copies in a cluster."
+)
 @click.option("--retention", type=click.Choice(["limits", "interest", "workqueue"]))
 @click.option("--max-msgs", type=int, metavar="N")
 @click.option("--max-bytes", type=int, metavar="N")
@@ -142,11 +151,11 @@ def show_stream(
 @click.option("--direct", is_flag=True, help="Allow direct reads.")
 @click.option("--atomic", is_flag=True, help="Allow atomic batches.")
 @click.option("--batched", is_flag=True, help="Allow fast ingest.")
-@click.option("--ttl", is_flag=True, help="Allow a time to live per message.")
+@click.option("--ttl", is_flag=True, help="Allow messages with a time-to-live.")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file with the configuration as servers take it; options go over it.",
+    help="JSON file with the configuration in the servers' form. Options take precedence.",
 )
 @json_option
 @connection_options
@@ -192,9 +201,11 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 
 @stream.command("purge")
 @click.argument("name")
-@click.option("--subject", metavar="FILTER", help="Only messages of such subjects.")
+@click.option("--subject", metavar="FILTER", help="Only messages whose subjects match FILTER.")
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N.")
-@click.option("--sequence", type=click.IntRange(1), metavar="N", help="Only those before N.")
+@click.option(
+    "--sequence", type=click.IntRange(1), metavar="N", help="Only messages before sequence N."
+)
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def purge_stream(
@@ -230,7 +241,7 @@ def stream_fields(
     **limits: object,
 ) -> dict[str, Any]:
     """
-    Return the fields of a stream's configuration that options name; what was not given is left out.
+    Return the fields of a stream's configuration that options set, without the others.
     """
     fields: dict[str, Any] = {
         "name": name,
@@ -247,7 +258,7 @@ def stream_fields(
 
 def read_config(path: Path) -> StreamConfig:
     """
-    Read a configuration as servers take it, with nanoseconds and all.
+    Read a configuration in the servers' JSON form, which has nanoseconds.
     """
     try:
         content = json.loads(path.read_text("utf-8"))

@@ -1,5 +1,5 @@
 """
-`jetsync tail`: a stream as it grows.
+`jetsync tail`: print the messages of a stream as they are stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _LOOK: Final = 3.0
 @click.command()
 @click.argument("stream")
 @click.option(
-    "--subject", "subjects", multiple=True, metavar="FILTER", help="Only such; may be repeated."
+    "--subject",
+    "subjects",
+    multiple=True,
+    metavar="FILTER",
+    help="Only subjects that match FILTER. May be repeated.",
 )
 @click.option(
     "--last",
@@ -45,13 +49,15 @@ _LOOK: Final = 3.0
     "--since",
     type=moment_of,
     metavar="TIME",
-    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for so long ago.",
+    help="Begin at TIME, such as 2026-08-06T18:00, or 1h30m for an age.",
 )
-@click.option("--new", is_flag=True, help="Begin with what comes from now on.")
+@click.option("--new", is_flag=True, help="Begin with the next message.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
-@click.option("--no-follow", is_flag=True, help="End once all that is there was shown.")
+@click.option("--no-follow", is_flag=True, help="End after the stored messages.")
 @click.option("--headers", is_flag=True, help="Show headers, too.")
-@click.option("--raw", is_flag=True, help="Print payloads alone, byte by byte, a line end behind.")
+@click.option(
+    "--raw", is_flag=True, help="Print only the bytes of payloads, each followed by a line end."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line.")
 @connection_options
 def tail(
@@ -67,10 +73,10 @@ def tail(
     **start: Any,
 ) -> None:
     """
-    Follow STREAM: print its messages, one to a line, as they are stored, until Ctrl-C.
+    Print the messages of STREAM as they are stored, one per line, until Ctrl-C.
 
-    Lost connections are waited out, and no message is left out meanwhile. When STREAM is removed,
-    it ends.
+    If the connection is lost, the command reconnects and continues without a gap. It ends if STREAM
+    is removed.
     """
     if sum(way is not None and way is not False for way in start.values()) > 1:
         raise click.UsageError("Give one of --last, --seq, --since and --new.")
@@ -98,7 +104,7 @@ def follow(
     new: bool,
 ) -> Generator[jetsync.Message, None, None]:
     """
-    Yield the messages to show.
+    Yield the messages to print.
     """
     with jetsync.connect(options=options, plugins=[Notices()]) as client:
         found = client.jetstream().stream(stream)
@@ -132,10 +138,10 @@ def follow(
 
 def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) -> int:
     """
-    Return the sequence with which the last so many messages of some subjects begin.
+    Return the sequence of the first of the last messages of some subjects.
 
-    How many there are from a sequence on is known to a consumer that begins there. As messages may
-    be missing, and those of other subjects lie between, it is looked for by halving.
+    A consumer that begins at a sequence knows how many messages follow. Messages may be missing,
+    and others have other subjects, so the sequence is found by bisection.
     """
 
     def pending(sequence: int) -> int:
@@ -164,7 +170,7 @@ def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) ->
 
 class Notices:
     """
-    A plugin that says on standard error why nothing comes.
+    A plugin that prints on standard error why no messages arrive.
     """
 
     @jetsync.hookimpl
