@@ -264,7 +264,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
         )
     wanted = attribute.type
     encode = _encode
-    if int in (wanted, *parts):
+    if wanted is int or {int, type(None)} <= {*parts}:
         least, most = attribute.metadata.get("range", SIGNED)
         encode = functools.partial(whole_number, attribute.name, least=least, most=most)
     structure = _converter().get_structure_hook(wanted)

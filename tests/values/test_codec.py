@@ -62,6 +62,7 @@ class Report(WireModel):
     idle: float | None = None
     body: bytes = b""
     rows: list[int] = attrs.field(factory=list)
+    by_name: dict[str, int] = attrs.field(factory=dict)
 
 
 class TestDurations:
@@ -233,6 +234,13 @@ class TestToWire:
             "parts": [{"size": 1}],
             "labels": {"a": "b"},
         }
+
+    def test_containers_of_numbers_are_sent(self):
+        """
+        A report with lists and objects of integers can be written, as `--json` does.
+        """
+        report = Report(total=2, rows=[1, 2], by_name={"a": 1})
+        assert to_wire(report) == {"total": 2, "body": "", "rows": [1, 2], "by_name": {"a": 1}}
 
     def test_extra_fields_are_sent(self):
         """
