@@ -1,9 +1,8 @@
 """
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
-A retry uses another :class:`Attempt` with another id. Small messages are not written one by one:
-up to :data:`RUN` of them are encoded and written together, so that the server works while the
-caller adds the next ones.
+A retry uses another :class:`Attempt` with another id. Small messages are not written one by one. A
+run of them is encoded and written together, and the server works while the caller adds more.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from jetsync.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from jetsync.publish.atomic_messages import SMALL
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
+from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, SMALL
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
@@ -53,16 +52,6 @@ if TYPE_CHECKING:
 
 # If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
 ADVISORY: Final = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
-
-# The most messages that wait to be written together.
-RUN: Final = 64
-
-# Seconds after the last write, or its answer, until an added message is written at once.
-PAUSE: Final = 0.002
-
-# Bytes of frames that are written together: 64 KiB. Larger blocks let the server idle while they
-# are encoded.
-BLOCK_BYTES: Final = 64 << 10
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
@@ -224,9 +213,9 @@ class Attempt:
         """
         Add a message to those that wait to be written, or return False if it needs another step.
 
-        The message is written with the one that fills the run, with one that is added
-        :data:`PAUSE` seconds after the last write, or with the commit. No timer writes it earlier,
-        because only the commit makes it visible.
+        A message that fills the run, or that is added :data:`RUN_PAUSE` seconds after the last
+        write, writes it, and so does the commit. No timer is needed, because only the commit makes
+        the messages visible.
         """
         items, outbox = self.engine.items, self._outbox
         if (
@@ -248,12 +237,12 @@ class Attempt:
         engine = self.engine
         if (
             engine.add(item)
-            or len(engine.items) >= engine.sent + RUN
+            or len(engine.items) >= engine.sent + RUN_MESSAGES
             or len(item[1]) + len(item[2]) > SMALL
             or time.monotonic() > self._due
         ):
             parts = engine.take()
-            self._quiet = min(engine.quiet, engine.sent + RUN - 1)
+            self._quiet = min(engine.quiet, engine.sent + RUN_MESSAGES - 1)
             if parts:
                 self.send(parts, deadline)
 
@@ -289,7 +278,7 @@ class Attempt:
                 for frame in wire.frames(items, first) if items else ():
                     frames.append(frame)
                     size += len(frame)
-                    if size >= BLOCK_BYTES:
+                    if size >= RUN_BYTES:
                         lane.write(b"".join(frames), deadline, epoch)
                         frames.clear()
                         size = 0
@@ -298,7 +287,7 @@ class Attempt:
                     size = 0
             if any(frames):
                 lane.write(b"".join(frames), deadline, epoch)
-            self._due = time.monotonic() + PAUSE
+            self._due = time.monotonic() + RUN_PAUSE
         except BaseException as error:
             self._fail(error)
             if isinstance(error, ConnectionLostError) and not error.sent:

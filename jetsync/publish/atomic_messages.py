@@ -14,6 +14,7 @@ from jetsync.errors import BatchRuleError, InvalidArgumentError
 from jetsync.publish.atomic_commit import find_stream
 from jetsync.publish.capability import MARKER_LEVEL, stream_for
 from jetsync.publish.encode import Encoder
+from jetsync.publish.staged_run import SMALL
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
@@ -31,9 +32,6 @@ BatchItem: TypeAlias = tuple[bytes, bytes, bytes]
 
 _FIRST_LINE: Final = b"NATS/1.0\r\n"
 _NO_HEADERS: Final = b"\r\n"
-
-# Payloads up to this many bytes are small enough to wait for others: 64 of them have 64 KiB.
-SMALL: Final = 1 << 10
 
 
 class Wire:

@@ -33,7 +33,7 @@ from jetsync._proto.fastingest import (
 )
 from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
-from jetsync.publish.staged_run import RUN_MESSAGES, StagedRun
+from jetsync.publish.staged_run import RUN_MESSAGES, SMALL, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
-
-# The largest message that is staged without the publisher's lock. Larger ones would gain nothing.
-SMALL: Final = 1024
 
 # Seconds to wait until the server has ended a batch that failed, so that the counts are right.
 END_TIMEOUT: Final = 1.0

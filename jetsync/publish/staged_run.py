@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 RUN_MESSAGES: Final = 64
 RUN_BYTES: Final = 64 << 10
 
-# Seconds between two sends of the loop thread.
+# The most bytes of headers and payload of a message that is staged.
+SMALL: Final = RUN_BYTES // RUN_MESSAGES
+
+# Seconds between two sends of the loop thread. After so many seconds a message is worth a write.
 RUN_PAUSE: Final = 0.002
 
 _NO_WAIT: Final = Deadline(0.0, 0.0)

@@ -20,7 +20,7 @@ from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import Attempt
-from jetsync.publish.atomic_messages import SMALL
+from jetsync.publish.staged_run import SMALL
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""

@@ -21,8 +21,7 @@ import jetsync
 from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
-from jetsync.publish.atomic_attempt import PAUSE, RUN
-from jetsync.publish.atomic_messages import SMALL
+from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
 from jetsync.testing import HookRecorder
 
 OPEN_BATCHES = 50
@@ -348,7 +347,7 @@ class TestRuns:
         """
         A batch with one message, to which others are added without a pause.
         """
-        monkeypatch.setattr("jetsync.publish.atomic_attempt.PAUSE", 60.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
         with js.atomic_batch() as batch:
             batch.add(f"{stream.name}.A", b"0")
             yield batch
@@ -358,14 +357,17 @@ class TestRuns:
         The message that fills a run sends all of it.
         """
         before = self.sent(js)
-        for number in range(1, RUN):
+        for number in range(1, RUN_MESSAGES):
             batch.add(f"{stream.name}.A", b"%d" % number)
         assert self.sent(js) == before
-        batch.add(f"{stream.name}.A", b"%d" % RUN)
-        assert self.sent(js) > before + RUN * 50
+        batch.add(f"{stream.name}.A", b"%d" % RUN_MESSAGES)
+        assert self.sent(js) > before + RUN_MESSAGES * 50
         batch.add(f"{stream.name}.A", b"last")
-        assert batch.commit().size == RUN + 2
-        assert payloads(stream) == [*(b"%d" % number for number in range(RUN + 1)), b"last"]
+        assert batch.commit().size == RUN_MESSAGES + 2
+        assert payloads(stream) == [
+            *(b"%d" % number for number in range(RUN_MESSAGES + 1)),
+            b"last",
+        ]
 
     def test_a_message_after_a_pause_is_sent(self, js, stream):
         """
@@ -376,7 +378,7 @@ class TestRuns:
                 before = self.sent(js)
                 batch.add(f"{stream.name}.A", b"%d" % number)
                 assert self.sent(js) > before
-                time.sleep(2 * PAUSE)
+                time.sleep(2 * RUN_PAUSE)
         assert payloads(stream) == [b"0", b"1", b"2", b"3"]
 
     def test_a_large_message_is_sent(self, js, stream, batch):
