@@ -1,19 +1,18 @@
 """
 The consume engine: it keeps a buffer full by sending pulls, for as long as messages are taken.
 
-The engine decides when the next pull is due and what it asks for, what statuses and silence mean,
-and when to look again. It knows neither sockets nor clocks nor threads.
+The engine decides when to pull and what to ask for. It interprets statuses and silence, and says
+when it has to look again. It uses no sockets, clocks or threads.
 
-How it works. The engine owns the buffer of messages that arrived and were not taken. The messages
-in the buffer and those that open pulls may still bring never exceed the limit. Once they are down
-to the threshold, a pull is due that asks for everything that is missing. So a slow application
-never gets more than the limit, and silence then means nothing.
+The engine owns the buffer of messages that arrived and were not taken. The buffer and the messages
+that open pulls may still deliver never exceed the limit together. Once they are down to the
+threshold, a pull is due that asks for everything that is missing. So a slow application never gets
+more than the limit, and silence means nothing while the buffer is full.
 
-A status ends one pull. In most cases another pull follows, at once or after a growing pause if the
+A status ends one pull. Usually another pull follows: at once, or after a growing pause if the
 reason is temporary. If a pull is not answered or heartbeats are missed, the engine asks for the
-consumer's info (a *probe*, answered below the same inbox). If the consumer is gone, the consumption
-ends. If the consumer exists while our pulls are silent, the server has lost them, and they are
-struck out.
+consumer's info (a *probe*). If the consumer is gone, the consumption ends. If the consumer exists
+while its pulls are silent, the server has lost the pulls, and the engine removes them.
 
 Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour was measured.
 """
@@ -64,14 +63,15 @@ if TYPE_CHECKING:
     from jetsync.errors import JetSyncError
     from jetsync.values.frame import Frame
 
-# A pull that ends empty before this part of its time is a sign that something is wrong.
+# If a pull ends empty before this part of its time, the next one waits. Otherwise a consumer that
+# refuses pulls without saying so would be asked in a tight loop.
 QUICK: Final = 0.5
 
 # Seconds without an answer after which a probe is repeated.
 PROBE_INTERVAL: Final = 1.0
 
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
-STRIKE_WAIT: Final = 1.0
+LOST_WAIT: Final = 1.0
 
 CONCLUDING: Final = (
     ConsumerDeletedError,
@@ -114,7 +114,7 @@ class ConsumeEngine:
     Keep a buffer filled.
 
     Args:
-        pulls: The accounts of its pulls.
+        pulls: Tracks its pulls.
         options: What to pull.
         pins: The pin ids of the consumer's groups, shared with other users of the consumer.
     """
@@ -152,14 +152,14 @@ class ConsumeEngine:
         self._silent_before = 0.0
         # When the driver went away; None before it was there.
         self._left: float | None = None
-        # Whether silence was forgiven since the last sign of life, because the driver was away.
+        # Whether silence was ignored since the last sign of life, because the driver was away.
         self._excused = False
         self._wants_probe = False
         self._probe: bytes | None = None
         self._probes = 0
         self._probe_again = 0.0
-        # When silent pulls are struck out, because their consumer exists.
-        self._strike_at: float | None = None
+        # When silent pulls count as lost, because their consumer exists.
+        self._lost_at: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -249,7 +249,7 @@ class ConsumeEngine:
 
     def next_look(self) -> float | None:
         """Return when :meth:`look` or :meth:`due` may have something next, or None."""
-        moments = [self._strike_at, self.pulls.next_expiry()]
+        moments = [self._lost_at, self.pulls.next_expiry()]
         if self._not_before:
             moments.append(self._not_before)
         if self._wants_probe and self._probe is not None:
@@ -266,7 +266,7 @@ class ConsumeEngine:
             return []
         self._silent_before = 0.0
         self._excused = False
-        self._strike_at = None
+        self._lost_at = None
         received = self.pulls.receive(frames, now)
         if received.messages:
             self._admit(received.messages)
@@ -283,8 +283,8 @@ class ConsumeEngine:
             self._not_before = 0.0
         pulls = self.pulls
         pulls.expire(now)
-        if self._strike_at is not None and now >= self._strike_at:
-            self._strike_at = None
+        if self._lost_at is not None and now >= self._lost_at:
+            self._lost_at = None
             pulls.clear()
         if pulls.is_idle or not pulls.missed(now):
             return None
@@ -315,13 +315,13 @@ class ConsumeEngine:
 
     def lost(self, epoch: int, now: float) -> int:
         """
-        Strike out the pulls that were sent on connections up to *epoch*, which are lost.
+        Remove the pulls that were sent on connections up to *epoch*, which are lost.
 
         Return how many these were.
         """
         dead = self.pulls.lost(epoch)
         self._probe = None
-        self._strike_at = None
+        self._lost_at = None
         self._silent_before = 0.0
         self._excused = False
         self._not_before = 0.0
@@ -430,7 +430,7 @@ class ConsumeEngine:
                 if answer[2] is None and gone is None and silent:
                     # The consumer exists, and would have sent heartbeats for pulls that it knows.
                     # If it was suspended, they arrive soon after its answer.
-                    self._strike_at = now + min(self.options.heartbeat, STRIKE_WAIT)
+                    self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
 
 

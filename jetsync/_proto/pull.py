@@ -1,22 +1,22 @@
 """
-The pull engine: the accounts of the open pulls behind fetch, next and consume.
+The pull engine: it tracks the open pulls of fetch, next and consume.
 
-The engine knows which pulls are open, how many messages and bytes each of them may still bring, and
-what incoming frames mean for them. It knows neither sockets nor clocks nor threads.
+The engine knows which pulls are open, how many messages and bytes each of them may still deliver,
+and what incoming frames mean for them. It uses no sockets, clocks or threads.
 
-How it works. A pull is published with a reply subject of its own, ``<inbox>.<number>``, below the
-one subscription that all pulls of an engine share. Messages arrive with the *stream's* subject, and
-servers serve several waiting pulls of one inbox in turn, one message each. So the engine cannot
-tell which pull a message is for. It counts the message against the oldest open pull that has room.
-A status arrives on the reply subject of its pull, so it ends exactly that pull. A late second
-status of a finished pull is ignored.
+Each pull is published with a reply subject of its own, ``<inbox>.<number>``. All pulls of an engine
+share one subscription. Messages arrive with the *stream's* subject, and servers serve several
+waiting pulls of one inbox in turn, one message each. So the engine cannot tell which pull a message
+is for, and counts it against the oldest open pull that has room. A status arrives on the reply
+subject of its pull and ends that pull. The engine ignores a second status of a finished pull.
 
-The sum of what all pulls may still bring is exact. Its distribution over the pulls is a guess,
-which a status with the server's own count corrects: the difference is moved to the other pulls. So
-a pull that is full by our count is remembered while others have room, because another one may be
-full in truth. Once nothing is left to bring, all of them are full. Servers send no status for a
-full pull, nor for one that they dropped, for example when a leader went away. Such pulls are struck
-out some time after they expired.
+The total of what all pulls may still deliver is exact. How it is divided among the pulls is a
+guess. A status with the server's own count corrects it: the engine moves the difference to the
+other pulls. A pull that is full by our count may have room on the server, where another one is full
+instead. So the engine remembers it until nothing is left to deliver.
+
+Servers send no status for a full pull, nor for one that they dropped, for example when a leader
+stepped down. The engine removes such pulls some time after they expired.
 
 Implements ADR-37. Sizes are counted as servers do for ``max_bytes``: subject, reply subject, header
 block and payload.
@@ -107,7 +107,7 @@ class Pull:
     request: PullRequest
     number: int
     opened: float
-    # How many messages, and how many bytes, it may still bring. None is no limit.
+    # How many messages, and how many bytes, it may still deliver. None is no limit.
     messages: int
     size: int | None
     # The number of the connection that it was sent on; 0 before it was sent.
@@ -115,24 +115,24 @@ class Pull:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has brought all it asked for. The server sends no status for an exact fit."""
+        """Whether it is complete. The server sends no status for a pull that fits exactly."""
         return self.messages <= 0 or (self.size is not None and self.size <= 0)
 
 
 @attrs.frozen
 class Received:
-    """What a block of frames meant."""
+    """The meaning of a block of frames."""
 
     messages: Sequence[Frame]
     # The statuses that ended pulls, each with its pull.
     ended: Sequence[tuple[Status, Pull]] = ()
-    # Statuses that ended no pull: of full pulls, and notes of any kind, without heartbeats.
+    # Other statuses: those of full pulls, and those that only inform. Heartbeats are left out.
     others: Sequence[Status] = ()
 
 
 class PullEngine:
     """
-    Account for the pulls below one inbox.
+    Track the pulls of one inbox.
 
     Args:
         inbox: The subject below which each pull gets its reply subject.
@@ -143,7 +143,7 @@ class PullEngine:
         self.prefix: bytes = inbox + b"."
         # How many pulls were opened so far.
         self.opened: int = 0
-        # The pulls that may bring something, by our count, oldest first.
+        # The pulls that may deliver something, by our count, oldest first.
         self._open: dict[bytes, Pull] = {}
         # Those that are full by our count, while there are others.
         self._full: dict[bytes, Pull] = {}
@@ -165,7 +165,7 @@ class PullEngine:
 
     @property
     def pending_messages(self) -> int:
-        """How many messages the open pulls may still bring; thread-safe."""
+        """How many messages the open pulls may still deliver; thread-safe."""
         pending = 0
         for pull in list(self._open.values()):
             pending += pull.messages
@@ -173,7 +173,7 @@ class PullEngine:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes the open pulls with a limit may still bring; thread-safe."""
+        """How many bytes the open pulls with a limit may still deliver; thread-safe."""
         return sum([pull.size or 0 for pull in list(self._open.values())])
 
     @property
@@ -201,21 +201,21 @@ class PullEngine:
         return due is not None and now >= due
 
     def cancel(self, pull: Pull) -> None:
-        """Strike out a pull that was not sent."""
-        self._strike([pull])
+        """Remove a pull that was not sent."""
+        self._remove([pull])
 
     def lost(self, epoch: int) -> list[Pull]:
         """
-        Strike out the pulls that were sent on connections up to *epoch*, which are lost.
+        Remove the pulls that were sent on connections up to *epoch*, which are lost.
 
         Return those that were not full.
         """
         dead = [pull for pull in self._pulls() if 0 < pull.epoch <= epoch]
-        self._strike(dead)
+        self._remove(dead)
         return [pull for pull in dead if not pull.is_full]
 
     def expire(self, now: float) -> list[Pull]:
-        """Strike out and return the pulls whose time is long over without a status."""
+        """Remove and return the pulls whose time is long over without a status."""
         dead = []
         for pull in self._open.values():
             expires = pull.request.expires
@@ -223,18 +223,18 @@ class PullEngine:
                 break
             dead.append(pull)
         if dead:
-            self._strike(dead)
+            self._remove(dead)
         return dead
 
     def next_expiry(self) -> float | None:
-        """Return when :meth:`expire` strikes out the oldest pull; None if no pull expires."""
+        """Return when :meth:`expire` removes the oldest pull; None if no pull expires."""
         for pull in self._open.values():
             if pull.request.expires:
                 return pull.opened + pull.request.expires + GRACE
         return None
 
     def clear(self) -> None:
-        """Strike out all pulls, because the server no longer knows them."""
+        """Remove all pulls, because the server no longer knows them."""
         self._open.clear()
         self._full.clear()
 
@@ -324,7 +324,7 @@ class PullEngine:
             del full[next(iter(full))]
 
     def _end(self, pull: Pull, status: Status) -> None:
-        """Strike out the pull that a status ended, and correct the others by the server's count."""
+        """Remove the pull that a status ended, and correct the others by the server's count."""
         self._open.pop(pull.subject, None)
         self._full.pop(pull.subject, None)
         request = pull.request
@@ -345,7 +345,7 @@ class PullEngine:
         if not self._open:
             self._full.clear()
 
-    def _strike(self, pulls: Sequence[Pull]) -> None:
+    def _remove(self, pulls: Sequence[Pull]) -> None:
         for pull in pulls:
             self._open.pop(pull.subject, None)
             self._full.pop(pull.subject, None)

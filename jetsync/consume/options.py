@@ -63,7 +63,7 @@ def fetch_request(
     max_bytes: int | None,
     expires: Seconds | None,
     heartbeat: Seconds | None,
-    no_wait: bool = False,  # noqa: FBT001, FBT002 - a cache only tells the types of positional arguments apart
+    no_wait: bool = False,  # noqa: FBT001, FBT002 - `Consumer` passes all options on by position.
     *priority_options: Any,
 ) -> tuple[PullRequest, float]:
     """Check the options of a fetch; return the pull, and for how many seconds to wait."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import threading
 import time
 import tracemalloc
@@ -194,6 +195,27 @@ class TestSubscribe:
             client.publish(unique, b"1")
             client.flush()
             assert subscription.next(timeout=0).data == b"1"
+
+    def test_closed_at_any_moment(self, client, unique):
+        """
+        Threads that take messages while another one closes the subscription get no other error.
+        """
+
+        def take(subscription):
+            with contextlib.suppress(jetsync.HandleClosedError):
+                while True:
+                    assert subscription.next(timeout=10) is not None
+
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for _ in range(30):
+                subscription = client.subscribe(unique)
+                client.flush()
+                taking = [pool.submit(take, subscription) for _ in range(3)]
+                for number in range(20):
+                    client.publish(unique, b"%d" % number)
+                client.flush()
+                subscription.close()
+                assert [each.result(5) for each in taking] == [None] * 3
 
     def test_closing_ends_the_iteration(self, client, unique):
         """

@@ -380,7 +380,7 @@ class TestSilence:
         assert rig.engine.look(rig.clock()) is None
 
     def test_forgotten_for_good(self):
-        """A pull of which nothing was heard long after its time is struck out."""
+        """A pull without a status is removed some time after it expired."""
         rig = Rig()
         rig.send()
         rig.engine.leave(rig.clock())

@@ -333,7 +333,7 @@ class TestSeveral:
         assert not any(pull.subject in engine for pull in pulls)
 
     def test_forgotten(self, engine, clock):
-        """A pull of which nothing was heard for 2 seconds after its time is struck out."""
+        """A pull without a status is removed 2 seconds after its time."""
         old = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         assert engine.next_expiry() == clock() + 3.0
         clock.advance(1.0)
