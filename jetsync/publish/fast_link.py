@@ -237,9 +237,7 @@ class FastLink:
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
             engine.claim(1, time.monotonic())
-            run.frames.append(frame)
-            run.size += len(frame)
-            run.arm()
+            run.add([frame])
             engine.subject = subject_of(item)
             break
         else:
@@ -338,8 +336,7 @@ class FastLink:
             return False
         except _NOT_SENT:
             engine.unclaim(count)
-            run.frames = staged
-            run.arm()
+            run.add(staged)
             raise
         return True
 

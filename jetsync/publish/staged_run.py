@@ -17,8 +17,9 @@ from jetsync.errors import DisconnectedError, TransportError
 if TYPE_CHECKING:
     from jetsync._io.lane import Lane
 
-# A run with so many messages, or bytes, is full. Longer runs let the server idle.
-RUN_MESSAGES: Final = 64
+# A run with so many messages, or bytes, is full. With 128-byte messages, half as many cost a sixth
+# more CPU. Longer runs let the server idle.
+RUN_MESSAGES: Final = 128
 RUN_BYTES: Final = 64 << 10
 
 # The most bytes of headers and payload of a message that is staged.
@@ -60,6 +61,14 @@ class StagedRun:
     def is_full(self) -> bool:
         """Whether to send the run before more is staged."""
         return len(self.frames) >= RUN_MESSAGES or self.size >= RUN_BYTES
+
+    def add(self, frames: list[bytes]) -> None:
+        """Add frames at the end, and have the loop thread send them."""
+        # The loop thread may be sending the frames before them.
+        with self.lock:
+            self.frames += frames
+            self.size += sum(map(len, frames))
+            self.arm()
 
     def arm(self) -> None:
         """Have the loop thread send what is staged."""

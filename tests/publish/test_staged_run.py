@@ -4,6 +4,8 @@ Runs of staged messages: what the loop thread sends, and when it stops.
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from jetsync import errors
@@ -88,6 +90,25 @@ class TestPause:
 
 
 class TestOwner:
+    def test_add_while_the_loop_sends(self, lane, run, monkeypatch):
+        """A frame that the owner adds while the loop thread sends others is sent after them."""
+        threads = []
+        write = lane.write
+
+        def writes(*arguments):
+            if not threads:
+                threads.append(threading.Thread(target=run.add, args=([b"three"],)))
+                threads[0].start()
+                # Without the lock, the thread would end here.
+                threads[0].join(0.05)
+            write(*arguments)
+
+        monkeypatch.setattr(lane, "write", writes)
+        lane.run()
+        threads[0].join()
+        lane.run()
+        assert lane.blocks == [(3, b"onetwo"), (3, b"three")]
+
     def test_take(self, lane, run):
         """Frames that the owner takes are not sent by the loop."""
         run.size = 6
