@@ -42,6 +42,17 @@ class TestRefuseReentry:
                 assert not pool.submit(lock.acquire, blocking=False).result(5)
         assert "unlocked" in repr(lock)
 
+    def test_seconds(self):
+        """
+        A context manager with seconds can be used again, and waits so long each time.
+        """
+        locked = Locked(threading.RLock(), 0.1, "the test")
+        for _ in range(2):
+            with locked, ThreadPoolExecutor(1) as pool:
+                error = pool.submit(locked.__enter__).exception(5)
+                assert isinstance(error, jetsync.WaitTimeoutError)
+                assert "the test" in str(error)
+
     def test_ctrl_c_in_a_turn(self):
         """
         Ctrl-C at any step of taking a turn and giving it back leaves the lock free.

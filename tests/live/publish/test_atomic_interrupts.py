@@ -10,7 +10,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import is_locked
+from interrupts import interrupted_at, is_locked
 from streams import batch_stream
 from waiting import eventually, timed
 
@@ -176,6 +176,25 @@ class TestCtrlC:
             batch.add(f"{stream.name}.A", b"2")
         assert not is_locked(batch._lock)
         assert stream.info().state.messages == 0
+
+    def test_at_any_step_of_an_add_that_does_not_write(self, js, stream, monkeypatch):
+        """
+        Ctrl-C leaves the lock free. The batch is closed unless it has no message or all of it.
+        """
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        subject, step, ended = f"{stream.name}.A", 0, False
+        while not ended:
+            step += 1
+            batch = js.atomic_batch()
+            batch.add(subject, b"1")
+            ended = interrupted_at(step, lambda: batch.add(subject, b"2"))  # noqa: B023
+            assert not is_locked(batch._lock), step
+            if "closed" in repr(batch):
+                with pytest.raises(jetsync.BatchClosedError):
+                    batch.commit()
+            else:
+                assert batch.commit().size == batch.size
+        assert batch.size == 2
 
     def test_in_an_add(self, js, stream, monkeypatch):
         """
