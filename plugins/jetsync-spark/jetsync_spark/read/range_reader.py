@@ -94,6 +94,9 @@ class RangeReader:
                 self._by_consumer = True
                 _logger.warning("reading_by_consumer", stream=part.stream, reason=str(error))
             except jetsync.JetSyncError as error:
+                if isinstance(error, jetsync.StreamNotFoundError) and not self._whole():
+                    # Another stream has its name.
+                    return
                 if not retry.wait_after(error):
                     raise explain(error, "reading failed", stream=part.stream) from error
         if self._position < part.end:
