@@ -36,8 +36,10 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     """
     Return the stream that an answer describes.
     """
-    described = {key: value for key, value in answer.items() if key not in _ENVELOPE}
-    return from_wire(StreamInfo, described)
+    given: Any = answer
+    if isinstance(given, dict):
+        given = {key: value for key, value in given.items() if key not in _ENVELOPE}
+    return from_wire(StreamInfo, given)
 
 
 def create(

@@ -341,6 +341,8 @@ class Connection:
                     self.plugins.dispatcher.after_fork()
                 self.connect()
             except BaseException:
+                # After Ctrl-C the connection may exist already.
+                self.abandon()
                 self.__dict__.update(before)
                 raise
             for context in list(self.contexts):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import refuse_reentry, take
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Mailbox
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync._io.connection import Connection
+    from jetsync._io.lane import Lane
     from jetsync.values.frame import Frame
 
 __all__ = ["Subscription"]
@@ -138,7 +140,7 @@ class Subscription:
     of dropped messages, and the calls after it return the buffered messages. To continue after the
     error in a loop, start another loop over the same subscription.
 
-    Dropping the last reference unsubscribes.
+    If your program drops an open subscription, jetsync unsubscribes and emits a ResourceWarning.
     """
 
     __reduce__ = refuse_copy
@@ -165,16 +167,14 @@ class Subscription:
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
         self._sid, line = connection.listen(self._box, b"" if queue is None else queue.encode())
+        name = f"subscription to {subject!r}"
+        self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._sid)
         try:
             self._lane.write(line, connection.deadline(None))
         except BaseException:
+            self._dropped.detach()
             self._lane.unsubscribe(self._sid)
             raise
-
-    def __del__(self) -> None:
-        # Neither waits nor fails.
-        if getattr(self, "_sid", None) is not None:
-            self._lane.unsubscribe(self._sid)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -260,6 +260,7 @@ class Subscription:
         """
         if not self._closed:
             self._closed = True
+            self._dropped.detach()
             self._lane.unsubscribe(self._sid)
             self._box.fail(HandleClosedError("subscription"))
             self._lane.wake_reader()
@@ -309,6 +310,13 @@ class Subscription:
 
     def _emit_drop(self, dropped: int) -> None:
         self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
+
+
+def _unsubscribe(lane: Lane, sid: bytes) -> bool:
+    """Return whether a dropped subscription was open; never waits."""
+    is_open = lane.outbox.reason is None
+    lane.unsubscribe(sid)
+    return is_open
 
 
 def _log_drop(subject: str, dropped: int) -> None:

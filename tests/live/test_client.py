@@ -309,6 +309,7 @@ class TestSubscribe:
                 member.next(timeout=1).data for member in members for _ in range(member.pending)
             )
             assert taken == collections.Counter(b"%d" % number for number in range(200))
+            members[0].close()
 
     def test_without_echo_own_messages_do_not_come_back(self, nats_server, client, unique):
         """
