@@ -107,7 +107,7 @@ class Connection:
         self.options = options
         self.plugins = plugins
         # Whether this process is a forked child that has not connected.
-        self.forked = False
+        self.forked: bool = False
         # The contexts of this client.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._fork_lock = threading.RLock()

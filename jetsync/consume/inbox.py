@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync._io.lane import Lane
     from jetsync._proto.pull import Priorities, Pull
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
@@ -39,7 +40,7 @@ class PullInbox:
 
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
-        self.lane = context.lane
+        self.lane: Lane = context.lane
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.

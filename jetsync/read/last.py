@@ -125,7 +125,7 @@ class LastPlan(OnePage):
     _is_checked = False
     missing: tuple[str, ...] = attrs.field(default=(), init=False)
     later: tuple[str, ...] = attrs.field(default=(), init=False)
-    vanished = 0
+    vanished: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._wildcards = [*filter(has_wildcard, self._subjects)]
