@@ -28,7 +28,7 @@ def pending(consumer):
 
 def record_writes(monkeypatch, lane, writes):
     """
-    Have the blocks that go out on a lane noted in *writes*.
+    Record the blocks that are written on a lane in *writes*.
     """
     write = lane.write
 
@@ -42,7 +42,7 @@ def record_writes(monkeypatch, lane, writes):
 @pytest.fixture
 def wire(nats_server, stream):
     """
-    A subscription of another client that hears every acknowledgement of the test's stream.
+    A subscription of another client to all acknowledgements of the test's stream.
     """
     with (
         jetsync.connect(nats_server.url) as client,
@@ -88,7 +88,7 @@ class TestOnTheWire:
 
     def test_a_batch_is_one_write(self, client, js, stream, worker, wire, monkeypatch):
         """
-        batch.ack() writes all acknowledgements at once and says how many they were.
+        batch.ack() writes all acknowledgements at once and returns how many they were.
         """
         fill(js, stream, 100)
         batch = worker.fetch(100)
@@ -167,7 +167,8 @@ class TestEffect:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_on_every_server(self, server_for, nats_server, unique, version):
         """
-        Acknowledged and terminated messages are done, refused ones come again, at once or later.
+        Acknowledged and terminated messages are done. Nakked ones are redelivered, at once or
+        later.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -205,7 +206,7 @@ class TestEffect:
 
     def test_acks_of_a_loop_arrive(self, js, stream, worker):
         """
-        Acknowledgements that nobody waits for are sent soon, and all of them.
+        All acknowledgements of a loop arrive, although no call waits for them.
         """
         fill(js, stream, 5000)
         for message in worker.fetch(5000, expires=10):
@@ -215,7 +216,7 @@ class TestEffect:
 
     def test_work_in_progress(self, js, stream):
         """
-        A message that is worked on beyond its ack wait is delivered once.
+        A message whose ack wait is restarted is delivered once.
         """
         worker = stream.create_consumer("worker", ack_wait=0.4)
         fill(js, stream, 1)
@@ -242,7 +243,7 @@ class TestEffect:
 
     def test_a_terminated_message(self, client, js, stream):
         """
-        It does not come again, and the advisory has the reason.
+        A terminated message is not redelivered, and the advisory has the reason.
         """
         worker = stream.create_consumer("worker", ack_wait=0.2)
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.worker"
@@ -256,7 +257,7 @@ class TestEffect:
 
     def test_a_batch_that_is_acknowledged_in_parts(self, js, stream, worker):
         """
-        What was acknowledged or refused before is left out; what is yielded later is acked later.
+        batch.ack() leaves out finished messages, and a later call acknowledges those yielded since.
         """
         fill(js, stream, 10)
         batch = worker.fetch(10)
@@ -289,7 +290,7 @@ class TestEffect:
 class TestOnce:
     def test_a_second_acknowledgement_is_refused(self, js, stream, worker):
         """
-        After one that ends the message every other is an error that names the message.
+        After a message was finished, each further ack, nak or term raises an error that names it.
         """
         fill(js, stream, 4)
         ends = (
@@ -329,7 +330,7 @@ class TestOnce:
     )
     def test_many_of_which_one_can_not_be(self, client, js, stream, worker, spoil, error):
         """
-        ack_many sends nothing then, and the others stay open.
+        If one message cannot be acknowledged, ack_many sends nothing, and the others stay open.
         """
         fill(js, stream, 5)
         with client.subscribe(f"core.{stream.name}") as core, stream.ordered_consumer() as ordered:
@@ -354,7 +355,7 @@ class TestOnce:
 
     def test_a_consumer_that_takes_no_acks(self, js, stream):
         """
-        What waits for a confirmation, and what acknowledges a batch, says so; an ack does no harm.
+        With the policy "none", ack_sync and batch.ack raise an error, and ack does no harm.
         """
         fill(js, stream, 2)
         unacked = stream.create_consumer("unacked", ack_policy="none")
@@ -369,7 +370,7 @@ class TestOnce:
 
     def test_a_consumer_that_is_gone(self, js, stream, worker):
         """
-        It confirms nothing, and ack_sync does not say that it did.
+        ack_sync raises an error if the consumer is gone.
         """
         fill(js, stream, 1)
         message = worker.next(5)
@@ -380,7 +381,7 @@ class TestOnce:
 
     def test_threads_that_acknowledge_the_same_message(self, js, stream, worker):
         """
-        Exactly one of them does so.
+        If threads acknowledge the same message, exactly one of them succeeds.
         """
         fill(js, stream, 50)
         with ThreadPoolExecutor(8) as pool:
@@ -398,7 +399,7 @@ class TestOnce:
 
     def test_messages_that_no_consumer_delivered(self, client, unique):
         """
-        With and without a reply subject there is nothing to acknowledge.
+        Messages that are not from a consumer cannot be acknowledged.
         """
         with client.subscribe(unique) as messages:
             client.publish(unique, b"plain")
@@ -420,7 +421,7 @@ class TestOnce:
 class TestWithoutAServer:
     def test_a_server_that_stands_still(self, victim, fragile, unique):
         """
-        Without a confirmation the message is not done, and asking again is allowed.
+        If ack_sync gets no confirmation, the message stays open, and the call can be repeated.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         worker = stream.create_consumer("worker")
@@ -439,7 +440,7 @@ class TestWithoutAServer:
 
     def test_acks_while_the_connection_is_lost(self, victim, fragile, unique):
         """
-        They fail in time and the messages stay open; once the server is back all of them work.
+        Without a connection, acks fail in time, and work again once the server is back.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
@@ -472,7 +473,7 @@ class TestWithoutAServer:
 
     def test_a_closed_client(self, victim, unique):
         """
-        The error says so, and the message is not marked as done.
+        An ack of a closed client raises an error, and the message is not marked as acknowledged.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
@@ -489,7 +490,7 @@ class TestWithoutAServer:
 
     def test_what_was_acknowledged_before_closing_counts(self, victim, fragile, unique):
         """
-        Acknowledgements that were handed over are sent before the client is gone.
+        Acknowledgements that were collected are sent when the client closes.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         stream.create_consumer("worker")
@@ -529,7 +530,7 @@ class TestMessage:
 
     def test_the_long_form_of_the_reply_subject(self, unique):
         """
-        Servers that put domain and account into it are understood, and their messages acked.
+        Messages whose reply subject has a domain and an account are parsed and acknowledged.
         """
         text = "feature_flags { js_ack_fc_v2: true }\njetstream { domain: hub }\n"
         with DevServer(config=text) as server, jetsync.connect(server.url) as client:
@@ -551,7 +552,7 @@ class TestMessage:
 
     def test_payloads_of_every_size(self, client, js, stream, worker):
         """
-        From nothing to the largest that the server takes, with and without headers.
+        Payloads from empty to the largest that the server accepts arrive, with and without headers.
         """
         limit = client.server.max_payload
         header = len(b"NATS/1.0\r\nA: b\r\n\r\n")

@@ -1,5 +1,5 @@
 """
-Consuming on real servers: what comes, how it ends, and what it stands.
+Consumptions on real servers: what they deliver, how they end, and which failures they survive.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def fragile(victim, unique):
 class TestIterator:
     def test_all_that_is_there_and_all_that_comes(self, js, stream, worker):
         """
-        Five before and five after the start, in order.
+        Five messages from before the start and five from after it arrive in order.
         """
         fill(js, stream, 5)
         with worker.consume() as messages:
@@ -71,7 +71,7 @@ class TestIterator:
     @pytest.mark.parametrize(("size", "least", "most"), [(4, 25, 51), (1, 100, 101)])
     def test_pulls_of_a_small_buffer(self, js, stream, worker, size, least, most):
         """
-        A pull fills the buffer; a buffer of one works.
+        Each pull fills the buffer, also a buffer of one message.
         """
         fill(js, stream, 100)
         with worker.consume(max_messages=size) as messages:
@@ -81,7 +81,7 @@ class TestIterator:
     @pytest.mark.parametrize(("limit", "least"), [(1, 10), (2, 5)])
     def test_bytes(self, js, stream, worker, limit, least):
         """
-        A buffer of one or two messages by bytes; each of them comes, in order.
+        A buffer in bytes that holds one or two messages delivers all messages in order.
         """
         fill(js, stream, 10, size=60)
         size = 60 + len(f"{stream.name}.A") + 80 + len(stream.name)
@@ -99,7 +99,7 @@ class TestIterator:
 
     def test_pulls_that_are_full_before_their_bytes(self, nats_server, js, stream):
         """
-        The status that says so does not stall what follows, small or large.
+        Later messages of any size arrive after a pull that reached its message limit.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
         stream.create_consumer("few", max_batch=2)
@@ -118,7 +118,8 @@ class TestIterator:
 
     def test_a_message_larger_than_the_buffer(self, js, stream, worker):
         """
-        It ends the consumption, as it would stay in the way for ever.
+        A message larger than the buffer ends the consumption, because it would block all later
+        ones.
         """
         fill(js, stream, 1)
         fill(js, stream, 1, start=1, size=2000)
@@ -129,7 +130,8 @@ class TestIterator:
 
     def test_stop_after(self, js, stream, worker):
         """
-        Exactly so many, all of them acknowledged, and nothing left at the server.
+        Exactly stop_after messages are delivered and acknowledged, and no pull is left on the
+        server.
         """
         fill(js, stream, 100)
         messages = worker.consume(max_messages=40, stop_after=50)
@@ -181,7 +183,7 @@ class TestIterator:
 
     def test_no_more_than_the_buffer_is_sent_to_a_slow_user(self, js, stream, worker):
         """
-        What was not taken counts: the server never has more on its way than the buffer holds.
+        Buffered messages count, so the server never sends more than the buffer holds.
         """
         fill(js, stream, 300)
         with worker.consume(max_messages=20) as messages:
@@ -192,7 +194,8 @@ class TestIterator:
 
     def test_acknowledged_when_the_next_one_is_taken(self, js, stream, worker):
         """
-        With ack="auto" the last one is acknowledged at the end of the block, unless it raised.
+        With ack="auto", the end of the block acknowledges the last message, unless the block
+        raised.
         """
         fill(js, stream, 10)
         with worker.consume(ack="auto", max_messages=5) as messages:
@@ -205,7 +208,8 @@ class TestIterator:
 
     def test_a_thread_that_died(self, js, stream, worker):
         """
-        What a thread left unfinished is not acknowledged by a later one that has its number.
+        A later thread with the same ident does not acknowledge the last message of a thread that
+        died.
         """
         fill(js, stream, 2)
         idents = []
@@ -229,7 +233,7 @@ class TestIterator:
 
     def test_hooks(self, nats_server, stream, js):
         """
-        Each pull is wrapped once and left when it is over; each message is shown.
+        Plugins wrap each pull once, from its start to its end, and see each message.
         """
         fill(js, stream, 10)
         recorder = HookRecorder("jetsync_fetch", "jetsync_message_received")
@@ -246,7 +250,7 @@ class TestIterator:
 class TestEnd:
     def test_stop_and_again(self, js, stream, worker):
         """
-        What was not taken is delivered again at once.
+        Messages that were not taken are redelivered at once.
         """
         fill(js, stream, 10)
         with worker.consume() as messages:
@@ -256,7 +260,7 @@ class TestEnd:
 
     def test_stop_discards(self, js, stream, worker):
         """
-        After two of five, nothing more.
+        close() after two of five messages ends the iteration.
         """
         fill(js, stream, 5)
         messages = worker.consume()
@@ -273,7 +277,7 @@ class TestEnd:
 
     def test_drain_delivers(self, js, stream, worker):
         """
-        After two of five, three more, and then the end.
+        drain() after two of five messages delivers the other three and ends the iteration.
         """
         fill(js, stream, 5)
         messages = worker.consume()
@@ -290,7 +294,7 @@ class TestEnd:
 
     def test_stop_after_drain(self, js, stream, worker):
         """
-        A drain that takes too long can be cut short; what is left comes again at once.
+        close() ends a drain, and the remaining messages are redelivered at once.
         """
         fill(js, stream, 5)
         messages = worker.consume()
@@ -305,7 +309,7 @@ class TestEnd:
     @pytest.mark.parametrize("threads", [1, 3])
     def test_whoever_waits_is_woken(self, worker, end, threads):
         """
-        Threads that wait in next() see the end at once.
+        Threads that wait in next() are woken at once.
         """
         messages = worker.consume()
 
@@ -323,7 +327,7 @@ class TestEnd:
 
     def test_timeout(self, js, stream, worker):
         """
-        Nothing came in time; the next message is still delivered.
+        next() returns None after its timeout, and a later call gets the next message.
         """
         messages = worker.consume()
         with timed(0.1, 0.3):
@@ -335,7 +339,7 @@ class TestEnd:
 
     def test_the_client_is_closed(self, nats_server, stream, worker):
         """
-        Whoever waits sees it at once; an iteration simply ends.
+        next() raises an error at once, and an iteration ends.
         """
         client = jetsync.connect(nats_server.url)
         messages = client.jetstream().consumer(stream.name, "worker").consume()
@@ -352,7 +356,7 @@ class TestEnd:
 
     def test_nobody_holds_it(self, client, js, stream, worker):
         """
-        It gives back what it has and leaves no subscription.
+        A dropped consumption gives its messages back and leaves no subscription.
         """
         fill(js, stream, 5)
         subscriptions = client._connection.lane._subscriptions
@@ -370,7 +374,8 @@ class TestEnd:
 class TestGone:
     def test_deleted(self, nats_server, js, stream, worker):
         """
-        What was buffered is delivered, the error is raised once and told once.
+        After a deletion, the buffered messages are delivered. The error is raised and reported
+        once.
         """
         recorder = HookRecorder("jetsync_status")
         fill(js, stream, 3)
@@ -391,7 +396,7 @@ class TestGone:
 
     def test_the_stream_is_deleted(self, js, stream, worker):
         """
-        A consumption ends with its stream, whether that goes before or while it waits.
+        A consumption ends with its stream, whether the stream is deleted before or during a wait.
         """
         waiting, late = worker.consume(), worker.consume()
         assert waiting.next(timeout=0) is None
@@ -406,7 +411,7 @@ class TestGone:
 
     def test_gone_before(self, js, stream, worker):
         """
-        A consumer that is gone at the start is found out by asking after it once.
+        If the consumer is gone at the start, one info request finds that out.
         """
         worker.delete()
         with timed(0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
@@ -414,7 +419,7 @@ class TestGone:
 
     def test_deleted_while_disconnected(self, victim, fragile):
         """
-        Nobody answers the pull after the reconnect; one question tells why.
+        If the consumer is gone after a reconnect, one info request finds that out.
         """
         _recorder, client, js, stream, worker = fragile
         messages = worker.consume(expires=2, heartbeat=1)
@@ -437,7 +442,7 @@ class TestGone:
 
     def test_a_push_consumer(self, stream):
         """
-        It is refused here.
+        consume() of a push consumer raises an error before anything is sent.
         """
         pusher = stream.create_consumer("p", deliver_subject="x.y")
         with pytest.raises(jetsync.NotPullConsumerError):
@@ -445,7 +450,7 @@ class TestGone:
 
     def test_the_server_is_gone_for_good(self, unique):
         """
-        Once the client gives up, so does the consumption, with that as its error.
+        If the client gives up reconnecting, the consumption ends with that error.
         """
         recorder = HookRecorder("jetsync_status")
         with DevServer() as server:
@@ -467,7 +472,7 @@ class TestGone:
 class TestTrouble:
     def test_a_restart(self, victim, fragile):
         """
-        Everything comes once, soon, by one new pull.
+        After a restart of the server, one new pull gets all messages once.
         """
         recorder, _client, js, stream, worker = fragile
         messages = worker.consume(expires=30, heartbeat=10)
@@ -495,7 +500,7 @@ class TestTrouble:
 
     def test_a_server_that_stands_still(self, victim, fragile):
         """
-        Missed heartbeats are told of, nothing ends, and then messages flow again.
+        Missed heartbeats are reported, the consumption goes on, and later messages arrive.
         """
         recorder, _client, js, stream, worker = fragile
         messages = worker.consume(expires=10, heartbeat=0.5)
@@ -521,7 +526,7 @@ class TestTrouble:
 
     def test_a_slow_user(self, js, stream, nats_server):
         """
-        Heartbeats that come while the user is away are no alarm.
+        Heartbeats that arrive while the program is busy are not reported as missed.
         """
         recorder = HookRecorder("jetsync_status")
         stream.create_consumer("w", ack_wait=30)
@@ -542,7 +547,7 @@ class TestTrouble:
 
     def test_the_connection_is_lost_while_the_user_is_away(self, fragile):
         """
-        When the user is back, a new pull follows by itself.
+        After a loss while the program is busy, the next wait sends a new pull.
         """
         _recorder, client, js, stream, worker = fragile
         messages = worker.consume(max_messages=10)
@@ -557,7 +562,7 @@ class TestTrouble:
 
     def test_stop_while_disconnected(self, victim, fragile):
         """
-        A thread that waits for the connection is woken too.
+        close() wakes a thread that waits for the connection.
         """
         _recorder, client, _js, _stream, worker = fragile
         messages = worker.consume()
@@ -576,7 +581,7 @@ class TestTrouble:
 
     def test_a_pull_that_expires(self, nats_server, js, stream):
         """
-        The next pull asks for what is missing, never for more than the buffer holds.
+        The pull after one that expired asks for no more than the buffer can hold.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
         stream.create_consumer("w")
@@ -598,7 +603,7 @@ class TestTrouble:
 
     def test_limits_of_the_consumer(self, js, stream):
         """
-        Pulls keep to what the consumer allows; one that was lowered meanwhile is learned of.
+        Pulls keep to the limits of the consumer, also if one is lowered meanwhile.
         """
         small = stream.create_consumer("w", max_batch=10, max_expires=2)
         fill(js, stream, 100)
@@ -610,7 +615,7 @@ class TestTrouble:
 
     def test_a_time_that_was_lowered(self, js, stream, worker):
         """
-        Pulls that live too long for the consumer by now are refused once, and shorter from then on.
+        If max_expires is lowered, one pull is refused, and later ones are shorter.
         """
         fill(js, stream, 3)
         stream.update_consumer("worker", max_expires=2)
@@ -619,7 +624,7 @@ class TestTrouble:
 
     def test_refused_again_and_again(self, client, stream, worker, caplog):
         """
-        Pulls that nobody takes for long are worth a warning, and it goes on.
+        Pulls that are refused again and again are logged as a warning, and the consumption goes on.
         """
         elsewhere = client.jetstream(prefix="nobody.listens.here")
         lost = jetsync.Consumer(elsewhere._context, stream.name, worker.cached_info)
@@ -633,7 +638,7 @@ class TestTrouble:
 @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
 class TestVersions:
     """
-    What depends on the statuses of pulls, on servers whose statuses differ.
+    Servers of different versions send different statuses for pulls.
     """
 
     @pytest.fixture
@@ -649,7 +654,8 @@ class TestVersions:
 
     def test_everything_comes(self, older):
         """
-        With a buffer of one, of a few, of many, by bytes, and over the end of a pull.
+        All messages arrive with buffers of one, a few and many messages, in bytes, and after a pull
+        expired.
         """
         js, stream, worker = older
         fill(js, stream, 400)
@@ -671,7 +677,7 @@ class TestVersions:
 
     def test_gone(self, older):
         """
-        A consumer that is deleted under the consumption, and one that was before.
+        The consumption ends if the consumer is deleted before it or during it.
         """
         _, _, worker = older
         messages = worker.consume()
@@ -707,14 +713,14 @@ class TestBounds:
     )
     def test_refused(self, worker, options):
         """
-        Options that make no sense are refused before anything is sent.
+        Invalid options raise an error before anything is sent.
         """
         with pytest.raises(ValueError, match=r"\w+"):
             worker.consume(**options)
 
     def test_defaults(self, nats_server, stream, worker):
         """
-        500 messages, 30 seconds, a heartbeat every 15.
+        The defaults are 500 messages, 30 seconds and a heartbeat every 15 seconds.
         """
         recorder = HookRecorder("jetsync_fetch")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -730,7 +736,8 @@ class TestBounds:
 class TestCluster:
     def test_leaders_come_and_go(self, unique):
         """
-        A leader that steps down and one whose server stops are told of, not fatal.
+        A leader that steps down, or whose server stops, is reported and does not end the
+        consumption.
         """
         recorder = HookRecorder("jetsync_status")
         with (

@@ -1,5 +1,5 @@
 """
-Consuming on real servers: acknowledgements, plugins, processes and clients that go wrong.
+Consumptions without a connection, with plugins that refuse messages, in forks and closed clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def fill(js, stream, count, start=0):
 
 def arrived(messages, count):
     """
-    Wait until so many messages have come; looks at them, as perhaps nobody else does meanwhile.
+    Wait until so many messages have arrived. Drives the consumption, because perhaps no thread
+    does.
     """
     eventually(lambda: messages._core.refill() or messages.statistics().received == count)
 
@@ -36,7 +37,7 @@ def arrived(messages, count):
 @pytest.fixture
 def proxy(nats_server):
     """
-    What stands between a client and the server, and may cut them off.
+    A proxy between a client and the server that can cut the connection.
     """
     with CutProxy(nats_server.url) as proxy:
         yield proxy
@@ -68,7 +69,7 @@ def cut_off(proxy, client):
 
 class TestAnswersWithoutAConnection:
     """
-    What was handled, or given back, while there is no connection is told once there is one.
+    Acks and naks without a connection are sent on the next one.
     """
 
     @pytest.fixture
@@ -81,7 +82,7 @@ class TestAnswersWithoutAConnection:
 
     def test_acknowledged_by_the_handler_form(self, proxy, distant, js, stream, there):
         """
-        All ten are handled once, and acknowledged.
+        Ten messages are handled once each, and acknowledged.
         """
         worker, near = there
         fill(js, stream, 10)
@@ -106,7 +107,7 @@ class TestAnswersWithoutAConnection:
 
     def test_acknowledged_by_the_iterator(self, proxy, distant, js, stream, there):
         """
-        The next message is not waited for any longer than it has to be, and all are acknowledged.
+        Taking the next message does not wait for the connection, and all messages are acknowledged.
         """
         worker, near = there
         fill(js, stream, 3)
@@ -119,7 +120,7 @@ class TestAnswersWithoutAConnection:
 
     def test_given_back(self, proxy, distant, js, stream, there):
         """
-        What a stop gives back meanwhile comes again long before the ack wait is over.
+        Messages that a close gives back are redelivered long before the ack wait is over.
         """
         worker, near = there
         fill(js, stream, 5)
@@ -136,7 +137,7 @@ class TestAnswersWithoutAConnection:
 class TestOrderedConsumers:
     def test_stopped_while_the_server_stands_still(self, proxy, distant, js, stream):
         """
-        Whoever waits for a consumer that is being made again is woken.
+        close() wakes a thread that waits while the consumer is replaced.
         """
         fill(js, stream, 1)
         ordered = distant.jetstream().stream(stream.name).ordered_consumer()
@@ -156,7 +157,7 @@ class TestOrderedConsumers:
 
     def test_closed_without_a_connection(self, proxy, distant, js, stream):
         """
-        The consumer is deleted on the server as soon as there is one.
+        The consumer is deleted on the server as soon as there is a connection.
         """
         fill(js, stream, 1)
         ordered = distant.jetstream().stream(stream.name).ordered_consumer()
@@ -190,7 +191,7 @@ class TestRefusingPlugins:
     @pytest.mark.parametrize("way", ["fetch", "iterator", "handler"])
     def test_given_back(self, picky, js, stream, way):
         """
-        What a plugin refused is delivered again at once, and does not wait for the ack wait.
+        A message that a plugin refused is redelivered at once, not after the ack wait.
         """
         stream.create_consumer("worker", ack_wait=60)
         worker = picky.consumer(stream.name, "worker")
@@ -213,7 +214,7 @@ class TestRefusingPlugins:
 
     def test_ordered(self, picky, js, stream):
         """
-        An ordered consumer leaves out no message that a plugin refused: the next use has it.
+        The next use of an ordered consumer begins with the message that a plugin refused.
         """
         fill(js, stream, 4)
         got = []
@@ -232,7 +233,8 @@ class TestEndedInAHook:
     @pytest.mark.parametrize("end", ["close", "drain"])
     def test_whoever_drives_goes_on_driving(self, nats_server, stream, monkeypatch, end):
         """
-        No other thread, and no second turn of this one, gets between; no pull is sent any more.
+        If a hook ends the consumption, no other thread drives meanwhile, and no more pulls are
+        sent.
         """
         inside, most = [], []
         turn = ConsumptionCore._step
@@ -272,7 +274,7 @@ class TestEndOfTheClient:
     @pytest.mark.parametrize("shape", ["iterator", "handler", "ordered"])
     def test_what_was_not_taken_is_given_back(self, nats_server, js, stream, shape, caplog):
         """
-        Another client gets it at once; the end of one's own client is no fault.
+        Another client gets the buffered messages at once, and closing the own client is no error.
         """
         worker = stream.create_consumer("worker", ack_wait=60)
         fill(js, stream, 20)
@@ -299,7 +301,7 @@ class TestEndOfTheClient:
 
     def test_while_another_thread_waits(self, nats_server, js, stream):
         """
-        It gives back what it has, too, before the connection is closed.
+        The buffered messages are given back before the connection is closed.
         """
         worker = stream.create_consumer("worker", ack_wait=60)
         client = jetsync.connect(nats_server.url)
@@ -315,7 +317,7 @@ class TestEndOfTheClient:
 class TestNobodyIterates:
     def test_the_end_is_seen(self, js, stream):
         """
-        Whoever only waits, or looks, learns that the consumer was deleted.
+        wait() and closed notice that the consumer was deleted, although no thread takes messages.
         """
         worker = stream.create_consumer("worker")
         waited, looked = worker.consume(), worker.consume()
@@ -364,7 +366,7 @@ if not pid:
 
 def test_fork(nats_server, js, stream):
     """
-    A forked child gets none of what its parent has, and waits for none of its parent's threads.
+    A forked child gets no message of its parent, and does not wait for the parent's threads.
     """
     stream.create_consumer("worker")
     fill(js, stream, 10)

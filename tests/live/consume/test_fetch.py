@@ -1,8 +1,8 @@
 """
-Fetching on real servers: what comes, when a fetch ends, and what it says when something is wrong.
+Fetching on real servers: what a fetch returns, when it ends, and which errors it raises.
 
-The loops over moments at which messages could be lost are short by default; with
-``JETSYNC_TEST_FULL=1`` they have as many rounds as it takes to be sure.
+Some tests repeat a race many times. They are short by default. ``JETSYNC_TEST_FULL=1`` gives them
+as many rounds as it takes to be sure.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 
 def check_resumed(first, rest, count):
     """
-    Check that each of the messages of a fetch of *count* came once, over a restart after *first*.
+    Check the messages of a fetch of *count* over a restart after *first*.
 
-    What a server delivers it writes down, and tells its replicas, a moment later: of what it gave
-    out just before its end another one, or itself, may not know, and gives it out again.
+    A server stores its deliveries, and tells its replicas, a moment after them. So the last
+    messages before its end may be delivered again.
     """
     again = [number for number in rest if number < len(first)]
     assert first == list(range(len(first)))
@@ -105,7 +105,7 @@ def on_version(server_for, nats_server, unique):
 class TestFetch:
     def test_what_is_asked_for_is_there(self, js, stream, worker):
         """
-        Five of five in order, without waiting for more.
+        A fetch of five returns the five messages that are there, in order, without a wait.
         """
         fill(js, stream, 5)
         with timed(0.0, 0.5):
@@ -126,7 +126,7 @@ class TestFetch:
 
     def test_nothing_is_there(self, worker):
         """
-        An empty fetch is no error and takes its time, not more.
+        An empty fetch ends without an error after its time.
         """
         with timed(0.05, 0.3):
             assert list(worker.fetch(5, expires=0.05)) == []
@@ -145,7 +145,7 @@ class TestFetch:
 
     def test_many_messages(self, js, stream):
         """
-        A large batch is complete, in order and delivered once.
+        A large batch is complete and in order, and no message arrives twice.
         """
         fill(js, stream, 20_000)
         reader = stream.create_consumer(ack_policy="none")
@@ -155,7 +155,7 @@ class TestFetch:
 
     def test_a_batch_is_iterated_once(self, js, stream, worker):
         """
-        A second iteration of a batch that has ended gives nothing.
+        A second iteration of a batch that has ended yields nothing.
         """
         fill(js, stream, 3)
         batch = worker.fetch(2)
@@ -165,7 +165,7 @@ class TestFetch:
 
     def test_threads_share_a_consumer(self, js, stream, worker):
         """
-        Four threads fetch 25 each of 100, and no message twice.
+        Four threads fetch 25 of 100 messages each, and no message arrives twice.
         """
         fill(js, stream, 100)
         with ThreadPoolExecutor(4) as pool:
@@ -175,7 +175,7 @@ class TestFetch:
 
     def test_a_client_that_is_closed_meanwhile(self, nats_server, stream, worker):
         """
-        The wait ends at once, with the error that says so.
+        A fetch ends at once if its client is closed, with an error that says so.
         """
         client = jetsync.connect(nats_server.url)
         other = client.jetstream().consumer(stream.name, "worker")
@@ -193,14 +193,14 @@ class TestFetch:
 class TestNext:
     def test_none_when_nothing_came(self, worker):
         """
-        After its time, and not much later.
+        next() returns None after its time, and not much later.
         """
         with timed(0.05, 0.3):
             assert worker.next(0.05) is None
 
     def test_a_message_that_comes_meanwhile(self, js, stream, worker):
         """
-        It is returned as soon as it is there.
+        A message that arrives during next() is returned at once.
         """
         timer = threading.Timer(0.1, fill, (js, stream, 1))
         timer.start()
@@ -210,7 +210,7 @@ class TestNext:
 
     def test_the_consumer_is_deleted_meanwhile(self, stream, worker):
         """
-        The wait ends with the reason.
+        next() raises an error if the consumer is deleted during the wait.
         """
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(worker.next, 20)
@@ -222,7 +222,7 @@ class TestNext:
 
     def test_a_thousand_in_order(self, js, stream, worker):
         """
-        One after the other, each once.
+        next() returns a thousand messages one after the other, each of them once.
         """
         fill(js, stream, 1000)
         got = []
@@ -238,7 +238,8 @@ class TestNoWait:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_it_takes_what_is_there(self, on_version, version):
         """
-        Nothing, some, all; what is published later is not waited for.
+        A fetch with no_wait returns none, some or all messages that are there, and waits for no
+        others.
         """
         recorder = HookRecorder("jetsync_status")
         js, stream = on_version(version, plugins=[recorder])
@@ -263,7 +264,8 @@ class TestNoWait:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_what_was_just_published_is_there(self, on_version, version):
         """
-        A message whose publish was acknowledged is found, though servers may tell of it later.
+        A message whose publish was acknowledged is found, although its consumer may learn of it
+        later.
         """
         js, stream = on_version(version)
         worker = stream.create_consumer("worker", ack_policy="none")
@@ -275,7 +277,7 @@ class TestNoWait:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_all_that_is_there_comes_however_much(self, on_version, version):
         """
-        A large batch is not cut off, as it would be with a short time on the server.
+        A large batch is not cut off, unlike with a pull that expires.
         """
         js, stream = on_version(version)
         fill(js, stream, 30_000)
@@ -286,7 +288,7 @@ class TestNoWait:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_it_ends_while_too_many_acks_are_pending(self, on_version, version):
         """
-        Servers say nothing while max_ack_pending is reached; the fetch ends all the same.
+        The fetch ends although servers send no status while max_ack_pending is reached.
         """
         js, stream = on_version(version)
         worker = stream.create_consumer("worker", max_ack_pending=5)
@@ -305,7 +307,7 @@ class TestNoWait:
 
     def test_refused_messages_count_as_there(self, js, stream, worker):
         """
-        What was given back is delivered again without waiting.
+        A fetch with no_wait returns messages that were given back.
         """
         fill(js, stream, 2)
         for message in worker.fetch(2):
@@ -315,7 +317,7 @@ class TestNoWait:
 
     def test_a_consumer_that_is_gone(self, stream, worker):
         """
-        It is an error here too, and not an empty answer.
+        A fetch with no_wait from a deleted consumer raises an error, and does not return nothing.
         """
         stream.delete_consumer("worker")
         with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerNotFoundError):
@@ -325,7 +327,7 @@ class TestNoWait:
 class TestNothingIsLost:
     def test_no_pull_is_left_behind(self, js, stream, worker):
         """
-        After fetches that came back empty, each message goes to the next call.
+        After empty fetches, each message goes to the next call.
         """
         forms = [
             lambda: worker.fetch(1, expires=5),
@@ -346,7 +348,7 @@ class TestNothingIsLost:
 
     def test_a_message_that_arrives_at_the_deadline(self, js, stream, worker):
         """
-        It is returned by this call or by the next one, the first time it is sent.
+        The message is returned by the call or by the next one, from its first delivery.
         """
         subject = f"{stream.name}.A"
         expires = 0.1
@@ -370,7 +372,7 @@ class TestNothingIsLost:
     @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
     def test_what_was_not_taken_is_given_back(self, js, stream, worker, leave):
         """
-        However a batch is left, the next fetch gets the rest within a second.
+        Whichever way a batch is left early, the next fetch gets the rest within a second.
         """
         fill(js, stream, 10)
         batch = worker.fetch(20, expires=30)
@@ -408,7 +410,8 @@ class TestNothingIsLost:
 
     def test_what_arrives_for_an_abandoned_fetch(self, js, stream, worker):
         """
-        Its pull is gone with it, so that later messages go to others, the first time.
+        The pull of an abandoned fetch ends, so other fetches get later messages from their first
+        delivery.
         """
         with worker.fetch(100, expires=30):
             eventually(lambda: worker.info().num_waiting == 1)
@@ -421,7 +424,7 @@ class TestNothingIsLost:
 
     def test_a_fetch_may_be_dropped_in_the_middle_of_a_write(self, client, js, stream, worker):
         """
-        Garbage is collected in any thread at any moment, also in one that holds the write lock.
+        The garbage collector may drop a fetch in a thread that holds the write lock.
         """
         fill(js, stream, 5)
         dropped = [worker.fetch(5, expires=30)]
@@ -440,7 +443,7 @@ class TestNothingIsLost:
 
     def test_no_subscription_is_left_behind(self, client, js, stream, worker):
         """
-        Fetches of one thread share a subscription, and an abandoned one takes its own away.
+        Fetches of one thread share a subscription, and an abandoned fetch unsubscribes its own.
         """
         fill(js, stream, 50)
         before = client.statistics().subscriptions
@@ -462,7 +465,7 @@ class TestGone:
     @pytest.mark.parametrize("what", ["consumer", "stream"])
     def test_deleted_during_a_fetch(self, on_version, version, what):
         """
-        First the messages that came, then the reason, at the time of the deletion.
+        A deletion during a fetch raises an error at once, after the messages that arrived.
         """
         js, stream = on_version(version)
         worker = stream.create_consumer("worker")
@@ -481,7 +484,7 @@ class TestGone:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_gone_before_a_fetch(self, on_version, version):
         """
-        A handle whose consumer, and then whose stream, was deleted gets to know which.
+        The error tells whether the consumer or the stream was deleted before the fetch.
         """
         _, stream = on_version(version)
         worker = stream.create_consumer("worker")
@@ -497,7 +500,7 @@ class TestGone:
 
     def test_a_consumer_that_comes_back(self, js, stream, worker):
         """
-        The handle goes by name: after the consumer was made again it works again.
+        A handle works again after a consumer with the same name was created.
         """
         stream.delete_consumer("worker")
         with pytest.raises(jetsync.ConsumerNotFoundError):
@@ -508,7 +511,7 @@ class TestGone:
 
     def test_a_push_consumer(self, client, stream):
         """
-        It is refused before anything is sent.
+        fetch() of a push consumer raises an error before anything is sent.
         """
         pushed = stream.create_consumer("pushed", deliver_subject="somewhere")
         before = client.statistics().bytes_out
@@ -519,7 +522,7 @@ class TestGone:
 
     def test_a_consumer_that_was_replaced_by_a_push_consumer(self, stream, worker):
         """
-        What the handle does not know, the server says.
+        If a push consumer has taken the name, the server's refusal raises the same error.
         """
         stream.delete_consumer("worker")
         stream.create_consumer("worker", deliver_subject="somewhere")
@@ -532,7 +535,7 @@ class TestBytes:
     @pytest.fixture
     def five(self, js, stream):
         """
-        Five messages, and how many bytes each of them counts.
+        Five messages, and the size of each as servers count it.
         """
         fill(js, stream, 5)
         first = stream.create_consumer("sized0", ack_policy="none").next(5)
@@ -541,7 +544,7 @@ class TestBytes:
     @pytest.fixture
     def sized(self, stream, five):
         """
-        A factory of fetches of so many messages' bytes, each by a consumer of its own.
+        A factory of fetches with a limit in bytes, each from a consumer of its own.
         """
         made = iter(range(1, 9))
 
@@ -553,7 +556,7 @@ class TestBytes:
 
     def test_an_exact_fit_ends_at_once(self, nats_server, client, sized):
         """
-        The server sends no status at all, and the fetch does not wait for one.
+        A fetch that fits exactly ends at once, although the server sends no status.
         """
         with jetsync.connect(nats_server.url) as other:
             wire = other.subscribe(f"{client.options.inbox_prefix}.>")
@@ -574,7 +577,7 @@ class TestBytes:
 
     def test_the_next_message_does_not_fit(self, sized):
         """
-        Four fit, and the status says what ended the batch.
+        The fetch returns the four messages that fit, and the status says what ended it.
         """
         batch = sized(4.2, expires=5)
         with timed(0.0, 0.5):
@@ -584,7 +587,7 @@ class TestBytes:
 
     def test_the_first_message_does_not_fit(self, sized):
         """
-        Nothing and no error; the status tells that it would be so for ever.
+        If the first message does not fit, the batch is empty, and the status says why.
         """
         batch = sized(0.5, expires=5)
         with timed(0.0, 0.5):
@@ -595,7 +598,7 @@ class TestBytes:
 
     def test_more_bytes_than_there_are(self, sized):
         """
-        All, when the time is over.
+        The fetch returns all messages when its time is over.
         """
         batch = sized(50, expires=0.1)
         with timed(0.05, 0.5):
@@ -604,7 +607,7 @@ class TestBytes:
 
     def test_messages_and_bytes_together(self, sized):
         """
-        Whichever is reached first ends the batch at once.
+        The limit that is reached first ends the batch at once.
         """
         with timed(0.0, 0.5):
             assert numbers(sized(50, max_messages=3, expires=5)) == [0, 1, 2]
@@ -641,7 +644,7 @@ class TestLimits:
     )
     def test_the_consumers_own(self, js, stream, limits, options, error, limit):
         """
-        More than the consumer allows is an error that knows the limit.
+        The error for more than the consumer allows has the limit.
         """
         limited = stream.create_consumer("limited", **limits)
         with timed(0.0, 0.5), pytest.raises(error) as caught:
@@ -656,7 +659,7 @@ class TestLimits:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_too_many_pulls_wait(self, on_version, version):
         """
-        The second fetch is refused, and the first goes on.
+        The second fetch is refused, and the first one continues.
         """
         js, stream = on_version(version)
         narrow = stream.create_consumer("narrow", max_waiting=1)
@@ -670,7 +673,7 @@ class TestLimits:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", None])
     def test_too_many_pulls_wait_and_heartbeats_were_asked_for(self, on_version, version):
         """
-        From 2.11 on the server drops such a pull in silence, which missing heartbeats reveal.
+        Servers from 2.11 on drop such a pull silently, and missing heartbeats end the fetch.
         """
         _, stream = on_version(version)
         narrow = stream.create_consumer("narrow", max_waiting=1)
@@ -682,7 +685,7 @@ class TestLimits:
 
     def test_options_that_make_no_sense(self, client, worker):
         """
-        Options that make no sense are refused before a byte is sent.
+        Invalid options raise an error before a byte is sent.
         """
         before = client.statistics().bytes_out
         for fields in (
@@ -719,14 +722,14 @@ class TestLimits:
 class TestHeartbeats:
     def test_a_quiet_stream_is_no_fault(self, worker):
         """
-        The server's heartbeats keep the wait alive until its time is over.
+        A fetch from a quiet stream lasts until its time is over, because heartbeats arrive.
         """
         with timed(1.5, 2.0):
             assert list(worker.fetch(1, expires=1.6, heartbeat=0.5)) == []
 
     def test_a_server_that_stands_still(self, victim, unique):
         """
-        Two missed heartbeats end the fetch, after the messages that came, and an event tells.
+        Two missed heartbeats end the fetch after the messages that arrived, and are reported.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(victim.url, plugins=[recorder]) as client:
@@ -751,7 +754,7 @@ class TestHeartbeats:
 
     def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique):
         """
-        A server that stands still holds a fetch for its time and two seconds, not longer.
+        A fetch without heartbeats from a server that hangs ends two seconds after its time.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         worker = stream.create_consumer("worker")
@@ -769,7 +772,7 @@ class TestConnection:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_a_restart_during_a_fetch(self, version, unique):
         """
-        The fetch goes on where it was: what it has got stays, and the rest comes.
+        A fetch continues after a restart of the server, and gets the remaining messages.
         """
         recorder = HookRecorder("jetsync_status")
         with (
@@ -792,7 +795,7 @@ class TestConnection:
 
     def test_a_fetch_keeps_its_time_over_a_restart(self, victim, fragile, unique):
         """
-        However long the connection was away, the fetch ends when it said it would.
+        A fetch ends at its time, however long the connection was lost.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
@@ -809,7 +812,7 @@ class TestConnection:
 
     def test_a_server_that_does_not_come_back(self, victim, fragile, unique):
         """
-        What came, then the reason, within its time; afterwards the handle works.
+        The fetch raises an error after the messages that arrived, and later the handle works again.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker", ack_wait=1)
@@ -832,7 +835,7 @@ class TestConnection:
 
     def test_a_fetch_waits_for_the_connection(self, victim, fragile, unique):
         """
-        Within its own time, of which the server is given what is left.
+        A fetch waits for a connection within its time, and asks the server for the rest of it.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
@@ -888,7 +891,7 @@ class TestCluster:
     @staticmethod
     def step_down(client, stream):
         """
-        Make the consumer's leader give up its place.
+        Have the leader of the consumer step down.
         """
         subject = f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker"
         # There may be no leader yet that could.
@@ -896,7 +899,7 @@ class TestCluster:
 
     def test_the_consumers_leader_steps_down_during_a_fetch(self, replicated):
         """
-        The fetch goes on with the new leader and returns everything once.
+        The fetch continues with the new leader and returns each message once.
         """
         client, js, stream, worker, recorder = replicated
         fill(js, stream, 10)
@@ -912,7 +915,7 @@ class TestCluster:
 
     def test_a_fetch_while_there_is_no_leader(self, replicated):
         """
-        What is there is returned also right after a step-down, and "nothing" is not said of it.
+        A fetch right after a step-down returns the messages that are there.
         """
         client, js, stream, worker, _ = replicated
         fill(js, stream, 15)
@@ -927,7 +930,7 @@ class TestCluster:
 
     def test_the_leaders_server_shuts_down_during_a_fetch(self, cluster, replicated):
         """
-        Two statuses for one pull, and each message once; the client is on another server.
+        The server sends two statuses for one pull, and each message arrives once.
         """
         client, js, stream, worker, recorder = replicated
         here = cluster.urls.index(f"nats://{client.server.url.rpartition('/')[2]}")
@@ -961,7 +964,7 @@ class TestCluster:
 class TestStatuses:
     def test_a_status_is_reported_also_when_the_call_returns_normally(self, nats_server, stream):
         """
-        An empty fetch, an empty next, an empty look and a batch that was cut short.
+        Statuses are reported for an empty fetch, an empty next, and a batch that ended early.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -989,7 +992,7 @@ class TestStatuses:
 
     def test_a_fault_is_reported_too(self, nats_server, stream):
         """
-        The event comes beside the error, with the outcome that it had.
+        A fault is reported as an event with its outcome, and raised as an error.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -1001,7 +1004,7 @@ class TestStatuses:
 
     def test_status_lines_with_and_without_headers(self):
         """
-        Code, description and headers are told apart; a message has no status.
+        A status line is split into code, description and headers. A message has no status.
         """
         parse = jetsync.Headers.parse
         code, description, headers = parse(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")

@@ -42,7 +42,7 @@ def threads():
 
 class Log:
     """
-    A handler that notes what it is called with, and may do something with it.
+    A handler that records its messages, and may call another handler with them.
     """
 
     def __init__(self, act=None):
@@ -64,7 +64,7 @@ class Log:
 @pytest.fixture
 def observed(nats_server, stream, worker):
     """
-    A recorder of events, and the consumer over a client that has it.
+    A recorder of events, and a consumer of the client with this recorder.
     """
     recorder = HookRecorder("jetsync_status")
     with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -82,7 +82,7 @@ def errors_in(recorder):
 class TestThreads:
     def test_one(self, js, stream, worker):
         """
-        One thread: all messages in order, none at the same time.
+        One thread handles all messages in order, one at a time.
         """
         log = Log(lambda message: message.ack())
         fill(js, stream, 50)
@@ -115,7 +115,8 @@ class TestThreads:
 
     def test_order_by_subject(self, js, stream, worker):
         """
-        Messages of one subject one after the other, those of others meanwhile.
+        Messages of one subject are handled one after the other, and those of other subjects
+        meanwhile.
         """
         seen = collections.defaultdict(list)
         busy = collections.Counter()
@@ -148,7 +149,7 @@ class TestThreads:
 
     def test_what_waits_for_its_turn_counts(self, js, stream, worker):
         """
-        A subject that is slow does not fill the memory with messages behind it.
+        Messages that wait for a slow subject count as buffered, so the buffer does not grow.
         """
         gate = threading.Event()
         log = Log(lambda message: gate.wait(10) and message.ack())
@@ -167,7 +168,7 @@ class TestThreads:
 
     def test_it_goes_on_unheld(self, js, stream, worker):
         """
-        Whether somebody holds the consumption makes no difference to its handler.
+        The handler is called even if the program has dropped the consumption.
         """
         log = Log(lambda message: message.ack())
         worker.consume(log, stop_after=10)
@@ -178,7 +179,8 @@ class TestThreads:
 
     def test_not_iterated(self, worker):
         """
-        What goes to a handler is not there for others, and a handler cannot wait for itself.
+        A consumption with a handler cannot be iterated over, and its handler cannot wait for
+        itself.
         """
         with worker.consume(print) as running:
             with pytest.raises(jetsync.ConflictingUseError):
@@ -197,7 +199,7 @@ class TestThreads:
     )
     def test_refused(self, worker, options):
         """
-        Options that make no sense are refused.
+        Options that are invalid, or do not fit each other, raise an error.
         """
         with pytest.raises(jetsync.InvalidArgumentError):
             worker.consume(print, **options)
@@ -208,7 +210,7 @@ class TestThreads:
 
     def test_all_before_it(self, stream):
         """
-        Where one acknowledgement is for all messages before it, none is given by itself.
+        ack="auto" is refused if the policy is "all", where each ack covers all earlier messages.
         """
         every = stream.create_consumer("every", ack_policy="all")
         with pytest.raises(jetsync.InvalidArgumentError, match="ack_policy is 'all'"):
@@ -218,7 +220,7 @@ class TestThreads:
 
     def test_a_number_in_its_place(self, worker):
         """
-        Who forgets the name of max_messages is told it.
+        The error for a number in place of the handler names max_messages.
         """
         with pytest.raises(jetsync.InvalidTypeError, match="did you mean max_messages=100"):
             worker.consume(100)
@@ -228,7 +230,7 @@ class TestEnd:
     @pytest.mark.parametrize("end", ["close", "drain"])
     def test_stop_discards_and_drain_delivers(self, js, stream, worker, end):
         """
-        Two of five before, then nothing or the other three; the last one returns.
+        After two of five messages, close() discards the other three and drain() handles them.
         """
         gate, second = threading.Event(), threading.Event()
 
@@ -255,7 +257,7 @@ class TestEnd:
 
     def test_stopped_by_its_handler(self, js, stream, worker):
         """
-        A handler may stop what it is called by; the end of the block waits for it.
+        A handler may close its own consumption, and the end of the block waits for the handler.
         """
         stopped = []
 
@@ -275,7 +277,7 @@ class TestEnd:
 
     def test_the_consumer_is_deleted(self, js, stream, worker, caplog):
         """
-        The threads end, the error is kept and logged.
+        If the consumer is deleted, the threads end, and the error is kept and logged.
         """
         log = Log(lambda message: message.ack())
         with caplog.at_level(logging.WARNING, "jetsync.consume"):
@@ -289,7 +291,7 @@ class TestEnd:
 
     def test_the_client_is_closed(self, nats_server, stream, worker):
         """
-        The threads end.
+        If the client is closed, the threads end.
         """
         client = jetsync.connect(nats_server.url)
         running = client.jetstream().consumer(stream.name, "worker").consume(print, threads=3)
@@ -301,13 +303,13 @@ class TestEnd:
 
 class TestDrainedClient:
     """
-    What is buffered is handled and acknowledged, then the client closes.
+    Draining the client handles and acknowledges the buffered messages first.
     """
 
     @pytest.mark.parametrize("shape", ["handler", "iterator"])
     def test_what_is_buffered_is_handled(self, nats_server, js, stream, worker, shape):
         """
-        Five of five, also where each takes its time.
+        All five buffered messages are handled, even if each of them takes a while.
         """
         client = jetsync.connect(nats_server.url)
 
@@ -370,7 +372,7 @@ class TestErrors:
     @staticmethod
     def third(message):
         """
-        Fail at the third message when it comes first.
+        Fail at the first delivery of the third message.
         """
         if int(message.data) == 2 and message.metadata.delivered == 1:
             raise KeyError("broken")
@@ -378,7 +380,8 @@ class TestErrors:
 
     def test_refused(self, js, stream, observed, caplog):
         """
-        It is told of and logged, the others are handled, and it comes again at once.
+        A failure is reported and logged, other messages are handled, and the message is redelivered
+        at once.
         """
         recorder, worker = observed
         log = Log(self.third)
@@ -397,7 +400,7 @@ class TestErrors:
 
     def test_left(self, js, stream, observed):
         """
-        With "leave" nothing is said to the server.
+        With "leave", jetsync sends nothing for the message.
         """
         recorder, worker = observed
         log = Log(self.third)
@@ -410,7 +413,7 @@ class TestErrors:
 
     def test_stopped(self, js, stream, observed):
         """
-        With "stop" it ends, with the handler's error as its own.
+        With "stop", the consumption ends with the handler's error.
         """
         _, worker = observed
         log = Log(self.third)
@@ -426,7 +429,7 @@ class TestErrors:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_the_program_is_to_end(self, js, stream, observed, error):
         """
-        What is meant for the whole program ends the consumption and is told of.
+        KeyboardInterrupt and SystemExit end the consumption and are reported.
         """
         recorder, worker = observed
 
@@ -441,7 +444,8 @@ class TestErrors:
 
     def test_the_same_message_again_and_again(self, js, stream, worker):
         """
-        A message that always fails comes at once, after a second, after two...: others go on.
+        A message that always fails is redelivered at once, then after 1, 2, ... seconds. Others are
+        handled meanwhile.
         """
         log = Log()
 
@@ -512,7 +516,7 @@ class TestErrors:
 
     def test_a_plugin_that_refuses(self, nats_server, js, stream, worker):
         """
-        A message that a plugin refuses is told of; the next one is handled.
+        A message that a plugin refuses is reported, and the next one is handled.
         """
 
         class Picky:
@@ -564,7 +568,8 @@ class TestErrors:
 
     def test_a_plugin_that_refuses_where_acks_cover_what_came_before(self, nats_server, js, stream):
         """
-        It ends there with the plugin's error: acknowledging a later message would take this along.
+        With the policy "all", the consumption ends, because the next ack would cover the refused
+        message.
         """
 
         class Picky:
@@ -588,7 +593,7 @@ class TestErrors:
 class TestAcknowledgement:
     def test_auto(self, js, stream, worker):
         """
-        A message is acknowledged once its handler has returned, unless it did so itself.
+        A message is acknowledged once its handler has returned, unless the handler did so itself.
         """
 
         def act(message):
@@ -607,7 +612,7 @@ class TestAcknowledgement:
 
     def test_none(self, js, stream):
         """
-        Where nothing is acknowledged, nothing is sent.
+        With the policy "none", no acknowledgement is sent.
         """
         reader = stream.create_consumer("r", ack_policy="none")
         log = Log()
@@ -633,7 +638,7 @@ class TestAcknowledgement:
     @pytest.mark.parametrize("ordered_by", [None, "subject"])
     def test_what_waits_for_its_turn_is_kept_alive(self, js, stream, ordered_by):
         """
-        The ack wait runs from the delivery on: each message in the buffer comes once, too.
+        Messages in the buffer are kept alive too, because their ack wait begins with the delivery.
         """
         slow = stream.create_consumer("slow", ack_wait=1.2)
         # Five messages take longer than the ack wait, each of them does not.
@@ -647,7 +652,7 @@ class TestAcknowledgement:
 
     def test_not_kept_alive(self, js, stream):
         """
-        Without the option it comes again meanwhile.
+        Without keep_alive, the message is redelivered while its handler works.
         """
         slow = stream.create_consumer("slow", ack_wait=0.4)
         redelivered = threading.Event()

@@ -30,7 +30,7 @@ def fill(js, stream, count, start=0):
 
 def pull_wire(pulls):
     """
-    What the pulls on the wire ask for, as far as they have come.
+    The requests of the pulls that were seen on the wire so far.
     """
     found = []
     while (message := pulls.next(timeout=0.05)) is not None:
@@ -62,7 +62,7 @@ def group(stream):
 class TestOverflow:
     def test_enough_is_pending(self, js, stream, group):
         """
-        Nothing below the threshold, messages from there on.
+        Messages are delivered only from min_pending on.
         """
         worker = group("overflow")
         fill(js, stream, 100)
@@ -72,7 +72,7 @@ class TestOverflow:
 
     def test_enough_waits_for_acks(self, js, stream, group):
         """
-        The same by acknowledgements that are outstanding.
+        Messages are delivered only from min_ack_pending on.
         """
         worker = group("overflow")
         fill(js, stream, 30)
@@ -83,7 +83,7 @@ class TestOverflow:
 
     def test_a_consumption(self, js, stream, group):
         """
-        A consumption that only helps out gets what is beyond the threshold.
+        A consumption with a threshold gets the messages beyond it.
         """
         worker = group("overflow")
         fill(js, stream, 20)
@@ -98,7 +98,7 @@ class TestOverflow:
     @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        Both thresholds mean the same to them.
+        Both thresholds work on older servers too.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -125,7 +125,7 @@ class TestErrors:
     )
     def test_refused(self, js, stream, group, options, text):
         """
-        Options that do not fit the group, told by the server and known here.
+        Options that do not fit the groups of the consumer are refused by the server and by jetsync.
         """
         worker = group("pinned_client", priority_timeout=2)
         with pytest.raises(jetsync.InvalidGroupError, match=text):
@@ -135,7 +135,7 @@ class TestErrors:
 
     def test_refused_by_the_server(self, js, stream, group):
         """
-        A consumption that learns it from the server ends with the same error.
+        A consumption whose pull the server refuses ends with the same error.
         """
         plain = stream.create_consumer("worker")
         stream.delete_consumer("worker")
@@ -150,8 +150,8 @@ class TestErrors:
         self, server_for, nats_server, unique, version, consuming
     ):
         """
-        Servers before 2.14 refuse such a pull and serve it all the same: what it brings is given
-        back, and comes to who asks rightly.
+        Servers before 2.14 refuse such a pull and still serve it. Its messages are given back, and
+        go to a valid pull.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client, jetsync.connect(server.url) as other:
@@ -205,7 +205,7 @@ class TestPinned:
 
     def test_kept_and_sent(self, pinned):
         """
-        Every pull after the first message carries the id; the other client waits.
+        Every pull after the first message has the pin id, and the other client waits.
         """
         js, stream, _, first, second = pinned
         wire = jetsync.Client(js._context.connection)
@@ -226,7 +226,7 @@ class TestPinned:
 
     def test_by_whatever_way_it_pulls(self, pinned):
         """
-        Fetches, next and consumptions of one handle are one client: none waits for the others' pin.
+        Fetches, next and consumptions of one handle share the pin.
         """
         js, stream, _, _, _ = pinned
         worker = stream.create_consumer(
@@ -255,7 +255,7 @@ class TestPinned:
 
     def test_another_client_is_pinned(self, pinned):
         """
-        Who was silent for too long is told so, and goes on without its id.
+        A client that has lost its pin continues without the id.
         """
         js, stream, recorder, first, second = pinned
         fill(js, stream, 30)
@@ -277,7 +277,7 @@ class TestPinned:
 
     def test_unpinned(self, pinned):
         """
-        The other client takes over at once.
+        After an unpin, the other client gets messages at once.
         """
         js, stream, _, first, second = pinned
         fill(js, stream, 1)
@@ -313,7 +313,7 @@ for message in worker.consume(group="A", max_messages=10):
 
 def test_failover(js, nats_server, stream, group):
     """
-    A pinned process that is killed loses its pin, and another gets all it had.
+    A pinned process that is killed loses its pin, and another one gets all of its messages.
     """
     worker = group("pinned_client", priority_timeout=1, ack_wait=1)
     fill(js, stream, 20)
@@ -337,7 +337,7 @@ class TestPrioritized:
     @pytest.mark.parametrize(("wanted", "first", "second"), [(75, 75, 25), (100, 100, 0)])
     def test_the_lowest_number_comes_first(self, js, stream, group, wanted, first, second):
         """
-        What the first asks for goes to it, and the rest to the second.
+        Messages go to the pull with the lower number first, and then to the other one.
         """
         worker = group("prioritized")
         late = worker.fetch(100, group="A", priority=1, expires=1)
@@ -350,7 +350,7 @@ class TestPrioritized:
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        On all that know priorities.
+        Priorities work on all servers that support them.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -368,7 +368,7 @@ class TestPrioritized:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
     def test_on_servers_without(self, server_for, unique, version):
         """
-        2.11 refuses the policy, 2.10 drops it, which is said.
+        Servers 2.11 refuse the policy and 2.10 ignores it, so both raise an error.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -381,7 +381,7 @@ class TestPrioritized:
 
     def test_consumptions(self, js, stream, group):
         """
-        A consumption with a higher number gets something once the other is full.
+        A consumption with a higher number gets messages once the other one is full.
         """
         worker = group("prioritized")
         with (
@@ -394,7 +394,7 @@ class TestPrioritized:
 
     def test_a_number_out_of_range(self, js, stream, group):
         """
-        It is refused here.
+        A priority out of range raises an error before anything is sent.
         """
         worker = group("prioritized")
         for priority in (-1, 10):
