@@ -290,6 +290,16 @@ class FastIngest:
         if self.phase is Phase.STARTING:
             self.phase = Phase.NEW
 
+    def doubt(self, count: int) -> None:
+        """
+        Report the last *count* messages as lost, because Ctrl-C struck while they were written.
+
+        If they were not written, the server reports that too, but only once. That report is lost if
+        the connection is. Without gaps, losing the connection ends the batch.
+        """
+        if self._gap_ok and self.phase is Phase.OPEN:
+            self.ledger.lose(self.ledger.sent - count + 1, self.ledger.sent, None)
+
     def give_up_start(self) -> None:
         """Forget the first message, which got no answer. It is not counted."""
         self.phase = Phase.NEW

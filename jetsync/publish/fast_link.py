@@ -324,7 +324,7 @@ class FastLink:
         Write the staged messages and *count* claimed ones; return False if the connection is lost.
         """
         engine, run = self.engine, self.run
-        # After Ctrl-C these messages have numbers and count as sent. They are not written twice.
+        # After Ctrl-C they are not written twice.
         staged = run.take()
         if staged:
             block = b"".join([*staged, block])
@@ -337,6 +337,9 @@ class FastLink:
         except _NOT_SENT:
             engine.unclaim(count)
             run.add(staged)
+            raise
+        except BaseException:
+            engine.doubt(len(staged) + count)
             raise
         return True
 

@@ -105,6 +105,34 @@ class TestGaps:
         assert (ack.size, ack.lost, ranges(events)) == (2, 2, [(2, 3)])
         assert stored_in(stream) == [1, 4]
 
+    def test_ctrl_c_in_a_write(self, js, stream, monkeypatch):
+        """
+        If Ctrl-C strikes in a write, messages that were added before are reported, even if the
+        server's report is lost.
+        """
+        subject = f"{stream.name}.a"
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(subject, b"1")
+        # The loop thread does not send them.
+        publisher._link.run.is_armed = True
+        for number in (2, 3, 4):
+            publisher.add(subject, b"%d" % number)
+        lane = publisher._link._lane
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                publisher.add_many([(subject, b"5")])
+        monkeypatch.setattr(FastIngest, "_on_gap", lambda *_: None)
+        publisher.add_many([(subject, b"6")])
+        ack = publisher.commit()
+        assert (ack.size, ack.lost, ranges(events)) == (2, 4, [(2, 5)])
+        assert stored_in(stream) == [1, 6]
+
     def test_on_gap_runs_without_the_lock(self, js, stream):
         """
         ``on_gap`` may use the publisher. If it raises, the publisher stays usable.
