@@ -72,7 +72,8 @@ def arguments():
                 continue
             for parameter in inspect.signature(function).parameters.values():
                 words = str(parameter.annotation).split(" | ")
-                if f"{name}.{method}.{parameter.name}" in ANY_SIZE:
+                several = parameter.kind is parameter.VAR_POSITIONAL
+                if several or f"{name}.{method}.{parameter.name}" in ANY_SIZE:
                     continue
                 if "Seconds" in words:
                     yield name, method, parameter.name, DURATIONS
