@@ -16,7 +16,7 @@ import attrs
 from jetsync._api.context import Context
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count, check_fields
+from jetsync._base.fields import check_count, check_fields, whole_number
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
@@ -239,8 +239,13 @@ class Client:
                 which is 143 for SIGTERM.
 
         Raises:
+            InvalidArgumentError, InvalidTypeError: *timeout* or *exit_code* is not valid.
             ConflictingUseError: The ``with`` statement is not in the main thread.
         """
+        if timeout is not None:
+            as_seconds(timeout)
+        if exit_code is not None:
+            whole_number("exit_code", exit_code, 0, 255)
         numbers = signals or (signal.SIGTERM, signal.SIGINT)
         return StopSignal(numbers, exit_code, self._set_stopping, lambda: self._drain_open(timeout))
 

@@ -35,6 +35,7 @@ GIVEN = {
     "patterns": "k",
     "revision": 1,
     "sequence": 1,
+    "signals": 15,
     "source": "s.2",
     "stream": "S",
     "subject": "s.1",
@@ -133,7 +134,9 @@ def test_calls_refuse_wrong_numbers(handles, name):
             if each.default is each.empty
             and each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
         }
-        several = ["k"] if any(each.kind is each.VAR_POSITIONAL for each in parameters) else []
+        several = [
+            GIVEN.get(each.name, "k") for each in parameters if each.kind is each.VAR_POSITIONAL
+        ]
         needed |= CALLS.get(f"{cls}.{method}", {})
         if (method, argument) == ("schedule", "every"):
             del needed["at"]
