@@ -197,7 +197,7 @@ class PagedRead:
         return messages
 
     def lost(self) -> None:
-        """Learn that the rest of the open page will not arrive."""
+        """Give up the open page, because the rest of it will not arrive."""
         self.is_open = False
 
     def _begins_well(self, frame: Frame) -> bool:
@@ -241,7 +241,7 @@ class PagedRead:
         self.is_open = False
         self.done = True
 
-    # What a kind of read decides. The methods for frames return the messages to hand out.
+    # Each kind of read defines these. The methods for frames return the messages to hand out.
 
     def page_request(self) -> PageRequest:
         """Return the next request."""

@@ -106,7 +106,7 @@ class OrderedCursor:
 
     def made(self, position: int) -> None:
         """
-        Note that the consumer exists.
+        Record that the consumer was created.
 
         Args:
             position: The stream sequence right before its first message, as its server says.
@@ -118,7 +118,7 @@ class OrderedCursor:
             self.last = position
 
     def failed(self) -> int:
-        """Note that the consumer could not be created; return how often in a row."""
+        """Count an attempt that failed, and return how many have failed in a row."""
         self.failures += 1
         return self.failures
 

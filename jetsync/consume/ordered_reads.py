@@ -200,7 +200,7 @@ class OrderedConsumption:
                 "another thread is taking a message of this ordered consumption"
             )
         try:
-            # No call stands between the check and this line, so no other thread runs in between.
+            # No other thread can run between the check and this line: there is no call.
             self._taker = me
             while (core := self._core or self._wait(deadline)) is not None:
                 try:

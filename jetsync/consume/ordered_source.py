@@ -1,5 +1,5 @@
 """
-The consumer on the server behind an ordered consumer: created, replaced and deleted.
+The server's consumer of an ordered consumer: created, replaced and deleted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _is_temporary(error: JetSyncError) -> bool:
 
 class OrderedSource:
     """
-    The consumer on the server behind an ordered consumer, created again as often as it takes.
+    The server's consumer of an ordered consumer, replaced as often as necessary.
 
     Used by one thread at a time, except :attr:`closed`.
     """

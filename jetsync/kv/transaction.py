@@ -222,7 +222,7 @@ class Transaction:
             WrongLastRevisionError: A key does not have its expected revision. Nothing was changed.
                 The error's ``key`` is that key, if jetsync could still find out.
             KeyExistsError: A key to create has a value. Nothing was changed.
-            BatchOutcomeUnknownError: No answer came. Either all changes are stored, or none. A
+            BatchOutcomeUnknownError: No answer arrived. Either all changes are stored, or none. A
                 PublishOutcomeUnknownError.
             BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
                 transaction. Nothing was changed.

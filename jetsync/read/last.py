@@ -104,7 +104,7 @@ class LastPlan(OnePage):
         moment: The sequence up to which to look, at most the stream's last one.
         up_to_time: The time before which to look, instead of *moment*.
         page: Messages of one request at most.
-        split: Whether to split what is too much for one request.
+        split: Whether to split a read that is too large for one request.
         reread: Whether to read missing subjects again.
     """
 
