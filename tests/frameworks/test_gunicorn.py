@@ -56,6 +56,21 @@ def test_gunicorn(serve, get, stream, ended_well, worker, preload):
     assert stream.info().state.messages == len(answers)
 
 
+@pytest.mark.parametrize("worker", ["sync", "gthread"])
+def test_workers_reconnect(serve, get, stream, ended_well, worker):
+    """
+    With `after_fork="reconnect"`, the workers use the client of the preloaded application.
+    """
+    program = serve(worker, "--preload", SHARE="1", CONNECT_ONLY_AT_IMPORT="1")
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(get, map(str, range(REQUESTS))))
+
+    assert program.stop() == 0, program.output
+    ended_well(program)
+    assert sorted(int(sequence) for _, sequence in answers) == list(range(1, REQUESTS + 1))
+    assert stream.info().state.messages == REQUESTS
+
+
 @pytest.mark.parametrize("worker", WORKERS)
 def test_workers_without_a_client(serve, get, ended_well, worker):
     """
