@@ -85,7 +85,7 @@ class Requests:
 
     def __init__(self, watcher, name):
         self._watcher = watcher
-        self._wire = watcher.subscribe(f"$JS.API.DIRECT.GET.{name}")
+        self.wire = watcher.subscribe(f"$JS.API.DIRECT.GET.{name}")
         watcher.flush()
 
     def bodies(self):
@@ -94,7 +94,7 @@ class Requests:
         """
         self._watcher.flush()
         found = []
-        while (request := self._wire.next(timeout=0.05)) is not None:
+        while (request := self.wire.next(timeout=0.05)) is not None:
             body = json.loads(request.data)
             assert body.pop("max_bytes") > 0
             found.append(body)
@@ -106,8 +106,17 @@ def requests(nats_server):
     """
     A function that records the direct requests for a stream on the newest server.
     """
+    made = []
+
+    def record(stream):
+        made.append(Requests(watcher, stream.name))
+        return made[-1]
+
     with jetsync.connect(nats_server.url) as watcher:
-        yield lambda stream: Requests(watcher, stream.name)
+        yield record
+        # The warning about a dropped subscription would be an error.
+        for each in made:
+            each.wire.close()
 
 
 @pytest.mark.versions
