@@ -17,14 +17,18 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -141,16 +145,26 @@ class Publisher:
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
         # The client may be closed while the worker has nothing to wait for.
-        self._window.box.on_failure = lambda _: self._work.set()
+        work = self._work
+        self._window.box.on_failure = lambda _: work.set()
         try:
             self._window.open()
         except BaseException:
             self._window.close()
             raise
-        self._worker = threading.Thread(target=self._run, name="jetsync-publisher", daemon=True)
+        # The worker refers to the publisher only while it works, so that the garbage collector can
+        # end a publisher that the application has dropped.
+        steps = weakref.WeakMethod(self._step), weakref.WeakMethod(self._abandon)
+        self._worker = threading.Thread(
+            target=_run,
+            args=(*steps, self._window, self._hooks, self._worker_ended),
+            name="jetsync-publisher",
+            daemon=True,
+        )
         with keep_interrupts():
             self._worker.start()
         self._connection.writers.add(self)
+        when_dropped(self, "publisher", _release, work, self._worker_ended)
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"
@@ -477,19 +491,17 @@ class Publisher:
 
     # The worker thread.
 
-    def _run(self) -> None:
-        """Read acks until the publisher ends."""
-        try:
-            while (due := self._next_due()) is not None:
-                self._lane.wait(self._window.box, Deadline(due, self._options.ack_timeout))
-                self._settle()
-                self._leave_windows()
-        except BaseException as error:
-            self._abandon(error)
-            raise
-        finally:
-            self._window.close()
-            self._worker_ended.set()
+    def _step(self) -> Callable[[], object] | None:
+        """Do what is due; return a call that waits for the next step, or None at the end."""
+        self._settle()
+        self._leave_windows()
+        due = self._next_due()
+        if due is None:
+            return None
+        if due == math.inf:
+            return partial(self._work.wait, threading.TIMEOUT_MAX)
+        deadline = Deadline(due, self._options.ack_timeout)
+        return partial(self._lane.wait, self._window.box, deadline)
 
     def _abandon(self, error: BaseException) -> None:
         """End all messages after an error in the worker, so that no thread waits for ever."""
@@ -501,7 +513,7 @@ class Publisher:
 
     def _next_due(self) -> float | None:
         """
-        Flush and return until when to wait for acks; None at the end. Waits while all is settled.
+        Flush and return until when to wait for acks; infinite if all have ended, None at the end.
         """
         window, hooks = self._window, self._hooks
         while True:
@@ -529,7 +541,7 @@ class Publisher:
                 if hooks.over:
                     return 0.0
                 self._idle = True
-            self._work.wait(threading.TIMEOUT_MAX)
+                return math.inf
 
     def _settle(self) -> None:
         """Complete messages: update the state under the lock, call the user's code without it."""
@@ -608,3 +620,44 @@ class Publisher:
         if self._hooks.wraps:
             for window in self._hooks.take_over():
                 self._guard(window.leave)
+
+
+def _run(
+    step: weakref.WeakMethod[Callable[[], Callable[[], object] | None]],
+    abandon: weakref.WeakMethod[Callable[[BaseException], None]],
+    window: Window,
+    hooks: PublishHooks,
+    ended: Latch,
+) -> None:
+    """Process the acks of a publisher until it ends or was dropped."""
+    dropped = False
+    try:
+        while (work := step()) is not None:
+            wait = work()
+            del work
+            if wait is None:
+                break
+            wait()
+        else:
+            dropped = True
+    except BaseException as error:
+        end = abandon()
+        if end is not None:
+            end(error)
+        raise
+    finally:
+        window.close()
+        if not dropped:
+            ended.set()
+        hooks.close()
+        for each in hooks.take_over():
+            try:
+                each.leave()
+            except BaseException:
+                _logger.exception(_log.CALLBACK_FAILED)
+
+
+def _release(work: Signal, ended: Latch) -> bool:
+    """End the worker of a dropped publisher; return whether the publisher was not closed."""
+    work.set()
+    return not ended.is_set()

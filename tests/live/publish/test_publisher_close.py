@@ -4,19 +4,35 @@ Publishers that are open when the client closes or the interpreter exits.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
 from waiting import LATE, eventually, timed
 
 import jetsync
+from jetsync.testing import HookRecorder
 
 EXIT_SECONDS = 3.0
 """Within how many seconds a program ends that did not close its client."""
+
+
+def collect_publishers():
+    """
+    Collect garbage until no publisher has a thread.
+    """
+
+    def is_over():
+        # The thread of a publisher may hold the last reference to it.
+        gc.collect()
+        return "jetsync-publisher" not in [thread.name for thread in threading.enumerate()]
+
+    eventually(is_over)
 
 
 @pytest.fixture
@@ -171,3 +187,41 @@ class TestExit:
         assert status == 0
         assert errors.startswith("jetsync: at exit: the server did not confirm")
         assert seconds < EXIT_SECONDS + LATE
+
+
+class TestDropped:
+    @pytest.mark.parametrize("plugins", [(), (HookRecorder("jetsync_publish"),)])
+    def test_it_ends(self, nats_server, stream, plugins):
+        """
+        A dropped publisher warns and leaves no thread, no subscription and no open window.
+        """
+        with jetsync.connect(nats_server.url, plugins=plugins) as client:
+            before = client.statistics().subscriptions
+            publisher = client.jetstream().publisher()
+            future = publisher.publish(f"{stream.name}.A")
+            publisher.flush()
+            del publisher, future
+            with pytest.warns(ResourceWarning, match="publisher was dropped") as caught:
+                collect_publishers()
+            assert caught[0].filename == __file__
+            eventually(lambda: client.statistics().subscriptions == before)
+            for plugin in plugins:
+                (call,) = plugin.of("jetsync_publish")
+                eventually(lambda call=call: call.finished)
+
+    def test_with_messages_in_flight(self, fragile, victim, unique):
+        """
+        It ends after its messages have ended.
+        """
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+        publisher = fragile.publisher()
+        victim.pause()
+        try:
+            publisher.publish(f"{unique}.a")
+            del publisher
+            gc.collect()
+        finally:
+            victim.resume()
+        eventually(lambda: stream.info().state.messages == 1)
+        with pytest.warns(ResourceWarning, match="publisher was dropped"):
+            collect_publishers()
