@@ -12,7 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from jetsync._base.deadline import as_seconds
+from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTtlError, InvalidTypeError
 from jetsync.values.headers import MARKER_REASON, TTL, Headers
 
@@ -97,9 +97,11 @@ def parse_ttl(text: str | None) -> float | Literal["never"] | None:
         return None
     if text.lower() == NEVER:
         return NEVER
-    if text.isascii() and text.isdigit():
-        return float(text) or None
-    return parse_duration(text) or None
+    seconds = float(text) if text.isascii() and text.isdigit() else parse_duration(text)
+    if not seconds:
+        return None
+    # Another client may have sent a number that `ttl_header` would take for nanoseconds.
+    return seconds if seconds < MAX_SECONDS else ServerSeconds(seconds)
 
 
 def parse_duration(text: str) -> float | None:

@@ -53,6 +53,10 @@ class TestHeader:
         with pytest.raises(InvalidTtlError, match="looks like nanoseconds"):
             ttl_header(5_000_000_000)
 
+    def test_what_was_read_can_be_sent(self):
+        """A message of another client can be published again with its time-to-live."""
+        assert ttl_header(parse_ttl("5000000000")) == "5000000000"
+
     @given(st.floats(min_value=1, max_value=999_999_999))
     def test_round_trip(self, seconds):
         """Formatting and parsing return the same time-to-live, to a microsecond."""
