@@ -292,10 +292,10 @@ class FastIngest:
 
     def doubt(self, count: int) -> None:
         """
-        Report the last *count* messages as lost, because Ctrl-C struck while they were written.
+        Report the last *count* messages as lost, because they were not or perhaps not written.
 
-        If they were not written, the server reports that too, but only once. That report is lost if
-        the connection is. Without gaps, losing the connection ends the batch.
+        The server reports that too, but only once, and that report is lost if the connection is.
+        Without gaps, losing the connection ends the batch.
         """
         if self._gap_ok and self.phase is Phase.OPEN:
             self.ledger.lose(self.ledger.sent - count + 1, self.ledger.sent, None)

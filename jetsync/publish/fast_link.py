@@ -332,6 +332,7 @@ class FastLink:
             self._lane.write(block, deadline, self.run.epoch)
         except errors.ConnectionLostError:
             engine.unclaim(count)
+            engine.doubt(len(staged))
             engine.lost_connection(time.monotonic())
             return False
         except _NOT_SENT:
@@ -511,8 +512,7 @@ class FastLink:
             if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
         if lost and lost >= self.run.epoch:
-            # Staged messages are lost, too. The server reports them as missing.
-            self.run.take()
+            engine.doubt(len(self.run.take()))
             engine.lost_connection(now)
         if failure is not None:
             engine.closed(failure)

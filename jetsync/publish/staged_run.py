@@ -96,6 +96,7 @@ class StagedRun:
             except DisconnectedError:
                 pass  # The socket is full.
             except TransportError:
-                # The connection is lost, and the frames with it.
-                self.take()
+                # The connection is lost. The owner reports the frames as lost.
+                self.is_armed = False
+                return
         self._lane.later(RUN_PAUSE, self._send)
