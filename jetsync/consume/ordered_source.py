@@ -5,7 +5,7 @@ The server's consumer of an ordered consumer: created, replaced and deleted.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._api import consumers as _consumer_admin
@@ -297,26 +297,17 @@ class OrderedSource:
         """Count the reset and report it."""
         self._missing = None
         self.resets += 1
-        name, last = self.cursor.name, self.cursor.last
-        _logger.info(
-            _log.CONSUMER_RESET,
-            stream=self.stream,
-            consumer=name,
-            before=before,
-            reason=reason,
-            sequence=last,
-        )
-        if self.context.plugins.status is not None:
-            self.context.plugins.status(
-                events.OrderedResetEvent(
-                    stream=self.stream,
-                    consumer=name,
-                    before=before,
-                    reason=reason,
-                    last_sequence=last,
-                    attempts=attempts,
-                )
-            )
+        last = self.cursor.last
+        reset: dict[str, Any] = {
+            "stream": self.stream,
+            "consumer": self.cursor.name,
+            "before": before,
+            "reason": reason,
+        }
+        _logger.info(_log.CONSUMER_RESET, **reset, sequence=last)
+        status = self.context.plugins.status
+        if status is not None:
+            status(events.OrderedResetEvent(**reset, last_sequence=last, attempts=attempts))
 
     def close(self, deadline: Deadline) -> None:
         """Delete the consumer on the server."""
