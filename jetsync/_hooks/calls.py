@@ -258,9 +258,13 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
         for plugin, function in steps:
             generator = function(operation)
             try:
-                with Blaming(plugin, hook):
+                try:
                     if next(generator, entered) is entered:
                         raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
+                except PluginError:
+                    raise
+                except Exception as exc:
+                    raise plugin_error(plugin, hook, exc) from exc
             except BaseException as error:
                 entered.leave(None, error)
                 raise
