@@ -256,9 +256,10 @@ class TestNoWait:
         end = 408 if version == "2.10.26" else 404
         nothing = [(404, PullOutcome.RETRIED), (408, PullOutcome.ENDED)]
         assert statuses(recorder)[:10] == nothing * 5
-        # A consumer may be told late of what was just published, and say first that it has nothing.
-        rest = [each for each in statuses(recorder)[10:] if each != nothing[0]]
-        assert rest == [(end, PullOutcome.ENDED)]
+        # A consumer may learn of a message late, and first answer that it has nothing.
+        # If the second pull is cut off on a busy machine, a third one follows and finds nothing.
+        rest = [each for each in statuses(recorder)[10:] if each[1] is not PullOutcome.RETRIED]
+        assert rest in ([(end, PullOutcome.ENDED)], [(404, PullOutcome.ENDED)])
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
