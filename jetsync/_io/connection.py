@@ -466,8 +466,9 @@ class Connection:
         """
         if self.forked:
             self._connect_child()
-        if epoch is None:
-            self.check_size(len(payload) + len(header or b""))
+        size = len(payload) + len(header or b"")
+        if epoch is None and size > self.server.max_payload:
+            self.check_size(size)
         lane, router = self.lane, self.router
         # Before the write: the request must not be sent if its answer cannot be read.
         lane.prepare_wait()
