@@ -239,7 +239,7 @@ class Client:
                 which is 143 for SIGTERM.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: *timeout* or *exit_code* is not valid.
+            InvalidArgumentError, InvalidTypeError: An argument is not valid.
             ConflictingUseError: The ``with`` statement is not in the main thread.
         """
         if timeout is not None:

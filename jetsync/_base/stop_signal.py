@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
-from jetsync.errors import ConflictingUseError
+from jetsync.errors import ConflictingUseError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +43,12 @@ class StopSignal:
         *on_change* is called with True in the signal handler, and with False when the block is
         over. *on_end* is called at the end of the block after a signal.
         """
+        for number in signals:
+            if type(number) is bool or number not in signal.valid_signals():
+                raise InvalidArgumentError(
+                    f"signals must be signal numbers, such as signal.SIGTERM, not {number!r}",
+                    argument="signals",
+                )
         self._signals = signals
         self._exit_code = exit_code
         self._on_change = on_change

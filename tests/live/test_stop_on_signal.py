@@ -11,6 +11,8 @@ import sys
 import pytest
 from streams import fill
 
+import jetsync
+
 PROGRAMS = {
     "iterator": """
     with worker.consume(max_messages=10) as messages:
@@ -120,3 +122,21 @@ def test_a_consumption_that_begins_afterwards(js, stream, worker, program):
 """
     assert program(body, signal.SIGTERM) == (143, "")
     assert worker.info().num_ack_pending == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "signals", "options"),
+    [
+        ("signals", ["TERM"], {}),
+        ("signals", [0], {}),
+        ("exit_code", [], {"exit_code": 256}),
+        ("timeout", [], {"timeout": -1}),
+    ],
+)
+def test_wrong_arguments(client, argument, signals, options):
+    """
+    Signals, statuses and times that no system knows are refused by name.
+    """
+    with pytest.raises(jetsync.InvalidArgumentError) as caught:
+        client.stop_on_signal(*signals, **options)
+    assert caught.value.argument == argument
