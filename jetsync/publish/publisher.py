@@ -446,7 +446,7 @@ class Publisher:
         """
         failed = self._failed
         try:
-            self._end(deadline, ConnectionClosedError())
+            self._end(deadline, ConnectionClosedError(), callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"{self!r} could not be closed: {error}"
         failures = self._unobserved_failures()
@@ -463,7 +463,12 @@ class Publisher:
             if not future.observed and isinstance(future.outcome, Exception)
         ]
 
-    def _end(self, deadline: Deadline | None, reason: Exception) -> None:
+    def _end(
+        self,
+        deadline: Deadline | None,
+        reason: Exception,
+        callback_time: float = CALLBACK_TIME,
+    ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
         refuse_reentry(self._lock)
         with self._lock:
@@ -478,7 +483,7 @@ class Publisher:
         # Without a timeout this also waits for callbacks.
         seconds = threading.TIMEOUT_MAX
         if deadline is not None:
-            seconds = max(deadline.remaining(), CALLBACK_TIME)
+            seconds = max(deadline.remaining(), callback_time)
         if self._worker_ended.wait(seconds):
             self._worker.join(CALLBACK_TIME)
 

@@ -73,6 +73,27 @@ class TestClientCloses:
             publisher.close()
         assert isinstance(future.exception(0), jetsync.PublishOutcomeUnknownError)
 
+    def test_a_callback_that_does_not_return(self, nats_server, stream):
+        """
+        The client closes by its timeout while a callback of the publisher runs.
+        """
+        client = jetsync.connect(nats_server.url)
+        running, over = threading.Event(), threading.Event()
+
+        def on_report(_):
+            running.set()
+            over.wait(10)
+
+        publisher = client.jetstream().publisher(on_report=on_report)
+        publisher.publish(f"{stream.name}.A")
+        assert running.wait(5)
+        try:
+            with timed(0.0, 1.0):
+                client.close(timeout=0.5)
+        finally:
+            over.set()
+        publisher.close()
+
     def test_no_connection(self, victim, unique):
         """
         Without a connection the client closes at once.
