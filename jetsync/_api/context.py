@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class Context:
     """
-    What the handles of one JetStream context share; any thread.
+    The state that all handles of one JetStream context share. Thread-safe.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Context:
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
         self.connection: Connection = connection
-        # Another one after the fork in a child that connects by itself.
+        # Replaced in a forked child process that opens its own connection.
         self.lane: Lane = connection.lane
         self.plugins: Final = connection.plugins
         self.prefix: str = prefix
@@ -79,9 +79,9 @@ class Context:
         Args:
             endpoint: The subject after the API prefix.
             body: The request; None sends an empty payload.
-            deadline: Of the call that this is a part of.
-            stream: The stream that errors name.
-            consumer: The consumer that errors name.
+            deadline: Deadline of the public call.
+            stream: Name of the stream, for errors.
+            consumer: Name of the consumer, for errors.
 
         Raises:
             ApiError: The server refused; ``err_code`` selects the subclass.

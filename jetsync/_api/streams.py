@@ -1,7 +1,7 @@
 """
-Streams over the JetStream API: the calls that both :class:`JetStream` and :class:`Stream` offer.
+The requests about streams that :class:`JetStream` and :class:`Stream` share.
 
-Every function takes the deadline of the public call that it is a part of.
+Every function takes a deadline, because it is one part of a public call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENVELOPE: Final = ("total", "offset", "limit", "did_create")
 
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     """
-    Return the stream that an answer describes.
+    Return the description of a stream in an answer.
     """
     given: Any = answer
     if isinstance(given, dict):
@@ -53,7 +53,7 @@ def create(
     """
     Create a stream, or do nothing if it exists with the same configuration.
 
-    Without *keep_partial*, a stream is deleted again if its server ignored a field.
+    Without *keep_partial*, delete the new stream again if the server ignored a field.
     """
     name = validate_config(config)
     asked = to_wire(config)
@@ -112,10 +112,12 @@ def info(
     page_deadlines: bool = False,
 ) -> StreamInfo:
     """
-    Ask for a stream; with ``subjects_filter``, in as many requests as its subjects take.
+    Request the description of a stream.
 
-    With *page_deadlines*, each further page gets the default timeout of the context. For each page,
-    the server lists and sorts all subjects, which takes 1 to 2 s for 1 million subjects.
+    With *subjects_filter*, this also requests the stream's subjects, page by page. With
+    *page_deadlines*, each page after the first gets the default timeout of the context. The reason
+    is that the server lists and sorts all subjects for each page, which takes 1 to 2 s for
+    1 million subjects.
     """
     endpoint = f"STREAM.INFO.{validate_name('stream', name)}"
     request: dict[str, Any] = {}

@@ -1,5 +1,5 @@
 """
-Iterations that one thread at a time may run.
+Iterators that only one thread at a time may advance.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ T = TypeVar("T")
 
 def one_at_a_time(running: Generator[T, None, None], what: str) -> Generator[T, None, None]:
     """
-    Yield from a generator that other threads may run too.
+    Yield the items of a generator, or raise if another call is running it.
 
     Dropping the result does not close the generator.
 
     Args:
         running: The generator.
-        what: What it iterates over, for the error.
+        what: The kind of object that is iterated over, for the error.
 
     Raises:
-        ConflictingUseError: Another thread, or the code below this signal handler, is running it.
+        ConflictingUseError: Another thread is running it, or this is a signal handler that
+            interrupted it.
     """
     try:
-        # `yield from` would close the generator itself together with this one.
+        # A plain `yield from running` would close `running` when this generator is closed.
         yield from itertools.chain(running)
     except ValueError as error:
-        # The interpreter raises this before any step of the generator.
+        # The interpreter raises this without running the generator, so no frame follows this one.
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
         raise ConflictingUseError(

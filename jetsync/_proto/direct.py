@@ -1,25 +1,25 @@
 """
-Direct reads in pages: what to request, what an answer means, where the next page begins.
+Paged direct reads: the requests, the meaning of the answers and the start of the next page.
 
-The engines here do no I/O and read no clock. :class:`PagedRead` is what all such reads share, and
+The engines here do no I/O and read no clock. :class:`PagedRead` is the base of all paged reads, and
 :class:`BatchRead` reads by sequence. Reads of several subjects are in
 :mod:`jetsync._proto.direct_last`.
 
 A server answers a request with messages and then one status, without any flow control. So every
-request has a limit of bytes that the client can take at once. Servers 2.11 report counts that are
-off by one, in one direction for batches and in the other for several subjects, so:
+request limits the bytes of its page to what the client can buffer. Servers 2.11 report counts of
+pending messages that are off by one: too high for one kind of read and too low for the other. So:
 
 - a batch continues while its end marker says that messages are left;
 - a read of several subjects continues while the last *message* of a page says so;
 - a page without a message is the last one;
 - a first message without ``Nats-Num-Pending`` comes from a server that does not support batches.
 
-Mirrors of the stream answer too, and may have less of it. The first message of a page names the
-stream that answered. A page of a stream that is not known to have everything is dropped, and
-:attr:`PagedRead.stranger` names that stream.
+Mirrors of the stream answer too, and a mirror may lack messages. The first message of a page names
+the stream that answered. The engine drops the page unless that stream is known to be complete, and
+:attr:`PagedRead.stranger` then names that stream.
 
-If a page is cut off, because the connection is lost or a message is removed while the server reads
-it, the read continues after the last message that arrived.
+A page can be cut off: the connection is lost, or a message is removed while the server reads it.
+The read then continues after the last message that arrived.
 
 Implements ADR-31, with facts about servers 2.10 to 2.15.
 """
@@ -97,7 +97,7 @@ class PageRequest:
 
 class PagedRead:
     """
-    What all reads in pages share: the open page, and why the read ended.
+    The base of all paged reads: the state of the open page, and the reason why the read ended.
 
     Call :meth:`open` whenever :attr:`is_open` and :attr:`done` are both false, and pass every run
     of frames to :meth:`take`.
@@ -112,19 +112,19 @@ class PagedRead:
     is_open: bool = False
     #: Whether there is nothing more to request.
     done: bool = False
-    #: Whether no server took the last request.
+    #: Whether no server answered the last request (status 503).
     unanswered: bool = False
-    #: Other streams that may answer.
+    #: Names of the other streams whose answers are accepted.
     trusted: frozenset[bytes] = frozenset()
     #: The stream that answered the last page; None if the page had no message.
     answerer: bytes | None = None
-    #: A stream that answered the last page and may not.
+    #: The stream that answered the last page, if its answers are not accepted.
     stranger: str | None = None
     #: The error that ended the read.
     error: JetSyncError | None = None
     #: How many messages arrived.
     received: int = 0
-    #: How many messages are left after the last page; None before one has ended.
+    #: How many messages were left at the end of the last page; None before the first page ended.
     pending: int | None = None
 
     def __repr__(self) -> str:
@@ -154,10 +154,10 @@ class PagedRead:
 
     def take(self, frames: list[Frame]) -> Sequence[Frame]:
         """
-        Take a run of frames and return the messages in it that may be handed out.
+        Process a run of frames and return its messages that can be yielded to the user.
 
-        A status can only be the last frame, as servers send nothing after it. Frames that no server
-        sends end the read with an error.
+        A status can only be the last frame, because servers send nothing after it. A malformed
+        frame ends the read with an error.
         """
         try:
             return self._take(frames)
@@ -167,7 +167,7 @@ class PagedRead:
 
     def _take(self, frames: list[Frame]) -> Sequence[Frame]:
         if len({frame[0] for frame in frames}) > 1 or (frames and frames[0][0] != self._reply):
-            # Late answers to an earlier request whose connection was lost.
+            # Drop late answers to an earlier request, whose connection was lost.
             frames = [frame for frame in frames if frame[0] == self._reply]
         if not frames or not self.is_open:
             return ()
@@ -188,7 +188,7 @@ class PagedRead:
         if self.error is not None:
             return ()
         if self.stranger is not None:
-            # Dropped up to its end. Another page can be requested after that.
+            # The page stays open until its status arrives. Only then can another one be requested.
             self.is_open = status is None
             return ()
         if status is not None and self.is_open:
@@ -206,7 +206,7 @@ class PagedRead:
             return True
         block = _block_of(frame)
         if find_last(block, NUM_PENDING) is None:
-            # An old server: one message, perhaps of another subject, and then nothing.
+            # Servers before 2.11 send one message, perhaps of another subject, and no status.
             self.fail(NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
             return False
         self.answerer = find_last(block, _STREAM)
@@ -218,7 +218,7 @@ class PagedRead:
     def on_status(
         self, status: tuple[int | None, str], block: bytes, messages: Sequence[Frame]
     ) -> Sequence[Frame]:
-        """Handle the end of the open page; return the messages to hand out."""
+        """Handle the end of the open page; return the messages to yield."""
         code, description = status
         if code == 204:
             return self.on_end(block, messages)
@@ -232,7 +232,7 @@ class PagedRead:
         return messages
 
     def release(self) -> Sequence[Frame]:
-        """Return the frames that were held back and may be handed out, because the read failed."""
+        """Return the frames that were held back and can be yielded although the read failed."""
         return ()
 
     def fail(self, error: JetSyncError) -> None:
@@ -241,7 +241,7 @@ class PagedRead:
         self.is_open = False
         self.done = True
 
-    # Each kind of read defines these. The methods for frames return the messages to hand out.
+    # Subclasses implement these. The methods that get frames return the messages to yield.
 
     def page_request(self) -> PageRequest:
         """Return the next request."""
@@ -256,7 +256,7 @@ class PagedRead:
         raise NotImplementedError
 
     def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
-        """Handle a status that says that there is no message."""
+        """Handle the status of a page without messages (404)."""
         raise NotImplementedError
 
 
@@ -268,13 +268,13 @@ class BatchRead(PagedRead):
     Args:
         stream: The stream, for errors.
         sequence: The sequence to begin at.
-        start_time: The time to begin at, instead.
+        start_time: The time to begin at, instead of a sequence.
         subject: Only messages of this subject or wildcard.
-        limit: How many messages at most; ``None`` for all.
-        size_limit: After how many bytes to stop, as servers count them; ``None`` for no limit.
+        limit: The most messages to read; ``None`` for all.
+        size_limit: Stop after this many bytes, as servers count them; ``None`` for no limit.
         end: The last sequence to read; ``None`` for no end.
-        page: Messages of one request at most.
-        page_bytes: Bytes of one request.
+        page: The most messages per request.
+        page_bytes: The most bytes per request.
     """
 
     _stream: str
@@ -289,9 +289,9 @@ class BatchRead(PagedRead):
     _page_bytes: int = attrs.field(kw_only=True)
 
     _size = 0
-    # Whether the open page was requested with all that is left.
+    # Whether the open page is the last one, because it may use the rest of the size limit.
     _is_last = False
-    #: Whether the read is done because the server that answered has no more.
+    #: Whether the read ended because the server that answered has no more messages.
     drained: bool = False
 
     @property
@@ -307,12 +307,12 @@ class BatchRead(PagedRead):
         return {"next_by_subj": subject, "seq": self.position}
 
     def continue_at(self, sequence: int) -> None:
-        """Read on, as there is a message with this sequence after all."""
+        """Continue at *sequence*, because there is such a message after all."""
         self._continue_after(sequence - 1)
         self.done = self.drained = False
 
     def skip(self, sequence: int) -> None:
-        """Continue after *sequence*, as the message was read elsewhere."""
+        """Continue after *sequence*, because the caller has read that message in another way."""
         self._continue_after(sequence)
         self.drained = False
         self.done = self.reached_end
@@ -330,7 +330,7 @@ class BatchRead(PagedRead):
         if self._limit is not None and self._limit - self.received <= batch:
             batch = self._limit - self.received
         if self._size_limit is not None and self._size_limit - self._size <= size:
-            # Then the server counts the bytes, and the read ends where the server stops.
+            # The rest fits into one page. The server counts its bytes, and the read ends with it.
             size = self._size_limit - self._size
             self._is_last = True
         if self._end is not None and self._start_time is None:
@@ -409,6 +409,7 @@ def size_of(frame: Frame) -> int:
     block = frame[2] or b""
     subject = find_last(block, SUBJECT) or b""
     own = block.rfind(_ADDED) + 2
-    # The message's own headers with the empty line that ended them, or only the version line.
+    # The server's headers follow the message's own. Its own header block ended with an empty line
+    # (2 bytes). If it had none, only the version line is there, which is not counted.
     own = own + 2 if own > len(b"NATS/1.0\r\n") else 0
     return len(subject) + own + len(frame[3])

@@ -29,7 +29,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │   ├── SubscriptionLimitError
     │   ├── SlowConsumerError
     │   └── ForkedProcessError (RuntimeError)
-    ├── CallInSignalHandlerError (RuntimeError)   a handler interrupted a call of its thread
+    ├── CallInSignalHandlerError (RuntimeError)   the interrupted call holds a lock
     ├── RequestTimeoutError (TimeoutError)    no reply to a request that stores nothing
     ├── WaitTimeoutError (TimeoutError)       a local wait timed out
     ├── ProtocolError                         an answer that jetsync cannot parse
@@ -40,7 +40,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │   ├── PublishManyError                  carries the report; in publish.errors
     │   ├── BatchGapError                     messages of a fast-ingest batch were lost
     │   └── AtomicityError                    a batch was stored message by message
-    ├── ApiError                              the server's answer is an error; see its `classes`
+    ├── ApiError                              the server refused; subclasses: `ApiError.classes`
     ├── StatusError                           a status ended a pull or a direct get
     │   ├── ConsumerDeletedError, NotPullConsumerError, ConsumerUnavailableError
     │   ├── MaxRequestBatchError, MaxRequestMaxBytesError, MaxRequestExpiresError
@@ -69,7 +69,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     └── DevServerError
 """
 
-# ruff: noqa: F403, F405 - the errors of the files below are names of this module.
+# ruff: noqa: F403, F405 - the star imports below define the names in `__all__`.
 
 from __future__ import annotations
 

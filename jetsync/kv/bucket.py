@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 class Bucket:
     """
-    The shared state of the handles of one bucket; any thread.
+    The state that all handles of one bucket share. Thread-safe.
     """
 
     __slots__ = ("context", "layout", "name", "origin", "stream")
@@ -73,10 +73,10 @@ class Bucket:
     @contextlib.contextmanager
     def named(self, *, origin: bool = False) -> Iterator[None]:
         """
-        Replace a StreamNotFoundError by a BucketNotFoundError.
+        Replace a StreamNotFoundError with a BucketNotFoundError.
 
         Args:
-            origin: Whether the error is about the bucket that stores written values.
+            origin: Whether the error names the origin bucket rather than this one.
         """
         try:
             yield
@@ -137,7 +137,7 @@ class Bucket:
             headers: The headers of a marker; None for a value.
             ttl: The time-to-live of the revision.
             last: The expected revision of the key; None expects nothing.
-            creates: Whether the key has no value.
+            creates: Whether the write expects that the key has no value.
         """
         storing = None
         if ttl is not None:
@@ -157,7 +157,7 @@ class Bucket:
         ttl: Seconds | Literal["never"] | None,
         last: int | None,
     ) -> OutboundMessage:
-        """Return the message of a change; the server checks that the key is at *last*."""
+        """Return the message of a change, which the server refuses unless the key is at *last*."""
         if last is not None:
             check_count("last", last, 0)
         expect = None if last is None else Expect(last_subject_sequence=last)
@@ -175,8 +175,8 @@ class Bucket:
             replaces: Whether the revision is a value that may replace another one.
 
         Raises:
-            InvalidTtlError: *ttl* is not a valid time-to-live, or the previous value would be back
-                once it has expired (ADR-48).
+            InvalidTtlError: *ttl* is not a valid time-to-live, or the previous value would reappear
+                when the new one expires (ADR-48).
             NotSupportedError: The server is older than 2.11.
             MessageTtlDisabledError: The bucket does not allow a time-to-live per key.
         """
@@ -191,8 +191,8 @@ class Bucket:
                 raise InvalidTtlError(
                     ttl,
                     f"bucket {self.name!r} keeps {config.max_msgs_per_subject} revisions per key,"
-                    " so the previous value would be back after that time; use create(), or a"
-                    " bucket with history=1",
+                    " so the previous value would reappear after that time: use create(), or"
+                    " a bucket with history=1",
                 )
             return config
         if not api_level_of(config.metadata):
@@ -216,9 +216,9 @@ class Bucket:
 
     def check_exists(self, deadline: Deadline) -> None:
         """
-        Raise BucketNotFoundError if no stream stored a change because the bucket is gone.
+        Raise BucketNotFoundError if a write failed because the bucket no longer exists.
 
-        If jetsync cannot find out in time, this returns, and the caller raises the original error.
+        Return if jetsync cannot find out in time. The caller then raises the original error.
         """
         unknown = (JetStreamNotEnabledError, RequestTimeoutError, TransportError)
         with self.named(origin=True), contextlib.suppress(*unknown):

@@ -158,7 +158,7 @@ class KeyValue:
             value: The value; text is stored as UTF-8.
             ttl: Time-to-live of the value: at least 1 second, a ``timedelta`` or ``"never"``. The
                 bucket needs ``limit_marker_ttl``, and ``history=1`` unless *ttl* is ``"never"``:
-                otherwise the previous value would be back once this one has expired.
+                otherwise the previous value would reappear when this one expires.
             timeout: Seconds for all requests together.
 
         Raises:

@@ -1,9 +1,9 @@
 """
-The future of a message of a publisher, and its delivery report.
+The futures that a publisher returns, and their delivery reports.
 
 There is one future per message, so futures are light: all futures of a publisher share one lock,
-and a future gets a notifier only if a thread waits for it. Attributes without a docstring belong to
-the publisher.
+and a future gets a notifier only if a thread waits for it. Only the publisher uses the attributes
+that have no docstring.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class FutureOwner:
     """
 
     lock: threading.RLock
-    # Writes staged messages and waits up to so many seconds for the outcome of a future.
+    # Writes staged messages, then waits for the outcome of a future. The float is the timeout in
+    # seconds.
     wait: Callable[[PublishFuture, float | None], object]
-    # Turns the sequence of a plain ack into the ack.
+    # Returns the ack. For a plain ack, only its sequence was kept.
     full_ack: Callable[[PubAck | int], PubAck]
 
 
 class PublishFuture:
     """
-    The future outcome of one message. Any thread.
+    The outcome of one message, which may not be known yet. Thread-safe.
     """
 
     __slots__ = (
@@ -70,11 +71,11 @@ class PublishFuture:
         self.item: Any = item
         # The encoded message; None for plain pairs, which are encoded when they are written.
         self.encoded: Encoded | None = None
-        # None while it is not known, and the sequence of a plain ack.
+        # None while the outcome is unknown. Of a plain ack, only the sequence is kept.
         self.outcome: PubAck | Exception | int | None = None
-        # Wakes the threads that wait.
+        # Wakes the threads that wait for the outcome.
         self.notifier: Notifier | None = None
-        # The callbacks; complete once the outcome is known.
+        # The callbacks to call. None are added once the outcome is known.
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         # The message's window, if plugins wrap it.
         self.hooked: HookedWindow | None = hooked
@@ -93,7 +94,7 @@ class PublishFuture:
 
     @property
     def message(self) -> OutboundMessage:
-        """The message, as the plugins left it."""
+        """The message, including the changes that plugins made to it."""
         return coerce_outbound(self.item)
 
     def done(self) -> bool:
@@ -105,12 +106,12 @@ class PublishFuture:
         Wait for the acknowledgement and return it, or raise why the message failed.
 
         Args:
-            timeout: Seconds to wait. None waits until the outcome is known, at most the
-                publisher's ``ack_timeout``.
+            timeout: Seconds to wait. None waits until the outcome is known. The publisher's
+                ``ack_timeout`` limits that.
 
         Raises:
-            WaitTimeoutError: The outcome is not known in time. Raised at once in a callback, which
-                runs in the thread that would have to complete the future.
+            WaitTimeoutError: The outcome is not known in time. In a callback this is raised at
+                once, because the future would be completed by the thread that runs the callback.
             PublishError, ApiError, DisconnectedError: As for a single publish.
         """
         outcome = self._wait(timeout)
@@ -149,12 +150,12 @@ class PublishFuture:
         callback(self)
 
     def listen(self) -> Signal:
-        """Return what is set once the outcome is known; the caller holds the publisher's lock."""
+        """Return a signal that is set once the outcome is known. The publisher's lock is held."""
         self.notifier = self.notifier or Notifier()
         return self.notifier.listen()
 
     def report(self) -> DeliveryReport:
-        """Return the outcome as a report; this does not count as observing it."""
+        """Return the outcome as a report, without marking it as observed."""
         ack, error = None, self.outcome
         if not isinstance(error, Exception):
             assert error is not None

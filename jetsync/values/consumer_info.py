@@ -1,7 +1,7 @@
 """
 The description of a consumer in the server's answers.
 
-The fields have the names of the server. The objects are snapshots and never change.
+The fields have the same names as in those answers. The objects are snapshots and never change.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ConsumerInfo(WireModel):
     """How many of the unacknowledged messages were delivered more than once."""
 
     num_waiting: int = 0
-    """Outstanding pulls."""
+    """Number of outstanding pulls."""
 
     num_pending: int = 0
     """Messages that the consumer has not delivered yet."""
@@ -89,7 +89,7 @@ class ConsumerInfo(WireModel):
     """The consumer's cluster, leader and followers."""
 
     push_bound: bool = False
-    """Whether a client is subscribed to a push consumer."""
+    """For a push consumer, whether a client is subscribed."""
 
     paused: bool = False
     """Whether the consumer is paused. Server 2.11 and later."""

@@ -1,8 +1,8 @@
 """
 Messages from a consumer, a subscription or a request, and how they are acknowledged.
 
-One Message is made for every message on the fastest paths, so nothing is decoded before it is
-used. Outgoing messages are in ``outbound.py``, messages read without a consumer in ``stored.py``.
+The fastest paths create one Message per message, so each part is only decoded on first use.
+Outgoing messages are in ``outbound.py``. Messages read without a consumer are in ``stored.py``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["Message", "Metadata"]
 
 class Acker(Protocol):
     """
-    What a ``Message`` needs to acknowledge itself.
+    Sends the acknowledgements of a ``Message``.
 
-    Implement it to make messages in a test without a connection.
+    Implement it to create messages in a test without a connection.
     """
 
     def acknowledge(self, message: Message, body: bytes) -> None:
@@ -71,7 +71,7 @@ def _decode(raw: bytes) -> str:
 
 class CopiedAcker:
     """
-    The acker of a copied message, which refuses.
+    The acker of a copied message. It refuses every acknowledgement.
     """
 
     def acknowledge(self, message: Message, body: bytes) -> None:
@@ -96,8 +96,8 @@ class Message:
     Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
     """
 
-    # Not an attrs class: half of the slots stay empty until they are used, and a constructor of
-    # five assignments takes 0.15 us.
+    # Not an attrs class, because two slots stay empty until they are used. The constructor's five
+    # assignments take 0.15 us.
     __slots__ = (
         "_acker",
         "_headers",
@@ -111,9 +111,9 @@ class Message:
     _headers: Headers
     _metadata: Metadata
 
-    # Deleting the slot `_acker` takes the right to acknowledge. Deleting an empty slot raises, and
-    # other threads see the check and the deletion as one step (one C call under the interpreter
-    # lock, a critical section without it). So messages need no lock.
+    # A thread takes the right to acknowledge by deleting the slot `_acker`. Deleting an empty slot
+    # raises. The check and the deletion are one step for other threads: one C call under the
+    # interpreter lock, and a critical section without it. So messages need no lock.
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class Message:
         """The reply subject as received, for code that writes it to the wire."""
         self.raw_headers: bytes | None = header_block
         """
-        The header block as received, ``None`` without headers, for code that searches many messages
-        for one header.
+        The header block as received; ``None`` if there are no headers. Searching it for one header
+        is faster than reading ``headers``.
         """
         self.data: bytes = data
         """The payload; ``b""`` if it is empty."""
@@ -145,15 +145,15 @@ class Message:
     @property
     def reply(self) -> str:
         """
-        The reply subject, ``""`` without one. For a consumer's message, acknowledgements are sent
-        to it.
+        The reply subject; ``""`` if there is none. Acknowledgements of a consumer's message are
+        sent to it.
         """
         return _decode(self.raw_reply)
 
     @property
     def headers(self) -> Headers:
         """
-        The headers, empty without any. Each access returns the same object.
+        The headers; empty if there are none. Each access returns the same object.
 
         Raises:
             ProtocolError: The header block is malformed.
@@ -190,7 +190,7 @@ class Message:
         Raises:
             NotJetStreamMessageError: The message is not from a consumer.
         """
-        # Faster than `metadata` on first use, which is often the only one.
+        # Code that reads nothing but the sequence pays less for this than for `metadata`.
         return (parse_ack_reply(self.raw_reply) or self.metadata).stream_sequence
 
     @property
@@ -203,14 +203,14 @@ class Message:
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
-        The time-to-live in seconds, ``"never"``, or ``None`` without one (ADR-43).
+        The time-to-live in seconds, ``"never"``, or ``None`` if it has none (ADR-43).
         """
         return ttl_in(self.raw_headers, self)
 
     @property
     def is_acked(self) -> bool:
         """
-        Whether the message was acknowledged, nakked or terminated, or is being so.
+        Whether the message was acknowledged, nakked or terminated, or a thread is just doing that.
         """
         return not hasattr(self, "_acker")
 
@@ -238,8 +238,8 @@ class Message:
         """
         Acknowledge the message and wait until the server has stored the acknowledgement.
 
-        If this fails, also after Ctrl-C, the message counts as not acknowledged, and the call can
-        be repeated. Servers accept repeated acknowledgements.
+        If this fails or is interrupted by Ctrl-C, the message counts as not acknowledged, and you
+        can repeat the call. Servers accept repeated acknowledgements.
 
         Args:
             timeout: Seconds to wait. Default: the client's ``request_timeout``.
@@ -262,7 +262,7 @@ class Message:
 
     def nak(self, delay: Seconds | None = None) -> None:
         """
-        Have the message redelivered.
+        Ask the server to redeliver the message.
 
         Args:
             delay: Seconds until the redelivery. Default: at once.
@@ -280,7 +280,7 @@ class Message:
 
     def in_progress(self) -> None:
         """
-        Restart the message's ``ack_wait``, for work that takes longer. Can be repeated.
+        Restart the message's ``ack_wait``, if your work takes longer. You can repeat the call.
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
@@ -321,7 +321,7 @@ class Message:
             raise
 
     def _take_acker(self, *, keep: bool = False) -> Acker:
-        """Take the right to acknowledge, which only one thread gets; with *keep*, check for it."""
+        """Take the right to acknowledge, once per message; with *keep*, only check for it."""
         if not self.raw_reply.startswith(ACK_PREFIX):
             raise NotJetStreamMessageError(self.subject, self.reply)
         try:
@@ -356,7 +356,7 @@ def _copied(
     headers: Headers | None,
     acker: CopiedAcker | None,
 ) -> Message:
-    """Return the copy of a message. Plugins may have changed its data and headers."""
+    """Return the copy of a message, with the data and headers as plugins left them."""
     message = Message(*parts, acker)
     if headers is not None:
         message._headers = headers  # noqa: SLF001 - its own module.
