@@ -6,6 +6,8 @@ it short. Each trial has a seed, and each violation names the seed of its trial:
 
     tox run -e chaos -- --part signals --seed 1234 --trials 1
 
+``tox run -e life`` runs the part ``life`` alone, for 30 minutes.
+
 Each part runs in a process of its own. This one watches it: a trial that does not end in time is a
 violation, its stacks are shown, and the next trial gets a new process.
 """
@@ -47,6 +49,8 @@ class Part:
     """Seconds that one trial may take before it counts as hanging."""
     trials: int | None = None
     """How many trials the full form has; None runs as many as fit into the time."""
+    usual: bool = True
+    """Whether it belongs to the campaign; others run only if ``--part`` names them."""
 
 
 PARTS = [
@@ -55,6 +59,7 @@ PARTS = [
     Part("ctrlc", 0.20, 15.0, 1200),
     Part("hostile", 0.12, 60.0),
     Part("reconnects", 0.08, 60.0),
+    Part("life", 1.0, 150.0, usual=False),
 ]
 
 
@@ -185,7 +190,10 @@ def tell(results: dict[str, Result]) -> None:
             seeds = " ".join(str(seed) for seed, _ in found[:6])
             show(f"\n-- {kind}: {len(found)}; seeds {seeds}{' ...' if len(found) > 6 else ''}")
             show("\n".join(f"   {line}" for line in found[0][1].splitlines()[:60]))
-            show(f"   again: tox run -e chaos -- --part {name} --seed {found[0][0]} --trials 1")
+            command = (
+                "tox run -e life --" if name == "life" else f"tox run -e chaos -- --part {name}"
+            )
+            show(f"   again: {command} --seed {found[0][0]} --trials 1")
     show(f"\n{'part':<12}{'trials':>8}{'seconds':>9}{'violations':>12}  counts")
     for name, result in results.items():
         counts = ", ".join(f"{count} {what}" for what, count in sorted(result.counts.items()))
@@ -207,7 +215,7 @@ def main() -> int:
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
     results = {}
     for part in PARTS:
-        if part.name not in (asked.part or names):
+        if part.name not in (asked.part or [each.name for each in PARTS if each.usual]):
             continue
         show(f"{part.name}: from seed {seed}")
         trials = asked.trials

@@ -42,7 +42,7 @@ class Handles:
 
 @contextlib.contextmanager
 def server():
-    """Run a server with what the calls need; yield its URL."""
+    """Run a server with what the calls need; yield it."""
     with DevServer() as running, jetsync.connect(running.url) as client:
         js = client.jetstream()
         stream = js.create_stream(
@@ -62,12 +62,12 @@ def server():
         for number in range(20):
             kv.put(f"key{number}", b"value")
         del stream
-        yield running.url
+        yield running
 
 
-def handles(url: str) -> Handles:
+def handles(url: str, **options) -> Handles:
     """Connect, and make everything that calls and handlers use."""
-    client = jetsync.connect(url, request_timeout=2.0, reconnect_wait=0.05)
+    client = jetsync.connect(url, request_timeout=2.0, reconnect_wait=0.05, **options)
     js = client.jetstream()
     stream = js.stream("CHAOS")
 

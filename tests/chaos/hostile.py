@@ -55,7 +55,7 @@ def world():
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         certificate, key = self_signed(folder)
-        url = stack.enter_context(calls.server())
+        url = stack.enter_context(calls.server()).url
         tls = {"cert_file": certificate, "key_file": key}
         secure = stack.enter_context(DevServer(config={"tls": tls}))
         yield World(int(url.rsplit(":", 1)[1]), secure.port, certificate, Base())

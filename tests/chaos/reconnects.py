@@ -68,7 +68,7 @@ def world():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         certificate, key = self_signed(folder)
         operator = Operator()
-        url = stack.enter_context(calls.server())
+        url = stack.enter_context(calls.server()).url
         guarded = stack.enter_context(DevServer(config=operator.config))
         tls = {"cert_file": certificate, "key_file": key}
         secure = stack.enter_context(DevServer(config={"tls": tls}))

@@ -27,8 +27,8 @@ class World:
 
 @contextlib.contextmanager
 def world():
-    with server() as url:
-        yield World(url, Striker(), Base())
+    with server() as running:
+        yield World(running.url, Striker(), Base())
 
 
 def trial(world: World, chance, report: Report) -> None:

@@ -212,13 +212,17 @@ def main(name: str, first: int) -> None:
     """Run trials for ever."""
     part = importlib.import_module(name)
     noise = Noise()
+    process = os.getpid()
     with part.world() as world:
         say(doing="start")
         for seed in itertools.count(first):
             report = Report(seed, noise)
             try:
                 part.trial(world, random.Random(seed), report)
-            except BaseException as error:  # noqa: BLE001 - the campaign goes on
+            except BaseException as error:
+                if os.getpid() != process:
+                    # A forked child ends.
+                    raise
                 report.violation(
                     f"trial failed: {type(error).__name__}",
                     "".join(traceback.format_exception(error)),
