@@ -1,9 +1,9 @@
 """
 Fetching: one bounded batch of messages, yielded as they arrive.
 
-A :class:`Fetch` drives the pull engine for one ``fetch`` or ``next``. Its consumer keeps the
-inboxes that pulls are answered on and lends one to each fetch. An inbox whose pull ended cleanly is
-used again, so a fetch costs one write and no subscription of its own.
+A :class:`Fetch` drives the pull engine for one ``fetch`` or ``next``. Servers send the answers to a
+pull to an inbox. Each consumer keeps idle inboxes and lends one to each fetch. An inbox is reused
+if its pull ended cleanly, so a fetch costs one write and no subscription of its own.
 
 Everything runs in the thread that iterates.
 """
@@ -60,18 +60,18 @@ __all__ = ["MessageBatch"]
 INFO_TIMEOUT: Final = 1.0
 
 # Seconds of silence after which a fetch with `no_wait` asks for the consumer's info. Servers answer
-# such a pull within a millisecond. Only while `max_ack_pending` is reached, they keep it and send
-# nothing.
+# such a pull within a millisecond, unless `max_ack_pending` is reached. Then they keep the pull and
+# send nothing.
 NO_WAIT_SILENCE: Final = 0.05
 
-# Seconds of the second pull of a fetch with `no_wait` whose first pull found nothing. Servers
+# If the first pull of a fetch with `no_wait` finds nothing, a second one waits this long. Servers
 # acknowledge a publish shortly before its consumers know of the message. Measured on 2.10.26,
 # 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right after each ack: without a second pull, 0.4
 # to 2 of 100 messages were missed on an idle machine and up to 7 on a busy one; with 1 or 2 ms,
 # none and 1 in 500; with 5 ms, none of 10,000.
 SECOND_PULL: Final = 0.005
 
-# Another pull is not worth sending if less than this many seconds are left.
+# No further pull is sent if fewer seconds than this are left.
 SHORTEST_REST: Final = 0.01
 
 # A batch forgets the messages that were acknowledged once it holds this many.
@@ -80,13 +80,13 @@ PRUNE_AT: Final = 4096
 
 class Fetch:
     """
-    One bounded pull, repeated while it ends for a temporary reason; used by one thread at a time.
+    One bounded pull, which is repeated if it ends for a temporary reason. Not thread-safe.
 
     Args:
         target: The consumer.
         request: What to ask for.
         pool: The idle inboxes of the consumer.
-        wait: Seconds for which messages are waited for.
+        wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
         epoch: If given, the pull is only repeated on this connection. On another one, the fetch
             ends with NoHeartbeatError.
@@ -127,14 +127,14 @@ class Fetch:
         # The status that ended the last pull; None while it is open, or if none was needed.
         self.status: Status | None = None
         self.error: Exception | None = None
-        # Whether another call asked for the end while the iteration was running.
+        # Whether another call closed the batch while the iteration was running.
         self.closing: bool = False
         # None once no more messages can arrive.
         self.inbox: PullInbox | None = None
         self._entered = target.enter(name, request, wait)
         try:
             if not connected:
-                # Waits for a connection. The pull has to fit the time that is left then.
+                # Wait for a connection. The pull then expires with the time that is left.
                 lane.write(b"", self._send_until)
                 request = self._rest() or request
             self.inbox = take_inbox(pool, target.context)
@@ -152,7 +152,7 @@ class Fetch:
             self._stop()
 
     def receive(self) -> Sequence[Frame]:
-        """Wait for messages and return their frames, or nothing if it should be looked at again."""
+        """Wait for messages and return their frames; return nothing if the state has changed."""
         inbox = self.inbox
         assert inbox is not None
         if self._repeat:
@@ -181,7 +181,7 @@ class Fetch:
         return messages
 
     def interrupt(self) -> None:
-        """End a :meth:`receive` that waits in another thread, or below this signal handler."""
+        """End a :meth:`receive` of another thread, or one that this signal handler interrupted."""
         self.closing = True
         inbox = self.inbox
         if inbox is not None:
@@ -190,7 +190,7 @@ class Fetch:
     def end(
         self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
     ) -> None:
-        """End it, give back *unused*, and leave the plugins around it; safe to repeat."""
+        """End the fetch, give back *unused*, and leave the hooks of plugins; safe to repeat."""
         if unused or self.inbox is not None:
             self._stop(unused)
         entered, self._entered = self._entered, None
@@ -198,7 +198,7 @@ class Fetch:
             entered.leave(result, error)
 
     def _stop(self, unused: Sequence[Frame] = ()) -> None:
-        """End it while the pull may still be open at the server, and give back *unused*."""
+        """End the fetch, though its pull may be open at the server, and give back *unused*."""
         inbox, self.inbox = self.inbox, None
         if inbox is not None:
             inbox.abandon(unused, acked=self.target.acked)
@@ -235,7 +235,7 @@ class Fetch:
         return True
 
     def _is_over(self, inbox: PullInbox) -> bool:
-        """Find out why a wait brought nothing, and whether the fetch, or its pull, is over."""
+        """Handle a wait that brought nothing; return whether the fetch or its pull is over."""
         now = time.monotonic()
         engine = inbox.engine
         silent = engine.missed(now)
@@ -252,9 +252,10 @@ class Fetch:
 
     def _explain_silence(self, inbox: PullInbox) -> None:
         """
-        End a fetch with ``no_wait`` if its consumer cannot deliver now; repeat a pull that is lost.
+        Ask the server why a fetch with ``no_wait`` gets no messages, and act on the answer.
 
-        The server answers the probe after the pull, so all messages have arrived with the answer.
+        If the consumer cannot deliver now, the fetch ends. If the pull was lost, it is repeated.
+        The server answers in order, so all messages of the pull have arrived before this answer.
         """
         try:
             info = self._probe()
@@ -293,11 +294,12 @@ class Fetch:
 
     def _should_repeat(self, status: Status) -> bool:
         """
-        Return whether another pull follows a status that is no fault.
+        Return whether to send another pull after a status that is not a fault.
 
-        It does after a temporary status. A fetch with ``no_wait`` sends up to three pulls. The
-        first one has no expiry, so it is never cut off. If it found nothing, the second one waits
-        for :data:`SECOND_PULL`. The third one fetches what the second one was cut off from.
+        A pull is repeated after a temporary status. A fetch with ``no_wait`` sends up to three
+        pulls. The first one has no expiry, so it is never cut off. If it finds nothing, the second
+        one waits for :data:`SECOND_PULL`. If that expires between messages, the third one fetches
+        the rest.
         """
         if self._rest() is None:
             return False
@@ -315,7 +317,7 @@ class Fetch:
         return True
 
     def _rest(self) -> PullRequest | None:
-        """Return what is left to ask for; None if nothing is left, or no time."""
+        """Return a pull for the messages that are left; None if none are left, or no time."""
         rest = rest_of(
             self.request, self.received, self._received_bytes, self._send_until.remaining()
         )
@@ -329,9 +331,9 @@ class Fetch:
 
     def _pull_rest(self, inbox: PullInbox) -> None:
         """
-        Ask for what has not arrived, because the pull has ended for a temporary reason.
+        Send a pull for the messages that are left, after one that ended for a temporary reason.
 
-        If no server answered it, the consumer's info is asked for first, because it may be gone.
+        If no server answered that pull, first check that the consumer still exists.
         """
         self._repeat = False
         status, lane = self.status, self._lane
@@ -346,7 +348,7 @@ class Fetch:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
                 lane.wait(inbox.box, pause)
-            # The pull has to fit the time that is left when there is a connection.
+            # Wait here, because the pull expires with the time that is left once it is sent.
             self._wait_for_connection()
             if self.closing:
                 return
@@ -401,7 +403,7 @@ class Fetch:
 def rest_of(
     request: PullRequest, received: int, received_bytes: int, seconds: float
 ) -> PullRequest | None:
-    """Return *request* without what was received; None if nothing is left, or no time."""
+    """Return *request* for the messages that are left; None if none are left, or no time."""
     messages = request.max_messages - received
     size = None if request.max_bytes is None else request.max_bytes - received_bytes
     if messages <= 0 or seconds < SHORTEST_REST or (size is not None and size <= 0):
@@ -418,7 +420,7 @@ def rest_of(
 
 class Iteration:
     """
-    The one generator of a batch.
+    The only generator of a batch.
 
     Only its user keeps the generator alive, so dropping the generator ends the batch.
     """
@@ -429,14 +431,14 @@ class Iteration:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs, in another thread or below this signal handler."""
+        """Whether the generator runs in another thread, or this signal handler interrupted it."""
         generator: Any = self._generator and self._generator()
         return generator is not None and bool(generator.gi_running)
 
     def start(
         self, run: Callable[[], Generator[Message, None, None]]
     ) -> Generator[Message, None, None]:
-        """Return the generator, which *run* makes the first time."""
+        """Return the generator, and create it with *run* the first time."""
         generator: Any = self._generator and self._generator()
         me = threading.get_ident()
         if generator is None:
@@ -453,7 +455,7 @@ class Iteration:
             if generator is not None:
                 generator.close()
         except ValueError as error:
-            # The interpreter raises this before any step of a generator that is running.
+            # The interpreter raises this if the generator is running, so no frame follows this one.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             return False
@@ -466,8 +468,8 @@ class MessageBatch:
 
     Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
     Errors are raised at the end of the iteration, after the messages that did arrive. If you leave
-    the iteration early, by ``break`` or an exception, the messages that were not taken are given
-    back to the server at once. :meth:`close` and the end of a ``with`` block do the same.
+    the iteration early, by ``break`` or an exception, jetsync gives the remaining messages back to
+    the server at once. :meth:`close` and the end of a ``with`` block do the same.
     """
 
     __reduce__ = refuse_copy
@@ -476,7 +478,7 @@ class MessageBatch:
         self._fetch = fetch
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
-        # The messages after one that a plugin refused, if the consumer wants no acknowledgements.
+        # If a plugin refused a message and the consumer wants no acks: the messages after it.
         self._rest: Iterator[Frame] = iter(())
         self._iteration = Iteration()
 
@@ -509,7 +511,7 @@ class MessageBatch:
 
     def close(self) -> None:
         """
-        End the batch at once and give back what was not taken; safe to repeat.
+        End the batch at once and give the remaining messages back to the server; safe to repeat.
 
         If another call is waiting for a message of this batch, its iteration ends.
         """
@@ -522,7 +524,7 @@ class MessageBatch:
 
     def ack(self) -> int:
         """
-        Acknowledge all messages that were yielded, in one write, and return how many they were.
+        Acknowledge all messages that were yielded, in one write, and return how many there were.
 
         Messages that were acknowledged, nakked or terminated before are left out. If the consumer's
         ``ack_policy`` is ``all``, one acknowledgement covers all messages.
@@ -557,7 +559,7 @@ class MessageBatch:
                         # Closed while the message was made.
                         break
                 if len(self._yielded) >= self._prune_at:
-                    # A long batch does not keep every message that it yielded.
+                    # Forget acknowledged messages, so that a long batch does not keep all of them.
                     self._yielded = [message for message in self._yielded if not message.is_acked]
                     self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
                 if fetch.closing or fetch.inbox is None:

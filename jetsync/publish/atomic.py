@@ -70,8 +70,8 @@ __all__ = ["AtomicBatch"]
 DISCARDED: Final = "it was discarded"
 USED: Final = "another call on the batch"
 
-# Errors of the lookup of the stream. They close a batch that has no messages yet: without its first
-# message it must not be committed.
+# Errors of the stream lookup for the first message. They close the batch, because it must not be
+# committed without that message.
 _LOOKUP_FAILED: Final = (*NO_STREAM, RequestTimeoutError, TransportError)
 
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
@@ -82,17 +82,16 @@ class AtomicBatch:
     Messages that a stream stores together or not at all (ADR-50).
 
     :meth:`JetStream.atomic_batch` returns one. The end of its ``with`` block commits the batch. If
-    the block raises, the batch is discarded and nothing is stored. If an ``add`` lost the batch and
-    the block continued, the end of the block raises BatchClosedError. An empty batch is not
-    committed, and ``ack`` stays None.
+    the block raises, the batch is discarded and nothing is stored. If an ``add`` failed and closed
+    the batch but the block continued, the end of the block raises BatchClosedError. An empty batch
+    is not committed, and ``ack`` stays None.
 
-    Readers of the stream see none of the messages before the commit. After it the messages are in
+    Readers of the stream see none of the messages before the commit. Afterwards the messages are in
     the stream in the order in which they were added, with no other messages between them.
 
     The server drops a batch that is idle for 10 s. Servers before 2.14 drop it 10 s after its first
     message. If your program drops an open batch, jetsync discards it and emits a ResourceWarning.
-    Any thread may add messages; they are taken one at a time. After Ctrl-C in a call the batch is
-    closed.
+    Any thread may add messages, one call at a time. After Ctrl-C in a call the batch is closed.
     """
 
     __reduce__ = refuse_copy
@@ -105,9 +104,10 @@ class AtomicBatch:
         self._lane = context.lane
         self._options = options
         self._id = options.batch_id or context.connection.new_batch_id()
-        # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
+        # Only one call at a time uses the batch. Plugins run without the lock, and commits wait
+        # without it.
         self._lock = threading.RLock()
-        # Holds it for calls without a timeout of their own.
+        # Takes the lock for calls without a timeout of their own.
         self._locked = Locked(self._lock, options.timeout, USED)
         self._plugins = PublishHooks(context.plugins)
         # Where the application created the batch.
@@ -188,7 +188,7 @@ class AtomicBatch:
             timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: The message cannot be sent, or not in this
+            InvalidArgumentError, InvalidTypeError: The message is invalid, or not allowed in this
                 batch. The batch is unchanged.
             WrongLastSequenceError, DuplicateMessageIdError, BatchTooLargeError: The message
                 conflicts with an earlier message or exceeds the limit. The batch is unchanged.
@@ -208,7 +208,7 @@ class AtomicBatch:
         now = time.monotonic()
         deadline = None if timeout is None else Deadline.after(timeout)
         self._lane.check()
-        # Most messages are a plain pair, which costs less to make and to encode.
+        # Most messages are plain pairs, which cost less to create and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
@@ -249,7 +249,7 @@ class AtomicBatch:
         Args:
             subject: Subject of the final message; None adds no message.
             data: Its payload.
-            headers: As for :meth:`add`, like the next three arguments.
+            headers: This and the next three arguments are as for :meth:`add`.
             msg_id: Id for duplicate detection.
             ttl: Time-to-live.
             expect: Conditions for storing the batch.
@@ -260,7 +260,7 @@ class AtomicBatch:
                 refused the batch. Nothing of it is stored.
             BatchIncompleteError: The server dropped the batch, for example after 10 s without a
                 message. Nothing of it is stored.
-            PermissionDeniedError, MessageTooLargeError: The server did not take a message that was
+            PermissionDeniedError, MessageTooLargeError: The server refused a message that was
                 added before. Nothing of the batch is stored.
             BatchOutcomeUnknownError: No answer came. Either the whole batch is stored or nothing.
             InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
@@ -306,14 +306,15 @@ class AtomicBatch:
 
     def resend(self, *, timeout: Seconds | None = None) -> BatchAck:
         """
-        Send all messages of a batch whose commit failed again, and commit it.
+        Repeat a batch whose commit failed: send all its messages again and commit them.
 
         After an unknown outcome every message needs an id. The stream then stores the batch once,
         whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
-        answer. To tell this from an id that another publisher used, jetsync reads the last message
-        on the subject of the batch's last message, and then of its first, which carries the id of
-        its batch. The outcome stays unknown if both subjects have newer messages or none. Ids
-        protect within the duplicate window of the stream.
+        returned ack. The server refuses a repeated id in the same way if another publisher used it.
+        To tell the two apart, jetsync reads the newest message on the subject of the batch's last
+        message, and then on that of its first. A stored message carries the id of its batch. The
+        outcome stays unknown if both subjects have newer messages or none. Ids protect only within
+        the duplicate window of the stream.
 
         Args:
             timeout: Seconds for this call; None uses the timeout of the batch.
@@ -336,7 +337,7 @@ class AtomicBatch:
             complete = attempt is not None and attempt.engine.complete
             if self._lost and not complete:
                 raise ConflictingUseError(
-                    "build a new batch: an add failed, so a message of this one may be missing"
+                    "an add failed, so a message of this batch may be missing: build a new batch"
                 )
             state = BatchState.OPEN if attempt is None else attempt.engine.state
             if attempt is None or not complete or state not in _FAILED:
@@ -344,7 +345,7 @@ class AtomicBatch:
             self._unknown |= state is BatchState.UNKNOWN
             if self._unknown and not attempt.all_have_ids:
                 raise InvalidArgumentError(
-                    "sending a batch again whose outcome is unknown needs a msg_id on every message"
+                    "the outcome is unknown, so every message needs a msg_id to be sent again"
                 )
             # Plugins see the id of the attempt, so it is chosen before they are called.
             self._id = self._connection.new_batch_id()
@@ -375,7 +376,7 @@ class AtomicBatch:
         return BatchClosedError(reason=self._closed or DISCARDED)
 
     def _operation(self) -> events.BatchCommitOperation:
-        """Describe the batch to plugins as it begins."""
+        """Return the description of the batch that plugins get."""
         return events.BatchCommitOperation(
             kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
@@ -396,9 +397,9 @@ class AtomicBatch:
         return attempt, admitted
 
     def _add(self, item: Any, deadline: Deadline) -> None:
-        """Add a message that needs more than to be staged; the lock is held."""
+        """Add a message that cannot simply be staged; the lock is held."""
         if self._context.lane.outbox.held_here():
-            # A signal handler has interrupted a write, which it cannot wait for.
+            # This signal handler interrupted a write, so it cannot wait for that write.
             raise CallInSignalHandlerError
         size = self.size
         dropped = None if self._attempt is None else self._attempt.abandoned(deadline)
@@ -421,12 +422,12 @@ class AtomicBatch:
         attempt = Attempt(self._context, self._id, messages)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
-        # Another attempt takes the messages from this one, so it needs them from here on.
+        # Set before the write, because another attempt takes the messages from this one.
         self._attempt = attempt
         attempt.send(parts, deadline)
 
     def _send_again(self, deadline: Deadline) -> None:
-        """Send all messages and the commit in one go, as a batch of its own."""
+        """Send all messages and the commit again in one go, with a new batch id."""
         before = self._attempt
         assert before is not None
         self._unknown |= before.engine.state is BatchState.UNKNOWN
@@ -437,7 +438,7 @@ class AtomicBatch:
         self._send_whole(before.messages, before.engine.items, deadline)
 
     def _discard_now(self) -> None:
-        """Carry out a discard, unless another call is using the batch: it does so when it ends."""
+        """Carry out a discard. If another call is using the batch, that call does it at its end."""
         while self._discarding:
             try:
                 with Locked(self._lock, Deadline(0.0, 0.0)):
@@ -473,13 +474,13 @@ class AtomicBatch:
         first: str = "",
     ) -> BatchAck:
         """
-        Commit as the only call that uses the batch, without the lock while the commit waits.
+        Commit. No other call can use the batch meanwhile. The lock is not held during the wait.
 
         Args:
             begin: Called with the lock held. Returns a function that sends the batch, or raises and
                 leaves the batch unchanged.
             deadline: Deadline of the call.
-            size: The number of messages, if they are added by the function that sends them.
+            size: The number of messages, if the function that sends them also adds them.
             subject: The subject of the final message, if the commit has one.
             first: The subject of the first message, likewise.
         """
@@ -541,7 +542,7 @@ class AtomicBatch:
         operation: events.BatchCommitOperation | None = None,
     ) -> BatchAck:
         """
-        Commit, and try again as often as the options or a plugin ask for it and it is safe.
+        Commit, and repeat that while it is safe and the options or a plugin ask for it.
 
         Args:
             send: Makes the first attempt.

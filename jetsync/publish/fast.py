@@ -139,10 +139,10 @@ class FastPublisher:
 
     Any number of threads may share one. Messages are stored in the order in which they were added.
     The end of the context commits. If the block raises, the batch ends without waiting, and the
-    messages added so far stay stored. A publisher that is still open when the client closes or the
-    interpreter exits commits, too. If your program drops an open one, jetsync ends the batch and
-    emits a ResourceWarning. The server silently skips a message whose ``msg_id`` the
-    stream knows already, and such a message counts as stored.
+    messages that reached the server stay stored. If the publisher is still open when the client
+    closes or the interpreter exits, jetsync commits, too. If your program drops an open publisher,
+    jetsync ends the batch and emits a ResourceWarning. The server silently skips a message whose
+    ``msg_id`` the stream already knows, and such a message counts as stored.
     """
 
     __reduce__ = refuse_copy
@@ -158,7 +158,7 @@ class FastPublisher:
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger
         self._targets = link.stream.encoder.targets
-        # Whether a message is sent as it is given to `add`.
+        # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and not self._plugins.active
         self._callback_errors = 0
         self._connection.writers.add(self)
@@ -189,7 +189,7 @@ class FastPublisher:
 
     @property
     def ack(self) -> BatchAck | None:
-        """The ack of the commit; None before it, and if nothing was added."""
+        """The ack of the commit; None before the commit, or if nothing was added."""
         engine, ledger = self._link.engine, self._ledger
         if engine.phase is not Phase.DONE:
             return None
@@ -240,17 +240,17 @@ class FastPublisher:
         Send a message and return its number, counted from 1 over the whole publisher.
 
         The first message waits for the server's answer. Later ones wait only while the allowed
-        number of messages is in flight, and small ones are collected for about 2 ms. So a returned
-        call does not mean that the message is stored. A later call raises the error of an earlier
-        message, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may have been
-        sent or not. If it was numbered and not sent, it is reported as a gap.
+        number of messages is in flight, and small ones are collected for about 2 ms. So the message
+        may not be stored yet when the call returns. A later call raises the error of an earlier
+        message, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or may not
+        have been sent. If it was numbered but not sent, it is reported as a gap.
 
         Args:
             subject: The subject. All messages belong to the stream of the first one.
             data: The payload; text is sent as UTF-8.
             headers: Headers; never changed.
             msg_id: Id by which the stream drops duplicates within its duplicate window.
-            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43); None uses
+            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43); None uses
                 that of the publisher.
             expect: Conditions for storing the message.
             timeout: Seconds for this call; None uses the timeout of the publisher.
@@ -317,10 +317,10 @@ class FastPublisher:
         """
         Send the messages of an iterable in blocks, and return their number.
 
-        The iterable is read at most a few hundred messages ahead, and less far if it is slow. A
+        jetsync reads at most a few hundred messages ahead, and fewer if the iterable is slow. A
         message may wait until the iterable yields the next one. Other threads may add messages
         between blocks. If the iterable raises, or yields an invalid message, the messages before it
-        are sent and then the error is raised. ``statistics()`` has their number. Any thread.
+        are sent and then the error is raised. ``statistics()`` counts them. Thread-safe.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -362,7 +362,7 @@ class FastPublisher:
             try:
                 raise broken
             finally:
-                # The traceback of the error refers to this frame.
+                # The traceback of the error refers to this frame, so the variable would be a cycle.
                 del broken
         return count
 
@@ -380,7 +380,7 @@ class FastPublisher:
                 self._report_gaps()
 
     def _prepared(self, item: Any) -> Any:
-        """Return a message with the publisher's ttl, as the plugins leave it."""
+        """Return a message with the publisher's ttl and the changes that plugins make."""
         if self._options.ttl is not None:
             item = with_ttl(item, self._options.ttl)
         return self._plugins.prepared(item, self._operation)
@@ -401,14 +401,14 @@ class FastPublisher:
 
         The ack's ``size`` counts all messages except those known to be lost or refused, which
         ``lost`` counts. Duplicates that the server skipped are part of ``size``. ``sequence`` is 0
-        if the server has forgotten the batch (``gap="ok"``) and every message is accounted for.
+        if the server forgot the batch (``gap="ok"``) but the outcome of each message is known.
         A publisher commits once. Any thread may commit. After Ctrl-C the outcome is unknown, and
         the publisher is closed.
 
         Args:
             subject: Subject of the final message; None adds no message.
             data: Its payload.
-            headers: As for :meth:`add`, like the next three arguments.
+            headers: This and the next three arguments are as for :meth:`add`.
             msg_id: Id by which the stream drops duplicates.
             ttl: Time-to-live.
             expect: Conditions for storing the message.
@@ -436,7 +436,7 @@ class FastPublisher:
     def _operation(
         self, size: int = 0, timeout: float | None = None, subject: str | None = None
     ) -> events.BatchCommitOperation:
-        """Describe the batch to plugins; the defaults describe a new batch."""
+        """Return the description of the batch that plugins get; by default that of a new batch."""
         return events.BatchCommitOperation(
             kind="fast",
             stream=self._ledger.stream or None,
@@ -496,7 +496,7 @@ class FastPublisher:
 
     def finish(self, deadline: Deadline) -> str | None:
         """
-        Close because the client or the interpreter ends; return what is not confirmed, if anything.
+        Close because the client or the interpreter ends; return a warning if messages may be lost.
 
         A later call of your code still raises the error.
         """

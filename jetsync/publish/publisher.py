@@ -59,12 +59,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
-# Unobserved failures that a publisher keeps for the error that ``close`` raises.
+# The most unobserved failures that a publisher keeps for the error that ``close`` raises.
 KEPT_FAILURES: Final = 1000
 
-# Seconds for which a message may wait for others to share a write, while many are published.
-# Measured with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single
-# message.
+# While many messages are published, a message may wait this many seconds to share a write. Measured
+# with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single message.
 BLOCK_DELAY: Final = 0.001
 
 # Seconds for which ``close`` waits for callbacks after its timeout.
@@ -84,7 +83,7 @@ class PublisherStatistics:
     duplicates: int
     failed: int
     pending: int
-    """Messages that have not ended."""
+    """Messages that are neither stored nor failed yet."""
 
     report_errors: int
     """How often ``on_report``, a callback of a future or a plugin raised."""
@@ -95,10 +94,11 @@ class Publisher:
     Publish with many messages in flight. Use it as a context manager.
 
     Any number of threads may publish. The stream stores the messages of one thread to one subject
-    in the order of its calls. A message that no stream took is sent again, which may change the
-    order. Leaving the context waits until all messages have ended. It raises PublishManyError if
-    messages failed and your code neither asked for their outcomes nor gave ``on_report``. A
-    publisher that is still open when the client closes or the interpreter exits waits, too.
+    in the order of its calls. If no stream takes a message, jetsync sends it again, which may
+    change the order. Leaving the context waits until all messages are stored or have failed. It
+    raises PublishManyError if messages failed and your code neither asked for their outcomes nor
+    gave ``on_report``. If the publisher is still open when the client closes or the interpreter
+    exits, jetsync waits for it, too.
     """
 
     __reduce__ = refuse_copy
@@ -123,9 +123,9 @@ class Publisher:
         # Threads that wait for room are woken at this many messages in the window. Waking them for
         # a few free places costs more than it gains.
         self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
-        # The window has room, or the publisher closes.
+        # Notified if the window has room, or if the publisher closes.
         self._room = Notifier()
-        # Messages have ended.
+        # Notified if messages have ended.
         self._ended = Notifier()
         # Set when the worker ends. ``Thread.join`` is not enough: a signal handler that interrupts
         # it and joins the same thread may wait for itself.
@@ -144,7 +144,7 @@ class Publisher:
         self._flushed_number = 0
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        # The client may be closed while the worker has nothing to wait for.
+        # Wake an idle worker if the client is closed.
         work = self._work
         self._window.box.on_failure = lambda _: work.set()
         try:
@@ -178,7 +178,7 @@ class Publisher:
 
     @property
     def pending(self) -> int:
-        """How many messages have not ended."""
+        """How many messages are neither stored nor failed yet."""
         return self._window.open_count
 
     def statistics(self) -> PublisherStatistics:
@@ -208,8 +208,8 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        Waits while the window is full, at most for the ``ack_timeout`` of the oldest message, and
-        then up to ``ack_timeout`` for a connection. Any thread. After Ctrl-C the outcome is
+        If the window is full, wait for room, at most for the ``ack_timeout`` of the oldest message.
+        Then wait up to ``ack_timeout`` for a connection. Thread-safe. After Ctrl-C the outcome is
         unknown.
 
         Args:
@@ -226,8 +226,8 @@ class Publisher:
                 sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
-            WaitTimeoutError: The window is full and this is a callback in the publisher's own
-                thread, which would wait for itself.
+            WaitTimeoutError: The window is full and this is a callback. It runs in the publisher's
+                own thread, which would wait for itself.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
@@ -238,7 +238,7 @@ class Publisher:
         return self._send(PublishFuture(self._owner, item))
 
     def _send_hooked(self, item: Any) -> PublishFuture:
-        """Send a message that plugins see, in a window that they may wrap."""
+        """Send a message through the hooks of plugins, which may also wrap its window."""
         hooks = self._hooks
         joined: list[HookedWindow] = []
         future: PublishFuture | None = None
@@ -251,7 +251,7 @@ class Publisher:
         except BaseException as error:
             if joined:
                 with self._lock:
-                    # If Ctrl-C struck after the message was staged, it ends as all others do.
+                    # If Ctrl-C struck after the message was staged, it ends like all others.
                     if future is None or not (future.done() or future in self._window.entries()):
                         hooks.part(joined[0], error)
                         self._wake_worker()
@@ -272,10 +272,11 @@ class Publisher:
             if window.stage(future):
                 break
             self._lane.check()
-            # Without the lock, because the worker needs it for the messages in flight.
+            # Wait without the lock, because the worker needs it for the messages in flight.
             deadline = deadline or Deadline.after(options.ack_timeout)
             self._lane.write(b"", deadline)
-        # Read after the message was staged. Threads that set them look for staged messages later.
+        # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
+        # one of them looks for staged messages afterwards, so no message is overlooked.
         if self._stopped is not None and not held_here(self._lock):
             self._withdraw(future)
         if (
@@ -287,10 +288,10 @@ class Publisher:
         return future
 
     def _flush_staged(self) -> None:
-        """Write the staged messages here, or have the worker do so if messages follow fast."""
+        """Write the staged messages, or leave that to the worker if messages are frequent."""
         lock = self._lock
         if held_here(lock):
-            # A signal handler interrupted such a call. The worker finds the message.
+            # This signal handler interrupted a call that holds the lock. The worker will write.
             self._wake_worker()
         elif not self._flushing:
             with lock:
@@ -325,7 +326,7 @@ class Publisher:
     def _flush_now(self) -> None:
         """Write the staged messages and make sure that the worker reads the acks; lock held."""
         if self._idle:
-            # First, so that after Ctrl-C in the write the worker still ends these messages.
+            # Set before the write: if Ctrl-C interrupts it, the worker still ends these messages.
             self._work.set()
         self._window.flush()
 
@@ -337,10 +338,10 @@ class Publisher:
         what: str | None = None,
     ) -> None:
         """
-        Wait until *is_over*, which *notifier* announces, or until the deadline.
+        Wait until *is_over* returns true, checked after each notification, or until the deadline.
 
         Raises:
-            WaitTimeoutError: This is the publisher's own thread, the only one that provides *what*.
+            WaitTimeoutError: This is the publisher's own thread, and only it can provide *what*.
             CallInSignalHandlerError: This signal handler interrupted the thread that reads acks.
         """
         is_worker = self._is_worker()
@@ -351,7 +352,7 @@ class Publisher:
             refuse_reentry(self._lock)
             with self._lock:
                 self._flush_now()
-                # Without time left no signal is added: polling would leave one behind each time.
+                # Return before a signal is added, or each poll with a timeout of 0 would leave one.
                 if is_over() or seconds <= 0.0:
                     return
                 if not is_worker:
@@ -382,9 +383,9 @@ class Publisher:
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
-        Wait until every message published so far has ended; return how many have not.
+        Wait until all messages published so far have ended; return how many have not.
 
-        Does not wait in a callback, which runs in the thread that ends the messages.
+        In a callback this does not wait, because the callback's own thread ends the messages.
 
         Args:
             timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
@@ -416,15 +417,15 @@ class Publisher:
         """
         Accept no more messages, wait until all have ended, and stop. Safe to repeat.
 
-        Does not wait in a callback, which runs in the thread that ends the messages. The publisher
-        then stops by itself.
+        In a callback this does not wait, because the callback's own thread ends the messages. The
+        publisher then stops by itself.
 
         Args:
             timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
                 The outcome of messages that have not ended in time is unknown.
 
         Raises:
-            PublishManyError: Messages failed and your code did not look at their outcomes.
+            PublishManyError: Messages failed and your code did not ask for their outcomes.
         """
         deadline = None if timeout is None else Deadline.after(timeout)
         if self._lane.forked:
@@ -440,7 +441,7 @@ class Publisher:
 
     def finish(self, deadline: Deadline) -> str | None:
         """
-        Close because the client or the interpreter ends; return what was not stored, if anything.
+        Close because the client or the interpreter ends; return a warning if messages may be lost.
 
         A later ``close`` still raises the errors.
         """
@@ -518,7 +519,9 @@ class Publisher:
 
     def _next_due(self) -> float | None:
         """
-        Flush and return until when to wait for acks; infinite if all have ended, None at the end.
+        Flush, and return when the next step is due.
+
+        Infinity means that all messages have ended, and None that the worker can end.
         """
         window, hooks = self._window, self._hooks
         while True:
@@ -535,9 +538,9 @@ class Publisher:
                     if window.staged and window.room > 0 and not window.stalled:
                         continue
                     return due
-                # Set before staged messages are looked for. A thread that staged a message before
-                # this line, or before the worker stopped flushing regularly, relies on being found
-                # here.
+                # Set `_stopped` before looking for staged messages. A thread may have staged one
+                # before this line, or while the worker still flushed regularly, and relies on the
+                # worker to write it.
                 self._stopped = self._stopped or window.box.failure
                 if window.staged:
                     continue
@@ -563,7 +566,7 @@ class Publisher:
             self._run_callbacks(ended)
 
     def _take_ended(self) -> list[PublishFuture]:
-        """Set the futures of ended messages; return those with callbacks. The lock is held."""
+        """Complete the futures of ended messages; return those with callbacks. The lock is held."""
         window = self._window
         acked, self._pipeline.acked = self._pipeline.acked, []
         failures, window.failures = window.failures, []
@@ -613,7 +616,7 @@ class Publisher:
         try:
             call(*arguments)
         except BaseException as error:
-            # Also SystemExit, which would silently end this thread only.
+            # SystemExit is caught too, because it would silently end only this thread.
             self._report_errors += 1
             if isinstance(error, PluginError):
                 self._hooks.faults.report(error.plugin, error.hook, error)
@@ -663,6 +666,6 @@ def _run(
 
 
 def _release(work: Signal, ended: Latch) -> bool:
-    """End the worker of a dropped publisher; return whether the publisher was not closed."""
+    """End the worker of a dropped publisher; return whether the publisher was still open."""
     work.set()
     return not ended.is_set()

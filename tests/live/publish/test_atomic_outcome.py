@@ -107,7 +107,7 @@ class TestUnknownOutcome:
         messages = [*with_ids(stream), OutboundMessage(f"{stream.name}.A", b"none")]
         error = self.lose_the_answer(js, proxy, stream, messages, 5)
         assert error.has_message_ids is False
-        with pytest.raises(ValueError, match="needs a msg_id on every message"):
+        with pytest.raises(ValueError, match="every message needs a msg_id"):
             error.batch.resend()
         assert stream.info().state.messages == 5
 
