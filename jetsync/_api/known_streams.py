@@ -10,6 +10,7 @@ to a server of another version.
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import attrs
@@ -63,10 +64,12 @@ class StreamCache:
     The streams that were asked for on the current connection; thread-safe.
     """
 
-    __slots__ = ("_context", "_denied", "_failed", "_known", "_limit", "_mirrors")
+    __slots__ = ("_context_ref", "_denied", "_failed", "_known", "_limit", "_mirrors")
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        # The context owns the cache. A strong reference back would keep a dropped client open until
+        # the garbage collector looks for cycles.
+        self._context_ref = weakref.ref(context)
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
         self._limit: tuple[int, int] | None = None
@@ -74,6 +77,12 @@ class StreamCache:
         self._failed = -1
         # Connections and streams for which the server denied this user the advisories.
         self._denied: set[tuple[int, str]] = set()
+
+    @property
+    def _context(self) -> Context:
+        context = self._context_ref()
+        assert context is not None
+        return context
 
     def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """

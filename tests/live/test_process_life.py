@@ -591,6 +591,31 @@ class TestInterruptedReads:
                 assert not is_locked(ordered._using), step
 
 
+def test_a_dropped_client_is_closed_at_once(nats_server, unique):
+    """A used client closes when its last handle is dropped, without the cycle collector."""
+
+    def use():
+        js = jetsync.connect(nats_server.url).jetstream()
+        stream = js.create_stream(unique, subjects=[unique])
+        js.publish(unique, b"1")
+        for message in stream.create_consumer().fetch(1, expires=5):
+            message.ack()
+        stream.delete()
+
+    def ours():
+        return {one for one in threading.enumerate() if one.name.startswith("jetsync-")}
+
+    gc.collect()
+    before = ours()
+    gc.disable()
+    try:
+        with pytest.warns(ResourceWarning, match="client was dropped without being closed"):
+            use()
+        assert eventually(lambda: ours() <= before)
+    finally:
+        gc.enable()
+
+
 # A client that is interrupted before its close has begun is a dropped client.
 @pytest.mark.filterwarnings("ignore:client was dropped:ResourceWarning")
 class TestInterruptedLife:
