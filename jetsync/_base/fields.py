@@ -12,6 +12,7 @@ import datetime as dt
 import difflib
 import enum
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -279,11 +280,19 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless *value* is a function or None."""
-    if value is not None and not callable(value):
+    """Raise unless *value* is None or a function that runs when it is called."""
+    if value is None:
+        return
+    if not callable(value):
         raise InvalidTypeError(
             f"{name} must be a function, not {type(value).__name__}", argument=name
         )
+    # A call of one of these only makes an object: none of its code would run.
+    for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code, not whether.
+        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+            raise InvalidTypeError(f"{name} must be a plain function, not async", argument=name)
+        if inspect.isgeneratorfunction(body):
+            raise InvalidTypeError(f"{name} must be a function without yield", argument=name)
 
 
 # Keywords that users of other clients write, whose spelling is closer to another field.

@@ -8,7 +8,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, check_function
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import NO_PRIORITIES, UNBOUNDED_BATCH, Priorities, PullRequest
 from jetsync.consume.handlers import HandlerOptions
@@ -217,15 +217,11 @@ def handler_options(
             )
         return None
     given: object = handler
-    if not callable(given):
-        if isinstance(given, int):
-            raise InvalidTypeError(
-                f"handler must be a function; did you mean max_messages={given}?",
-                argument="handler",
-            )
+    if isinstance(given, int):
         raise InvalidTypeError(
-            f"handler must be a function, not {type(given).__name__}", argument="handler"
+            f"handler must be a function; did you mean max_messages={given}?", argument="handler"
         )
+    check_function("handler", given)
     if ack == "auto" and config.ack_policy is AckPolicy.ALL:
         raise InvalidArgumentError(
             "ack='auto' would acknowledge messages whose handler failed: the consumer's "

@@ -6,6 +6,7 @@ is sent.
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import re
 from pathlib import Path
@@ -56,6 +57,9 @@ def test_connect(arguments, fields, text):
         (lambda js: js.publish_many([], on_ack=3), "on_ack must be a function, not int"),
         (lambda js: js.publisher(on_report=5), "on_report must be a function, not int"),
         (lambda js: js.fast_publisher(on_gap=5), "on_gap must be a function, not int"),
+        (lambda js: js.publish_many([], on_ack=coroutine), "on_ack must be a plain function, not"),
+        (lambda js: js.publisher(on_report=coroutine), "on_report must be a plain function, not"),
+        (lambda js: js.fast_publisher(on_gap=generator), "on_gap must be a function without yield"),
         (lambda js: js.publish_many([], window="5"), "window must be a whole number, not str"),
         (lambda js: js.create_stream("T", mirror="A"), "mirror must be a StreamSource, not str"),
         (lambda js: js.create_stream("T", sources=["A"]), "sources must be a StreamSource, not"),
@@ -79,6 +83,42 @@ def test_pause(stream, until):
     stream.create_consumer("w")
     with pytest.raises(jetsync.InvalidTypeError, match="until must be an aware datetime, not"):
         stream.pause_consumer("w", until)
+
+
+async def coroutine(*arguments):
+    """Work that a call alone would not do."""
+
+
+def generator(*arguments):
+    """Work that a call alone would not do."""
+    yield arguments
+
+
+class Async:
+    """
+    A callable object whose call returns a coroutine.
+    """
+
+    async def __call__(self, message):
+        """Return a coroutine."""
+
+
+@pytest.mark.parametrize("ack", ["auto", "explicit"])
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (coroutine, "handler must be a plain function, not async"),
+        (functools.partial(coroutine, 1), "handler must be a plain function, not async"),
+        (Async(), "handler must be a plain function, not async"),
+        (generator, "handler must be a function without yield"),
+        ("handle", "handler must be a function, not str"),
+        (100, "did you mean max_messages=100"),
+    ],
+)
+def test_handler(stream, handler, text, ack):
+    """A handler whose code would not run is refused, so no message is acknowledged unhandled."""
+    with pytest.raises(jetsync.InvalidTypeError, match=text):
+        stream.create_consumer("w").consume(handler, ack=ack)
 
 
 def test_a_stream_keeps_its_name(stream):
