@@ -193,7 +193,7 @@ class DirectNotSupportedError(NotSupportedError):
     The stream does not allow direct gets, or no server answers them.
     """
 
-    def __init__(self, stream: str, *, needs: str = "allow_direct on the stream") -> None:
+    def __init__(self, stream: str, *, needs: str = "allow_direct=True on the stream") -> None:
         super().__init__(f"direct get from stream {stream!r}", needs=needs)
         self.stream = stream
 

@@ -36,7 +36,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     shown = redact_url(",".join(given))
     urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
     if not urls:
-        raise InvalidArgumentError("servers are empty", argument="servers")
+        raise InvalidArgumentError("servers must not be empty", argument="servers")
     websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
     if len(websocket) > 1:
         raise InvalidArgumentError(
