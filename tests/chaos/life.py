@@ -80,6 +80,8 @@ class Owner:
     open: list[tuple[str, object]] = attrs.Factory(list)
     """The names of the makers, and what they made."""
     waiters: list[threading.Thread] = attrs.Factory(list)
+    abandons: bool = False
+    """Whether a forked child may have left a batch open."""
     lost: bool = False
     """Whether the client is closed, or an interrupted call may have cut its connection."""
 
@@ -419,6 +421,7 @@ def fork(world, owner, chance, report):
     delay = chance.random() * 0.3
     report.about(f"{report.context}, fork {use.__name__} {leave}")
     report.counts["forks"] += 1
+    owner.abandons |= use is child_connects
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -612,7 +615,8 @@ def trial(world: World, chance, report: Report) -> None:
         end_handles(world, owners, chance, report)
     # Closing a client does not discard its batches. An interrupted client may have reconnected.
     abandoned = any(
-        owner.lost or any(name == "atomic" for name, _ in owner.open) for owner in owners
+        owner.lost or owner.abandons or any(name == "atomic" for name, _ in owner.open)
+        for owner in owners
     )
     while owners:
         end_client(world, owners.pop(), chance, report)
