@@ -1,7 +1,7 @@
 """
-One connection: how it opens and closes, requests, acks and events.
+One connection: opening, closing, requests, acks and events.
 
-``connect`` makes a :class:`Connection`, and every handle holds it. The handles of a JetStream
+``connect`` creates a :class:`Connection`, and every handle refers to it. The handles of a JetStream
 context reach it through ``jetsync._api.context.Context``.
 
 Any thread may call these methods, except for those that begin with ``on_``. The loop thread calls
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
-# Seconds to send what is outstanding of a client that was dropped without ``close``.
+# Seconds to send the outstanding data of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
 
-# The share of the time at exit that publishers get. The rest is for closing the connection.
+# The share of the time at exit for publishers. The rest is for closing the connection.
 WRITERS_SHARE: Final = 0.75
 
 # Seconds to wait for the thread of a client that could not connect.
@@ -92,9 +92,9 @@ class Writer(Protocol):
 
     def finish(self, deadline: Deadline) -> str | None:
         """
-        Send and confirm what is outstanding, and accept nothing more.
+        Accept no more messages, send the outstanding ones and wait for their acks.
 
-        Never raises an ``Exception``. Returns one line about what was not confirmed, if anything.
+        Never raises an ``Exception``. Returns one line about unconfirmed messages, or None.
         """
 
 
@@ -114,7 +114,7 @@ class Connection:
         self._reset()
 
     def _reset(self) -> None:
-        """Set what belongs to one process."""
+        """Set the attributes that a forked child does not share with its parent."""
         # Random, and unique to this client.
         self._token = secrets.token_hex(8)
         self.inbox: str = f"{self.options.inbox_prefix}.{self._token}"
@@ -138,7 +138,7 @@ class Connection:
         self._drop: weakref.finalize[..., Any] | None = None
         # When the last probe began, on the monotonic clock.
         self._probed = 0.0
-        # The server that the client is or was connected to last.
+        # The server that the client is connected to, or was connected to last.
         self.server: ServerInfo = ServerInfo()
         self._inboxes = itertools.count(1)
         self._batches = itertools.count(1)
@@ -196,7 +196,7 @@ class Connection:
 
     def close(self, timeout: float) -> None:
         """
-        Send what is outstanding within *timeout* seconds, close the connection and end all waits.
+        Send outstanding data within *timeout* seconds, close the connection and end all waits.
 
         Can be called repeatedly. If a signal handler calls this while its own thread was reading or
         writing, the loop does the work and this returns at once.
@@ -219,7 +219,7 @@ class Connection:
         self.plugins.close(max(deadline.remaining(), 0.1))
 
     def _close(self, deadline: Deadline) -> None:
-        """Send what is outstanding, announce the end, and end the connection and the thread."""
+        """Send outstanding data, report the end, and end the connection and the thread."""
         try:
             if self.lane.state is LaneState.OPEN:
                 self.flush(deadline)
@@ -237,7 +237,7 @@ class Connection:
         self._stopped = True
 
     def _stop(self, timeout: float) -> None:
-        """Stop the thread, and expect no :meth:`close` any more."""
+        """Stop the thread, and cancel the clean-up of a dropped client."""
         self._bridge.stop(timeout)
         if self._drop is not None:
             self._drop.detach()
@@ -251,7 +251,7 @@ class Connection:
         End the connection and the thread without waiting for either.
 
         Args:
-            grace: Seconds to send what is outstanding.
+            grace: Seconds to send outstanding data.
         """
         self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
         if self._drop is not None:
@@ -269,7 +269,7 @@ class Connection:
 
     def close_at_exit(self, timeout: float) -> None:
         """
-        Send what is outstanding and end the thread, because the interpreter ends.
+        Send outstanding data and end the thread, because the interpreter is exiting.
 
         Unlike :meth:`close`, this does not end waits. The waiting threads are daemons, and the
         interpreter would print their errors.
@@ -306,7 +306,7 @@ class Connection:
             consumption.after_fork()
 
     def _finish(self, cause: Exception | None) -> None:
-        """Announce the end, once."""
+        """End all waits and report that the client is closed, once."""
         if self.closed.is_set() or self._exiting:
             return
         self.closed.set()
@@ -356,7 +356,7 @@ class Connection:
 
     @property
     def state(self) -> str:
-        """A word for the repr of the client."""
+        """The state in one word, for the repr of the client."""
         return "forked" if self.forked else self.lane.state.value
 
     def flush(self, deadline: Deadline) -> float:
@@ -415,7 +415,7 @@ class Connection:
             return
         progress = lane.delivered()
         if progress > delivered:
-            # The PING waits behind a long upload.
+            # A long upload before the PING still makes progress.
             lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress)
             return
         _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
@@ -448,21 +448,21 @@ class Connection:
             subject: The subject of the request.
             header: The whole header block; empty or None sends no headers.
             payload: The body.
-            deadline: Of the whole call.
+            deadline: Deadline of the whole call.
             epoch: The only connection that may carry the request; None allows any. With an epoch,
                 the caller has checked the size of the request.
             before: Blocks to write together with the request, in front of it.
 
         Raises:
             MaxPayloadError: The request is larger than the server accepts; nothing was sent.
-            DisconnectedError: There was no connection until the deadline; nothing was sent.
+            DisconnectedError: No connection was available before the deadline; nothing was sent.
             ConnectionLostError: The connection was lost before the answer. If its ``sent`` is
                 false, the connection *epoch* was gone before and nothing was sent.
             ConnectionClosedError: The client is closed. If its ``sent`` is true, the request had
                 been sent before.
             PermissionDeniedError: The server refused the subject.
             NoRespondersError: No client or server listens on the subject.
-            RequestTimeoutError: The request was sent, and no answer came until the deadline.
+            RequestTimeoutError: The request was sent, but no answer came before the deadline.
         """
         if self.forked:
             self._connect_child()
@@ -483,7 +483,8 @@ class Connection:
                 block = b"".join((*before, block))
             waiter.epoch = epoch = lane.write(block, deadline, epoch)
             if lane.lost_epoch >= epoch:
-                # Lost since the write, so the router may have told its waiters before.
+                # The connection was lost after the write. The router may have notified its waiters
+                # before this one had its epoch.
                 waiter.lost(epoch)
             lane.wait(waiter, deadline)
         finally:
@@ -505,7 +506,7 @@ class Connection:
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""
-        # Not a token of its own, because servers match the tokens of the subject of each ack.
+        # The number is not a separate token, because servers match ack subjects token by token.
         return f"{self.inbox}-{next(self._inboxes):x}"
 
     def new_batch_id(self) -> str:
@@ -532,7 +533,7 @@ class Connection:
         self.check_size(len(body))
         block = frames.answers((message.raw_reply,), body)
         if lane.outbox.held_here():
-            # A signal handler has interrupted a write of its own thread. The loop sends it.
+            # This signal handler interrupted a write of its thread. The loop sends the block.
             lane.post_nowait(block, keep=timeout)
         else:
             lane.write(block, Deadline.after(timeout))
@@ -584,7 +585,7 @@ class Connection:
             self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
 
     def on_disconnected(self) -> None:
-        """Report a loss once. The lane knows it already."""
+        """Report a lost connection once. The lane has already handled the loss."""
         if self.closed.is_set() or self._exiting or self._down:
             return
         self._down = True
@@ -592,7 +593,7 @@ class Connection:
         self.emit(events.DisconnectedEvent(server=self.server.url))
 
     def on_closed(self, cause: Exception | None) -> None:
-        """Announce the end: nats-py gave up, or was stopped."""
+        """Report that the client is closed: nats-py gave up, or was stopped."""
         self._finish(cause)
 
     def on_lame_duck(self) -> None:
@@ -609,7 +610,7 @@ class Connection:
         self.server = server
 
     def on_server_error(self, text: str) -> None:
-        """Pass an ``-ERR`` line about a permission to the calls that it answers."""
+        """Fail the calls that an ``-ERR`` line of the server refuses."""
         _logger.warning(_log.SERVER_ERROR, text=text, server=self.server.url)
         if _TOO_MANY_SUBSCRIPTIONS in text.lower():
             self._fail_refused_subscription()
@@ -622,7 +623,7 @@ class Connection:
         self.denials.append((time.monotonic(), error))
         for receiver in self.lane.receivers():
             receiver.denied(operation, subject.encode(), error)
-        # The thread that reads the socket waits for bytes, not for this.
+        # Wake the thread that reads the socket, because it only waits for bytes.
         self.lane.wake_reader()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
 
@@ -658,7 +659,7 @@ class Connection:
 
 
 async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, grace: float) -> None:
-    """End the connection and the thread after *grace* seconds to send what is outstanding."""
+    """End the connection and the thread, after at most *grace* seconds to send outstanding data."""
     try:
         if nats is not None:
             if grace:
@@ -685,7 +686,7 @@ class WeakCalls:
 
 
 def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
-    """Return what is in *handles*, to which other threads may add."""
+    """Return the items of *handles*, though other threads may add more meanwhile."""
     while True:
         # list() fails if another thread adds to the set meanwhile.
         with contextlib.suppress(RuntimeError):

@@ -1,5 +1,5 @@
 """
-The lane: jetsync's way in and out of the one socket that nats-py keeps connected.
+The lane reads and writes the one socket of a client. nats-py connects and reconnects it.
 
 In. The thread that reads the socket splits the bytes into frames. It puts the frames of jetsync's
 subscriptions into their mailboxes, and passes everything else to nats-py. Normally the loop thread
@@ -15,15 +15,16 @@ a server that has passed TLS and accepted the login.
 
 Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
 that thread only waits for the socket, the handler takes the reading over
-(:meth:`Lane.prepare_wait`), and the interrupted call competes for it again afterwards. If the
+(:meth:`Lane.prepare_wait`). Afterwards the interrupted call tries to read again. If the
 thread is processing frames, the handler gets CallInSignalHandlerError.
 
 Guarantees
 
 - Connections are numbered by *epoch*. A write returns the epoch that it was sent on. If that
-  connection is lost, every receiver is told, and waits for its answers end at once.
+  connection is lost, all receivers are notified, and waits for its answers end at once.
 - After a reconnect, all subscriptions are written before any other block.
-- No lock is held while code of the application runs, and none is waited for across a fork.
+- No lock is held while code of the application runs. A forked child waits for no lock of its
+  parent.
 
 Locks are taken in this order: read lock, write lock.
 """
@@ -68,8 +69,8 @@ _NO_ARGUMENTS: Final = ((),)
 # Larger ones make the allocator map and unmap memory each time.
 READ_SIZE: Final = 1 << 17
 
-# Seconds that the loop waits for a reading thread to stop after the connection has ended. It stops
-# at once unless a signal handler keeps it.
+# Seconds that the loop waits for a reading thread to stop after the connection has ended. That
+# thread stops at once unless a signal handler has interrupted it.
 LEADER_WAIT: Final = 1.0
 
 # The first subscription id of a client is drawn from this range, so that it cannot be guessed.
@@ -80,12 +81,12 @@ PONG: Final = b"PONG\r\n"
 
 class Lane:
     """
-    The socket of one client as all threads see it; survives reconnects.
+    All reads and writes of one client, from any thread. The lane survives reconnects.
 
     Args:
         loop: The event loop of the connection.
-        on_control: Called in the loop thread with each line that is nats-py's, and with empty bytes
-            at the end of a connection.
+        on_control: Called in the loop thread with each line that nats-py has to handle, and with
+            empty bytes when a connection ends.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Lane:
         # The receivers of threads that wait while another thread reads.
         self._followers: set[object] = set()
         self._boxes: dict[bytes, Any] = {}
-        # By subscription id: the SUB line to write again after a reconnect, and how many
-        # subscriptions the connection had before it.
+        # By subscription id: the SUB line, which is written again after a reconnect, and the number
+        # of subscriptions that the connection had before it.
         self._subscriptions: dict[bytes, bytes] = {}
         self._ranks: dict[bytes, int] = {}
         self._splitter = frames.Splitter(self._boxes)
@@ -120,7 +121,7 @@ class Lane:
         # Lines for nats-py, in order, until the loop thread passes them on.
         self._control: deque[bytes] = deque()
         self._gate: ReadGate | None = None
-        # The bytes of the last connection that are not NATS protocol, as an error.
+        # The error if the server sent bytes that are not NATS protocol on the last connection.
         self.fault: ProtocolError | None = None
         # The highest epoch whose connection is gone.
         self.lost_epoch: int = 0
@@ -295,8 +296,8 @@ class Lane:
         if gate.watched:
             gate.unwatch()
         poller = gate.poller
-        # From here until the loop watches again, a signal handler may take the reading over. It
-        # records that in the list.
+        # From here until the loop watches again, a signal handler may take over the reading. It
+        # records that in `taken`.
         self._leading = gate, taken
         try:
             while not receiver.ready and not gate.over and taken == [True]:
@@ -315,10 +316,10 @@ class Lane:
         """
         Stop reading and let another thread read.
 
-        Releases the read lock if it is in *taken*, and records that there. Continues where an
-        earlier call was interrupted. If threads wait, the loop reads for them at once. Otherwise
-        the loop stays asleep for a while, because a thread that waited once usually waits again
-        soon.
+        If *taken* says that this thread holds the read lock, release it and record that in *taken*.
+        After Ctrl-C the call can be repeated. If threads wait, the loop reads for them at once.
+        Otherwise the loop stays asleep for a while, because a thread that waited once usually waits
+        again soon.
         """
         if taken == [True]:
             self._leading = None
@@ -342,7 +343,7 @@ class Lane:
             gate.check_later()
 
     def _watch_if_free(self, gate: ReadGate) -> bool:
-        """Have the loop read unless a thread does; return whether it does now."""
+        """Have the loop read, unless a thread is reading; return whether the loop reads now."""
         taken: list[bool] = []
         try:
             if take(self._read_lock, taken):
@@ -354,13 +355,13 @@ class Lane:
 
     def prepare_wait(self) -> None:
         """
-        Take the reading over if a signal handler has interrupted a call that reads in this thread.
+        Take over the reading if this signal handler interrupted a call that reads the socket.
 
-        Call it before sending anything whose answer will be waited for.
+        Call this before you send a request and wait for its answer.
 
         Raises:
             CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
-                Other threads, whose work the handler may wait for, could not write either.
+                Other threads cannot write either, so the handler must not wait for them.
         """
         if self.reads_here() or self.outbox.held_here():
             if self._leading is None or self.is_busy_here():
@@ -381,9 +382,9 @@ class Lane:
 
     def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
         """
-        Have the loop thread make a short call after so many seconds; any thread.
+        Call *call* in the loop thread after *seconds*; any thread.
 
-        Does nothing once the loop is closed.
+        *call* has to return quickly. Does nothing if the loop is closed.
         """
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *arguments)
@@ -394,7 +395,7 @@ class Lane:
         self.wake_reader()
 
     def wake_reader(self) -> None:
-        """Have the thread that reads look at its receiver again; any thread."""
+        """Make the reading thread check its receiver again; any thread."""
         gate = self._gate
         if gate is not None:
             gate.wake_reader()
@@ -424,13 +425,13 @@ class Lane:
                 return
             except OSError:
                 data = b""
-            # The connection may have ended while a signal handler kept this thread.
+            # The connection may have ended while a signal handler interrupted this thread.
             if not gate.over:
                 gate.over = not data
                 self._deliver(data, gate.splitter)
         except BaseException:
-            # Ctrl-C before the last wake-up: a part of the frames was delivered, and delivering
-            # them again would repeat it.
+            # Ctrl-C struck after some frames were delivered. Delivering the data again would
+            # repeat them.
             break_connection(sock)
             raise
         finally:
@@ -483,7 +484,8 @@ class Lane:
         """
         Pass lines to nats-py in the loop thread, in the order in which they arrived.
 
-        Never at once: they are logged, and a log handler must not run under the read lock.
+        This thread does not pass them on itself: they are logged, and log handlers must not run
+        under the read lock.
         """
         self._control.extend(lines)
         with contextlib.suppress(RuntimeError):  # The loop is closed already.
@@ -494,7 +496,8 @@ class Lane:
         while control:
             line = control.popleft()
             if not line and self._gate is not None:
-                # A socket at its end stays readable until it is closed, perhaps seconds from now.
+                # A socket at its end stays readable until it is closed, perhaps seconds later. It
+                # would wake the loop all the time.
                 self._gate.ignore()
             self._on_control(line)
 
@@ -506,7 +509,7 @@ class Lane:
 
         Args:
             sock: The socket.
-            received: What the server has sent since the end of the handshake.
+            received: The bytes that the server has sent since the handshake.
             max_payload: The limit that the server announced, in bytes.
         """
         # A new splitter: a thread in a signal handler may still use that of the last connection.
@@ -534,7 +537,7 @@ class Lane:
 
     def detach(self) -> None:
         """
-        Close the socket and tell every receiver that what was in flight on it is lost.
+        Close the socket and tell every receiver that its requests in flight are lost.
 
         Can be called repeatedly.
         """
@@ -542,7 +545,7 @@ class Lane:
         self.abort()
         if gate is not None:
             gate.over = True
-            # A leader stops at once: the end of the connection has woken its poll.
+            # A reading thread stops at once, because the end of the connection wakes its poll.
             gate.wake_reader()
             if self._read_lock.acquire(timeout=LEADER_WAIT):
                 gate.close()
@@ -559,7 +562,7 @@ class Lane:
                 waiter.lost(waiter.epoch)
 
     def freeze(self) -> None:
-        """Allow no more writes, without an error: the process ends with its waiting threads."""
+        """Block all writes without an error, because the process ends with its waiting threads."""
         self.outbox.freeze()
 
     def after_fork(self) -> None:
@@ -575,7 +578,7 @@ class Lane:
         self._delivering = False
         self._own_lock()
         self.outbox.after_fork()
-        # Publishers that stage messages ask the outbox first from now on.
+        # A fast publisher stages no message after this wake-up. Its next call raises.
         for receiver in self.receivers():
             receiver.failure = receiver.failure or self.reason
             receiver.wake()
@@ -589,7 +592,7 @@ class Lane:
         self.wake_reader()
 
     def delivered(self) -> int:
-        """Return how many sent bytes the server's system has received, if ours knows."""
+        """Return how many bytes the server's kernel has received; all sent bytes if unknown."""
         sock = self.outbox.sock
         if sock is not None and fcntl is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -603,7 +606,7 @@ class Lane:
         return gate is not None and gate.has_input()
 
     def abort(self) -> None:
-        """End the connection because its bytes cannot be trusted any more; any thread."""
+        """End the connection, for example because it sends invalid bytes; any thread."""
         sock = self.outbox.sock
         if sock is not None:
             break_connection(sock)

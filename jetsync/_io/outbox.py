@@ -422,7 +422,7 @@ class Outbox:
             return was_open
 
     def freeze(self) -> None:
-        """Allow no more writes, without an error: the process ends with its waiting threads."""
+        """Block all writes without an error, because the process ends with its waiting threads."""
         with self.lock:
             if self.state is LaneState.OPEN:
                 self.state = LaneState.DOWN
