@@ -260,7 +260,8 @@ class Connection:
     def finish_writers(self, deadline: Deadline) -> list[str]:
         """Finish all open publishers, and return a line about each with unconfirmed messages."""
         reports: list[str] = []
-        for writer in list_of(self.writers):
+        # In a forked child they belong to the parent, and so may the owners of their locks.
+        for writer in [] if self.forked else list_of(self.writers):
             report = writer.finish(deadline)
             if report is not None:
                 _logger.warning(_log.UNCONFIRMED, reason=report)

@@ -49,6 +49,8 @@ class FutureOwner:
     """
 
     lock: threading.RLock
+    # Raises in a forked child. Call it before the lock is taken.
+    check_process: Callable[[], object]
     # Writes staged messages, then waits for the outcome of a future. The float is the timeout in
     # seconds.
     wait: Callable[[PublishFuture, float | None], object]
@@ -140,6 +142,7 @@ class PublishFuture:
         known. Errors that it raises in the publisher's thread are logged and counted.
         """
         self.observed = True
+        self._owner.check_process()
         refuse_reentry(self._owner.lock)
         with self._owner.lock:
             if self.outcome is None:

@@ -34,7 +34,12 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import Notifier, Signal
 from jetsync._io.outbox import raise_failure
-from jetsync.errors import ConnectionClosedError, HandleClosedError, WaitTimeoutError
+from jetsync.errors import (
+    ConnectionClosedError,
+    ForkedProcessError,
+    HandleClosedError,
+    WaitTimeoutError,
+)
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
@@ -117,7 +122,9 @@ class Publisher:
         self._pipeline = self._window.pipeline
         self._hooks = PublishHooks(context.plugins, options.size)
         self._lock = threading.RLock()
-        self._owner = FutureOwner(self._lock, self._wait_outcome, self._pipeline.full_ack)
+        self._owner = FutureOwner(
+            self._lock, self._check_process, self._wait_outcome, self._pipeline.full_ack
+        )
         # Set if messages are in flight, or if the publisher closes.
         self._work = Signal()
         # Threads that wait for room are woken at this many messages in the window. Waking them for
@@ -183,6 +190,7 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         """Return the current counters."""
+        self._check_process()
         refuse_reentry(self._lock)
         with self._lock:
             tally, pending = self._pipeline.tally, self._window.open_count
@@ -346,6 +354,7 @@ class Publisher:
         """
         is_worker = self._is_worker()
         while not is_over():
+            self._check_process()
             if is_worker and what is not None:
                 raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
             seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
@@ -359,6 +368,11 @@ class Publisher:
                     self._lane.prepare_wait()
                 signal = notifier.listen()
             signal.wait(seconds)
+
+    def _check_process(self) -> None:
+        """Raise in a forked child, where the owner of the lock may not exist."""
+        if self._lane.forked:
+            raise ForkedProcessError
 
     def _is_worker(self) -> bool:
         return threading.get_ident() == self._worker.ident

@@ -180,6 +180,48 @@ class TestFork:
         """
         run(script, nats_server.url, unique)
 
+    def test_a_publisher_whose_lock_is_held(self, nats_server, unique):
+        """
+        In the child, calls on the parent's publisher raise, and closing the client does not wait.
+
+        The thread that held the lock of the publisher at the fork does not exist there.
+        """
+        script = """
+            import os, signal, sys, threading
+            import pytest
+            import jetsync
+
+            url, name = sys.argv[1:]
+            with jetsync.connect(url) as client:
+                js = client.jetstream()
+                js.create_stream(name, subjects=[name])
+                publisher = js.publisher()
+                with publisher._lock:
+                    future = publisher.publish(name)
+                    is_child = os.fork() == 0
+                if is_child:
+                    owner = threading.Thread(target=publisher._lock.acquire)
+                    owner.start()
+                    owner.join()
+                    signal.alarm(5)
+                    for call in (
+                        lambda: future.result(timeout=60),
+                        lambda: future.exception(),
+                        lambda: future.add_done_callback(print),
+                        publisher.statistics,
+                        lambda: publisher.flush(timeout=60),
+                    ):
+                        with pytest.raises(jetsync.ForkedProcessError):
+                            call()
+                    publisher.close()
+                    client.close()
+                    os._exit(7)
+                assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+                assert future.result(timeout=5).sequence == 1
+                js.delete_stream(name)
+        """
+        run(script, nats_server.url, unique)
+
     @pytest.mark.parametrize("scheme", ["nats", "ws", "wss"])
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
     def test_the_status_of_a_child(self, scheme, host, tmp_path):
