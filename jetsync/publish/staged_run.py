@@ -17,15 +17,16 @@ from jetsync.errors import DisconnectedError, TransportError
 if TYPE_CHECKING:
     from jetsync._io.lane import Lane
 
-# A run with so many messages, or bytes, is full. With 128-byte messages, half as many cost a sixth
-# more CPU. Longer runs let the server idle.
+# A run is full at this many messages or bytes. With 128-byte messages, runs of half that length
+# cost a sixth more CPU. Longer runs let the server idle.
 RUN_MESSAGES: Final = 128
 RUN_BYTES: Final = 64 << 10
 
-# The most bytes of headers and payload of a message that is staged.
+# The largest message that is staged: bytes of headers and payload together.
 SMALL: Final = RUN_BYTES // RUN_MESSAGES
 
-# Seconds between two sends of the loop thread. After so many seconds a message is worth a write.
+# Seconds between two sends of the loop thread. If the last write of an atomic batch is older than
+# this, the next message is written at once.
 RUN_PAUSE: Final = 0.002
 
 _NO_WAIT: Final = Deadline(0.0, 0.0)
@@ -36,7 +37,7 @@ class StagedRun:
     Frames that wait to be sent on one connection.
 
     A thread may stage a frame under *lock* while there are *places* and the run is not over. All
-    other calls belong to the owner, who holds another lock and has set *places* to 0 before.
+    other calls are for the publisher, which holds its own lock and has set *places* to 0.
     """
 
     __slots__ = ("_lane", "epoch", "frames", "is_armed", "is_over", "lock", "places", "size")
@@ -46,14 +47,14 @@ class StagedRun:
         self.lock: threading.RLock = threading.RLock()
         # How many more frames may be staged.
         self.places: int = 0
-        # Whether something has arrived that the owner reads before more is staged.
+        # Whether the owner has to read an answer before more frames are staged.
         self.is_over: bool = False
         # The connection that has to send the frames.
         self.epoch: int = 0
         self.frames: list[bytes] = []
         # Bytes of the frames that the owner has added; others are small.
         self.size: int = 0
-        # Whether the loop thread sends what is staged.
+        # Whether the loop thread is going to send the staged frames.
         self.is_armed: bool = False
         self._lane = lane
 
@@ -71,7 +72,7 @@ class StagedRun:
             self.arm()
 
     def arm(self) -> None:
-        """Have the loop thread send what is staged."""
+        """Have the loop thread send the staged frames."""
         if not self.is_armed:
             # In this order: after Ctrl-C in between, the next call arms it once more.
             self._lane.later(0.0, self._send)
@@ -85,7 +86,7 @@ class StagedRun:
         return frames
 
     def _send(self) -> None:
-        """Send the frames, and repeat that until none were staged in a pause; loop thread."""
+        """Send the frames, and again after each pause in which some were staged; loop thread."""
         with self.lock:
             if not self.frames:
                 self.is_armed = False
