@@ -79,7 +79,7 @@ class DisconnectedError(TransportError, ConnectionError, TimeoutError):
     ) -> None:
         text = "disconnected: " + (reason or "no connection to a server")
         if timeout is not None:
-            text += f" within {timeout:g} s"
+            text += f" within {round(timeout, 3):g} s"
         if subject is not None:
             text += f" (subject {subject!r})"
         if last_attempt is not None:

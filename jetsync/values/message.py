@@ -343,7 +343,8 @@ class Message:
         said = parse_ack_reply(self.raw_reply)
         origin = ""
         if said is not None:
-            state = "acked" if self.is_acked else "open"
+            copied = isinstance(getattr(self, "_acker", None), CopiedAcker)
+            state = "acked" if self.is_acked else "copy" if copied else "open"
             origin = (
                 f", stream {said.stream!r} sequence {said.stream_sequence}"
                 f", consumer {said.consumer!r} delivery {said.delivered}, {state}"

@@ -341,6 +341,7 @@ class TestCopies:
             with pytest.raises(CopiedMessageError, match="acknowledge the original"):
                 call(made)
         assert not made.is_acked
+        assert repr(made).endswith(", copy>")
         assert acker.bodies == []
         message.ack()
 
