@@ -68,8 +68,7 @@ NO_WAIT_SILENCE: Final = 0.05
 # Servers acknowledge a publish shortly before its consumers know of the message. Measured on
 # 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right after each ack. Without a second
 # pull, 0.4 to 2 of 100 messages were missed on an idle machine, and up to 7 on a busy one. With 1
-# or 2 ms, none were missed on an idle machine, and 1 in 500 on a busy one. With 5 ms, none of
-# 10,000 were missed.
+# or 2 ms, at most 1 in 500 was missed. With 5 ms, none of 10,000 were missed.
 SECOND_PULL: Final = 0.005
 
 # No further pull is sent if fewer seconds than this are left.
