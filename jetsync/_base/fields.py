@@ -270,13 +270,13 @@ def whole_number(name: str, value: object, least: float = 1, most: float = LARGE
     return number
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise unless *value* is an int of at least *least*."""
+def check_count(name: str, value: object, least: int, most: int = LARGEST_COUNT) -> None:
+    """Raise unless *value* is an int from *least* to *most*."""
     if not isinstance(value, int):
         raise InvalidTypeError(
             f"{name} must be a whole number, not {type(value).__name__}", argument=name
         )
-    whole_number(name, value, least)
+    whole_number(name, value, least, most)
 
 
 def check_function(name: str, value: object) -> None:

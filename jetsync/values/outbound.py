@@ -10,6 +10,7 @@ import attrs
 
 from jetsync._base.deadline import Seconds
 from jetsync._base.fields import check_count
+from jetsync._base.integers import LARGEST
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values import headers as names
 from jetsync.values.headers import (
@@ -62,7 +63,7 @@ class Expect:
     def __attrs_post_init__(self) -> None:
         for name in ("last_sequence", "last_subject_sequence"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0)
+                check_count(name, getattr(self, name), 0, LARGEST)
         for name in ("stream", "last_subject_sequence_subject", "last_msg_id"):
             _check_text(name, getattr(self, name))
         if self.stream is not None:

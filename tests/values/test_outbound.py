@@ -207,3 +207,11 @@ class TestOutboundMessage:
     def test_repr_of_what_is_no_payload(self, data):
         """A message that cannot be sent has a repr, too, which names the type."""
         assert f"<{type(data).__name__}>" in repr(OutboundMessage("a", data))
+
+
+@pytest.mark.parametrize("name", ["last_sequence", "last_subject_sequence"])
+def test_largest_expected_sequence(name):
+    """Servers keep sequences in 64 bits without a sign; larger numbers are refused by name."""
+    assert getattr(Expect(**{name: 2**64 - 1}), name) == 2**64 - 1
+    with pytest.raises(InvalidArgumentError, match=name):
+        Expect(**{name: 2**64})

@@ -382,4 +382,4 @@ class TestOrigin:
                 begin(startingTimestamp=future)
             latest = {"startingOffsetsByTimestampStrategy": "latest"}
             assert begin(startingTimestamp=future, **latest) == 31
-            assert sequence_at(js, origin, int(future)) is None
+            assert sequence_at(js.stream(origin.stream), int(future)) is None

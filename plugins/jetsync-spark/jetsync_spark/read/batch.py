@@ -152,7 +152,7 @@ class StreamBatchReader(DataSourceReader):
     def _end(self, js: jetsync.JetStream, origin: Origin) -> int:
         options = self._options
         if options.ending_timestamp is not None:
-            found = sequence_at(js, origin, options.ending_timestamp)
+            found = sequence_at(js.stream(origin.stream), options.ending_timestamp)
             return origin.next if found is None else found
         asked = options.ending_offsets
         if asked is None or asked == LATEST:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-import jetsync
 from jetsync_spark.common.errors import OptionError
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.common.task import application
+from jetsync_spark.read.origin import sequence_at
 from jetsync_spark.read.tables import BUCKET_COLUMNS, Table
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    import jetsync
     from jetsync_spark.common.options import ConnectSettings
     from jetsync_spark.read.options import ReadOptions
 
@@ -83,12 +84,10 @@ class BucketReader(DataSourceReader):
         elif options.at_timestamp is None:
             return None
         else:
-            try:
-                # Ask the leader, because a replica may lag.
-                found = bucket.stream.get_at(options.at_timestamp * 1_000_000, direct=False)
-            except jetsync.MessageNotFoundError:
+            found = sequence_at(bucket.stream, options.at_timestamp)
+            if found is None:
                 return last
-            asked = found.sequence - 1
+            asked = found - 1
         if asked < last and info.config.max_msgs_per_subject == 1:
             name = "atTimestamp" if options.at_revision is None else "atRevision"
             raise OptionError(

@@ -7,6 +7,7 @@ The stream's leader answers all requests of this module.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import attrs
@@ -110,7 +111,7 @@ def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, def
         OptionError: The start does not exist.
     """
     if options.starting_timestamp is not None:
-        found = sequence_at(js, origin, options.starting_timestamp)
+        found = sequence_at(js.stream(origin.stream), options.starting_timestamp)
         if found is None and options.timestamp_strategy == "error":
             raise OptionError(
                 f"stream {origin.stream} has no message since startingTimestamp "
@@ -156,16 +157,18 @@ def check_filters(js: jetsync.JetStream, origin: Origin, filters: tuple[str, ...
         _logger.warning("nothing_of_filter", stream=origin.stream, filter=each)
 
 
-def sequence_at(js: jetsync.JetStream, origin: Origin, milliseconds: int) -> int | None:
+def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
     """
-    Return the sequence of the first message that was stored at or after a time.
+    Return the sequence of the first message that was stored at or after a time since 1970.
     """
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(
+        milliseconds=milliseconds
+    )
     try:
         # Ask the leader, because a replica may lag.
-        found = js.stream(origin.stream).get_at(milliseconds * 1_000_000, direct=False)
+        return stream.get_at(moment, direct=False).sequence
     except jetsync.MessageNotFoundError:
         return None
-    return found.sequence
 
 
 def matching(js: jetsync.JetStream, origin: Origin, start: int, filters: tuple[str, ...]) -> int:
