@@ -87,7 +87,8 @@ class Context:
             ApiError: The server refused; ``err_code`` selects the subclass.
             JetStreamNotEnabledError: No server answers under this domain or prefix.
             RequestTimeoutError, ConnectionLostError: No answer came.
-            DisconnectedError, ConnectionClosedError, PermissionDeniedError: As their names say.
+            DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
+                :meth:`Connection.exchange`.
         """
         payload = b""
         if body is not None:
@@ -97,7 +98,8 @@ class Context:
             frame = self.connection.exchange(subject, None, payload, deadline)
         except NoRespondersError as refusal:
             raise JetStreamNotEnabledError(
-                description=f"no JetStream answers on {refusal.subject!r}", stream=stream
+                description=f"no server with JetStream answers on {refusal.subject!r}",
+                stream=stream,
             ) from refusal
         answer = decode_json(frame[3])
         error = answer.get("error")

@@ -224,7 +224,7 @@ class Connection:
             if self.lane.state is LaneState.OPEN:
                 self.flush(deadline)
         except (TransportError, WaitTimeoutError):
-            _logger.warning(_log.CLOSED, reason="not everything could be sent")
+            _logger.warning(_log.CLOSED, reason="some data could not be sent")
         try:
             # In the loop thread, which Ctrl-C does not interrupt.
             self._bridge.call(self._shut, deadline=deadline)
