@@ -22,7 +22,7 @@ from jetsync._base.fields import check_count, check_fields, checked
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
-from jetsync.values.server_urls import read_servers, wants_tls
+from jetsync.values.server_urls import read_servers
 from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _ENVIRONMENT: Final = {
     "NATS_CERT": "tls_cert",
     "NATS_KEY": "tls_key",
 }
-_TLS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_first")
+TLS_FIELDS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_first")
 # Options that have no effect without one of the others.
 _NEEDS: Final = {
     "password": ("user",),
@@ -407,7 +407,7 @@ class ConnectOptions:
             if servers is None:
                 servers = os.environ.get("NATS_URL") or DEFAULT_URL
             urls = read_servers(servers)
-            asked = [name for name in _TLS if getattr(self, name)]
+            asked = [name for name in TLS_FIELDS if getattr(self, name)]
             if asked and any(urlsplit(url).scheme == "ws" for url in urls):
                 raise InvalidArgumentError(
                     f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
@@ -417,39 +417,6 @@ class ConnectOptions:
                 raise
             raise ConfigurationError(f"$NATS_URL: {error}") from error
         return urls
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """
-        Return the TLS context; ``None`` if the options do not ask for TLS.
-
-        TLS is used if a field that starts with ``tls`` is set, or if a URL has the scheme ``tls``
-        or ``wss``.
-
-        Raises:
-            ConfigurationError: A file cannot be read or has the wrong contents.
-        """
-        if self.tls is not None:
-            return self.tls
-        if not any(getattr(self, name) for name in _TLS) and not wants_tls(self.server_list()):
-            return None
-        context = ssl.create_default_context()
-        if self.tls_ca is not None:
-            # Trust only this authority: a private one is meant to exclude the public ones.
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            self._load("tls_ca", self.tls_ca, context.load_verify_locations)
-        if self.tls_cert is not None:
-            key = self.tls_key
-            self._load("tls_cert", self.tls_cert, lambda path: context.load_cert_chain(path, key))
-        return context
-
-    @staticmethod
-    def _load(
-        field: str, path: str | os.PathLike[str], load: Callable[[str | os.PathLike[str]], None]
-    ) -> None:
-        try:
-            load(path)
-        except OSError as error:
-            raise ConfigurationError(f"{field}: {str(path)!r} cannot be used: {error}") from error
 
     def nkey_text(self) -> str | None:
         """

@@ -570,44 +570,6 @@ class TestContext:
             ConnectOptions.from_context("dev")
 
 
-class TestTls:
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"servers": "tls://h"},
-            {"servers": "a,tls://h"},
-            {"servers": "wss://h"},
-            {"tls_hostname": "h"},
-            {"tls_first": True},
-        ],
-    )
-    def test_asked_for(self, fields):
-        """The scheme, or any field that begins with tls, enables TLS with verification."""
-        context = ConnectOptions(**fields).ssl_context()
-        assert context.verify_mode is ssl.CERT_REQUIRED
-        assert context.check_hostname
-
-    @pytest.mark.parametrize("servers", [None, "nats://h", "ws://h"])
-    def test_not_asked_for(self, servers):
-        """Without any of these, TLS is off."""
-        assert ConnectOptions(servers=servers).ssl_context() is None
-
-    def test_own_context(self):
-        """A given context is used unchanged."""
-        context = ssl.create_default_context()
-        assert ConnectOptions(tls=context).ssl_context() is context
-
-    @pytest.mark.parametrize("field", ["tls_ca", "tls_cert"])
-    def test_bad_file(self, tmp_path, field):
-        """A missing or invalid file raises ConfigurationError with its name."""
-        path = tmp_path / "file.pem"
-        with pytest.raises(ConfigurationError, match=f"{field}.*file.pem"):
-            ConnectOptions(**{field: path}).ssl_context()
-        path.write_text("no certificate")
-        with pytest.raises(ConfigurationError, match=f"{field}.*file.pem"):
-            ConnectOptions(**{field: path}).ssl_context()
-
-
 class TestNkey:
     def test_text(self):
         """The option accepts the seed itself."""

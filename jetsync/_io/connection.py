@@ -30,6 +30,7 @@ from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
+from jetsync._io.tls import tls_context
 from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -728,7 +729,7 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     return {
         "servers": [without_login(url) for url in options.server_list()],
         "name": options.name,
-        "tls": options.ssl_context(),
+        "tls": tls_context(options),
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,
         "inbox_prefix": options.inbox_prefix,
