@@ -170,10 +170,9 @@ class ReadGate:
         """Notify the loop again if no thread has read since the last check; loop thread."""
         # Cleared first: a thread that stops reading from here on asks for a check of its own.
         self.check_pending = False
-        if self._closed:
-            return
+        # Also if this connection is over: the acks of the next one may rely on it.
         self._outbox.flush_on_time()
-        if self.watched:
+        if self._closed or self.watched:
             return
         if self.led or not self._watch_if_free(self):
             self.led = False

@@ -214,6 +214,29 @@ class TestEffect:
         eventually(lambda: worker.info().ack_floor.stream_seq == 5000)
         assert pending(worker) == 0
 
+    def test_after_a_connection_that_another_thread_was_reading(self, nats_server, js, stream):
+        """
+        An ack on the next connection is sent by itself within a moment.
+        """
+        stream.create_consumer("worker")
+        fill(js, stream, 1)
+        stream.create_consumer("idle", filter_subject=f"{stream.name}.none")
+        with jetsync.connect(nats_server.url, reconnect_wait=0.02) as client:
+            own = client.jetstream().stream(stream.name)
+            message = own.consumer("worker").next(5)
+            lane = client._connection.lane
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(own.consumer("idle").next, 3)
+                eventually(lambda: lane._leading)
+                lane.abort()
+                eventually(lambda: lane.epoch == 2 and lane._leading)
+                start = time.monotonic()
+                message.ack()
+                eventually(lambda: not lane.outbox.acks)
+                # The first PING of the server, which also sends acks, comes after about 2 s.
+                assert time.monotonic() - start < 1.0
+                assert waiting.result() is None
+
     def test_work_in_progress(self, js, stream):
         """
         A message whose ack wait is restarted is delivered once.
