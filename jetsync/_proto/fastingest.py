@@ -138,7 +138,8 @@ class Ledger:
         if seq <= covered:
             return
         if lost:
-            self._lost_ahead -= sum(covered < each <= seq for each in lost)
+            # Not a difference: after Ctrl-C before the last line, the call is repeated.
+            self._lost_ahead = sum(each > seq for each in lost)
             if len(lost) > LOSS_HORIZON and min(lost) <= seq - LOSS_HORIZON:
                 self._lost_seqs = {each for each in lost if each > seq - LOSS_HORIZON}
         self.covered = seq

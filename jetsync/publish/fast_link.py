@@ -324,11 +324,14 @@ class FastLink:
         Write the staged messages and *count* claimed ones; return False if the connection is lost.
         """
         engine, run = self.engine, self.run
-        # After Ctrl-C they are not written twice.
-        staged = run.take()
-        if staged:
-            block = b"".join([*staged, block])
+        staged: list[bytes] = []
+        # At most as many, because the loop thread may be sending them.
+        unsure = len(run.frames) + count
         try:
+            # After Ctrl-C they are not written twice.
+            staged = run.take()
+            if staged:
+                block = b"".join([*staged, block])
             self._lane.write(block, deadline, self.run.epoch)
         except errors.ConnectionLostError:
             engine.unclaim(count)
@@ -340,7 +343,7 @@ class FastLink:
             run.add(staged)
             raise
         except BaseException:
-            engine.doubt(len(staged) + count)
+            engine.doubt(unsure)
             raise
         return True
 
@@ -512,7 +515,9 @@ class FastLink:
             if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
         if lost and lost >= self.run.epoch:
-            engine.doubt(len(self.run.take()))
+            # In this order: after Ctrl-C in between they are reported, perhaps twice.
+            engine.doubt(len(self.run.frames))
+            self.run.take()
             engine.lost_connection(now)
         if failure is not None:
             engine.closed(failure)

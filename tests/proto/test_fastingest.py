@@ -1138,3 +1138,16 @@ class TestRuns:
 
 def _without(how, *names):
     return {name: value for name, value in how.items() if name not in names}
+
+
+class TestInterruptedLedger:
+    def test_an_ack_that_is_counted_again(self):
+        """
+        If Ctrl-C strikes before the last step, the ack is read once more, and counts once.
+        """
+        ledger = Ledger(sent=10)
+        ledger.lose(3, 5, None)
+        ledger.cover(8)
+        ledger.covered = 0
+        ledger.cover(8)
+        assert (ledger.in_flight, ledger.acknowledged) == (2, 5)
