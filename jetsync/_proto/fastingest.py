@@ -214,6 +214,8 @@ class FastIngest:
         self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
         self.recovering: bool = False
+        # Whether that is because a connection was lost.
+        self._reconnecting = False
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None
@@ -358,12 +360,21 @@ class FastIngest:
     # Answers and failures.
 
     def lost_connection(self, now: float) -> None:
-        """Handle the loss of the connection over which all messages so far were sent."""
+        """
+        Handle the loss of the connection over which all messages so far were sent.
+
+        Call it once for each connection: a loss during the recovery from another one leaves it
+        unknown which messages in flight are stored.
+        """
         if self.phase is Phase.STARTING or (self.phase is Phase.OPEN and not self._gap_ok):
             self.stop(self._unknown("the connection was lost"))
         elif self.phase is Phase.COMMITTING and not self._reached:
             self.fail(self._unknown("the connection was lost before the commit was answered"))
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
+            if self._reconnecting and self._gap_ok:
+                # The server reports missing messages once. That report may be lost, too.
+                self.ledger.lose(self.ledger.covered + 1, self._reached, None)
+            self._reconnecting = True
             self._recover(now)
 
     def closed(self, error: Exception) -> None:
@@ -421,7 +432,7 @@ class FastIngest:
     def _on_ack(self, seq: int, flow: int, op: int, now: float) -> None:
         if self.phase is not Phase.FAILED:
             if op == OP_PING:
-                self.recovering = False
+                self.recovering = self._reconnecting = False
                 self._ask_wait = FIRST_ASK_WAIT
                 if self.phase is Phase.COMMITTING and self._commit_due is None:
                     # The batch is still open, so the commit did not arrive. If its answer is on the

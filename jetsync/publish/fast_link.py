@@ -176,6 +176,8 @@ class FastLink:
         self.ping_block: bytes = b""
         # How many messages there were when the loop thread last looked; None if it never did.
         self.added_before: int | None = None
+        # The last connection whose loss the engine knows of.
+        self._recovered_epoch = 0
         # Whether the failure was raised.
         self.raised: bool = False
         self.closed: bool = False
@@ -336,7 +338,7 @@ class FastLink:
         except errors.ConnectionLostError:
             engine.unclaim(count)
             engine.doubt(len(staged))
-            engine.lost_connection(time.monotonic())
+            self._lose_connection()
             return False
         except _NOT_SENT:
             engine.unclaim(count)
@@ -518,7 +520,7 @@ class FastLink:
             # In this order: after Ctrl-C in between they are reported, perhaps twice.
             engine.doubt(len(self.run.frames))
             self.run.take()
-            engine.lost_connection(now)
+            self._lose_connection()
         if failure is not None:
             engine.closed(failure)
         if engine.phase is Phase.OPEN:
@@ -538,6 +540,7 @@ class FastLink:
         """
         engine, lane, run = self.engine, self._lane, self.run
         if lane.lost_epoch >= run.epoch:
+            self._lose_connection()
             run.epoch = self.stream.look_up(engine.subject, deadline, wait=True)
         # Answers that have arrived are read first.
         due = None if self._box.ready else engine.poll(time.monotonic())
@@ -554,7 +557,15 @@ class FastLink:
         try:
             lane.write(block, deadline, run.epoch)
         except errors.ConnectionLostError:
-            engine.lost_connection(time.monotonic())
+            self._lose_connection()
+
+    def _lose_connection(self) -> None:
+        """Have the engine recover, once for each connection."""
+        epoch = self.run.epoch
+        if self._recovered_epoch < epoch:
+            self.engine.lost_connection(time.monotonic())
+            # Last: after Ctrl-C, messages are reported twice rather than never.
+            self._recovered_epoch = epoch
 
     # Ending.
 

@@ -390,6 +390,21 @@ class TestGapOk:
         assert talk.lost_numbers() == [(4, 5)]
         assert talk.engine.room == 20
 
+    def test_lost_again(self):
+        """If the connection is lost before the ping's answer, all that is in flight is reported."""
+        talk = Talk(open_with=10)
+        talk.send(4)
+        talk.no_leader(4)
+        talk.engine.lost_connection(NOW)
+        assert talk.lost_numbers() == []
+        talk.engine.lost_connection(NOW)
+        assert talk.lost_numbers() == [(1, 5)]
+        talk.ack(5, 10, op=OP_PING)
+        assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (0, 0)
+        talk.send(1)
+        talk.engine.lost_connection(NOW)
+        assert talk.lost_numbers() == [(1, 5)]
+
     def test_patience(self):
         """A server that does not answer is asked ever more seldom, but every second."""
         talk = Talk(open_with=10)
