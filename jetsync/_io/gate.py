@@ -13,6 +13,7 @@ import select
 import socket
 from typing import TYPE_CHECKING, Final
 
+from jetsync._base.locks import SIGNAL_CHECK
 from jetsync._io.outbox import ACK_DELAY, below_tls
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from jetsync._io.outbox import Outbox
     from jetsync._proto.frames import Splitter
 
-# Seconds of one poll: a day. Poll accepts no more milliseconds than a C int holds.
-LONGEST_POLL: Final = 86_400.0
 
 # Seconds after which the loop checks whether threads have stopped reading: 5 ms. That is long
 # enough for the loop thread of a busy program to sleep. A PING of the server, or a message that no
@@ -48,7 +47,7 @@ class Poller:
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds and return whether the socket is readable."""
         # Rounded up, because a wait that ends before its deadline would spin.
-        ready = self._poll.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
+        ready = self._poll.poll(int(min(timeout, SIGNAL_CHECK) * 1000.0) + 1)
         readable = False
         for fd, _ in ready:
             if fd == self._fd:

@@ -194,7 +194,9 @@ class Lane:
         strays.
         """
         self._ranks.pop(sid, None)
-        if self._subscriptions.pop(sid, None) is None:
+        self._subscriptions.pop(sid, None)
+        # The mailbox goes last, so that after Ctrl-C a repeated call does the rest.
+        if sid not in self._boxes:
             return
         self.post_nowait(frames.unsub(sid))
         if grace and self.state is LaneState.OPEN:

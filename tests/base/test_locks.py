@@ -5,6 +5,7 @@ Locks and latches that a signal handler may meet.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +13,7 @@ from interrupts import handled_at, interrupted_at, is_locked
 from waiting import eventually
 
 import jetsync
+from jetsync._base import locks
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, Locked, refuse_reentry
 
@@ -85,6 +87,22 @@ class TestLatch:
         latch.set()
         assert latch.is_set()
         assert latch.wait()
+
+    def test_waits_in_steps(self, monkeypatch):
+        """
+        A long wait consists of short ones, so that Python can run signal handlers in between.
+        """
+        monkeypatch.setattr(locks, "SIGNAL_CHECK", 0.01)
+        latch = Latch()
+        begin = time.monotonic()
+        assert not latch.wait(0.05)
+        assert time.monotonic() - begin >= 0.05
+        with ThreadPoolExecutor(1) as pool:
+            wait = pool.submit(latch.wait)
+            eventually(lambda: latch._waiting)
+            assert not wait.done()
+            latch.set()
+            assert wait.result(5)
         assert not latch._waiting
 
     @pytest.mark.parametrize("inner", ["set", "wait"])

@@ -580,6 +580,14 @@ class TestReconnect:
         rig.lane.write(b"x", soon())
         assert rig.receive(1) == b"x"
 
+    def test_interrupted_unsubscribe(self, rig):
+        """After Ctrl-C in the middle, a repeated call unsubscribes and drops the mailbox."""
+        sid = rig.listen(Mailbox())
+        del rig.lane._subscriptions[sid]
+        rig.lane.unsubscribe(sid)
+        assert rig.receive(15) == b"UNSUB 1000000\r\n"
+        assert rig.lane.receivers() == []
+
     def test_receivers_are_told(self, rig):
         """Every receiver learns of the loss, and threads that wait wake up."""
         boxes = [Mailbox() for _ in range(3)]

@@ -67,7 +67,8 @@ def program(nats_server, stream, worker):
 
     yield program
     for process in processes:
-        process.kill()
+        with process:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
