@@ -264,7 +264,9 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
         )
     wanted = attribute.type
     encode = _encode
-    if wanted is int or {int, type(None)} <= {*parts}:
+    # Configurations declare `int | None`. Counts of servers are plain integers and not checked:
+    # server 2.10 may report a reservation as 2**64 - 3.
+    if {int, type(None)} <= {*parts}:
         least, most = attribute.metadata.get("range", SIGNED)
         encode = functools.partial(whole_number, attribute.name, least=least, most=most)
     structure = _converter().get_structure_hook(wanted)

@@ -242,6 +242,12 @@ class TestToWire:
         report = Report(total=2, rows=[1, 2], by_name={"a": 1})
         assert to_wire(report) == {"total": 2, "body": "", "rows": [1, 2], "by_name": {"a": 1}}
 
+    def test_counts_of_servers_are_not_checked(self):
+        """
+        A count of a server beyond 63 bits can be written, because 2.10 reports such reservations.
+        """
+        assert to_wire(Report(total=2**64 - 3))["total"] == 2**64 - 3
+
     def test_extra_fields_are_sent(self):
         """
         A field that this version has no name for can still be asked for.
