@@ -48,7 +48,7 @@ POLL: Final = 0.1
 
 # Longest wait in one call of the operating system, in seconds. If a signal arrives shortly before
 # such a call of the main thread, Python runs the signal's handler only after the call. On Python
-# 3.10, 3 of 120 programs that waited for a handler without a limit missed a SIGTERM.
+# 3.10, 3 of 90 programs that waited for a handler without a limit missed a SIGTERM.
 SIGNAL_CHECK: Final = 0.5
 
 
