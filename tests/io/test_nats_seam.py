@@ -460,15 +460,17 @@ class TestConnection:
 
         async def main():
             listener = Listener()
-            connection = connection_of(listener, server, connect_timeout=0.05)
-            await start(connection)
+            connection = connection_of(listener, server, connect_timeout=0.5)
+            await start(connection, persist=True)
+            made = len(server.peers)
             server.manners = [manner]
-            await asyncio.to_thread(server.peers[0].close)
+            await asyncio.to_thread(server.peers[-1].close)
             await eventually(lambda: listener.notes.count("connected") == 2)
-            assert len(server.peers) == 3
-            await asyncio.to_thread(server.peers[1].ended.wait, LONG)
-            assert server.peers[1].ended.is_set()
-            assert not server.peers[2].ended.is_set()
+            # On a busy machine, more attempts than this one may have failed.
+            assert len(server.peers) >= made + 2
+            for failed in server.peers[made:-1]:
+                assert await asyncio.to_thread(failed.ended.wait, LONG)
+            assert not server.peers[-1].ended.is_set()
             assert connection.lane.epoch == 2
             await connection.stop()
 
