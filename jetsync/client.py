@@ -138,6 +138,7 @@ class Client:
         return f"<Client {self._connection.state} {url}>"
 
     def __enter__(self) -> Self:
+        self._connection.check()
         return self
 
     def __exit__(self, *exc_info: object) -> None:

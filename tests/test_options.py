@@ -152,6 +152,21 @@ class TestServers:
         with pytest.raises(InvalidArgumentError):
             ConnectOptions(servers=servers)
 
+    @pytest.mark.parametrize(
+        ("servers", "shown"),
+        [
+            ("127.0.0.1:notaport", "port of host '127.0.0.1' must be a number from 1 to 65535"),
+            ("nats://a:1,b:70000", "the port must be"),
+            (["a:1", "nats://b:0"], "port of host 'b' must be"),
+            ("nats://app:a@h:x", "the port must be"),
+            ("nats://[::1", "not a URL"),
+        ],
+    )
+    def test_wrong_port(self, servers, shown):
+        """The error names the host whose port is invalid, unless that may be part of a login."""
+        with pytest.raises(InvalidArgumentError, match=shown):
+            ConnectOptions(servers=servers)
+
     @pytest.mark.parametrize("servers", [5, [5], b"h", {"a"}])
     def test_wrong_type(self, servers):
         """Servers that are not text raise InvalidTypeError."""

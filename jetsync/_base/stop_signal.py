@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
-from jetsync.errors import ConflictingUseError, InvalidArgumentError
+from jetsync.errors import ConflictingUseError, InvalidArgumentError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,8 +44,9 @@ class StopSignal:
         over. *on_end* is called at the end of the block after a signal.
         """
         for number in signals:
-            if type(number) is bool or number not in signal.valid_signals():
-                raise InvalidArgumentError(
+            if type(number) is bool or number not in list(signal.valid_signals()):
+                kind = InvalidArgumentError if type(number) is int else InvalidTypeError
+                raise kind(
                     f"signals must be signal numbers, such as signal.SIGTERM, not {number!r}",
                     argument="signals",
                 )

@@ -156,7 +156,8 @@ class ForkedProcessError(TransportError, RuntimeError):
     """
 
     _default_text = (
-        "this client or handle belongs to the parent process: make a new one in the child"
+        "this client or handle belongs to the parent process: make a new one in the child;"
+        " a client with after_fork='reconnect' connects there by itself"
     )
 
 

@@ -4,6 +4,7 @@ Server URLs: reading the option ``servers``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -34,7 +35,9 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     given: Sequence[str] = value
     # This splits a password with a comma in it, so errors show the redacted whole.
     shown = redact_url(",".join(given))
-    urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
+    urls = [
+        _complete(piece, one, shown) for one in given for piece in one.split(",") if piece.strip()
+    ]
     if not urls:
         raise InvalidArgumentError("servers must not be empty", argument="servers")
     websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
@@ -45,16 +48,18 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(urls))
 
 
-def _complete(piece: str, shown: str) -> str:
+def _complete(piece: str, whole: str, shown: str) -> str:
     text = piece.strip()
     url = text if "://" in text else f"nats://{text}"
     # These errors contain the URL with its password, so they are not kept as a cause.
     problem = None
+    port: int | None = 0
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-        websocket = parts.scheme in WEBSOCKET_SCHEMES
+        host, websocket = parts.hostname, parts.scheme in WEBSOCKET_SCHEMES
         user_info(url)
+        with contextlib.suppress(ValueError):
+            port = parts.port
     except UnicodeDecodeError:
         problem = "the percent-encoding of user and password is not UTF-8"
     except ValueError:
@@ -64,15 +69,17 @@ def _complete(piece: str, shown: str) -> str:
             problem = "the scheme must be nats, tls, ws or wss"
         elif not host or " " in text or not text.isprintable():
             problem = "it has no host, or a space or control character in it"
-        elif port == 0:
-            problem = "port 0 cannot be connected to"
         elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
             # The part before it would be taken for the host and sent to a name server.
             problem = "it has a special character in user or password"
+        elif port == 0:
+            # What looks like the host may be part of a login unless the URL is just host and port.
+            of = f" of host {host!r}" if set("@,?#").isdisjoint(whole) else ""
+            problem = f"the port{of} must be a number from 1 to 65535"
         elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
     if problem is not None:
-        if "@" in shown:
+        if "@" in whole:
             problem += "; percent-encode special characters of the password (urllib.parse.quote)"
         raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
     if port is not None:

@@ -383,7 +383,8 @@ class TestReconnectAfterFork:
             for number, call in enumerate(calls):
                 try:
                     call()
-                except jetsync.ForkedProcessError:
+                except jetsync.ForkedProcessError as error:
+                    assert "after_fork='reconnect'" in str(error)
                     continue
                 raise SystemExit(f"call {{number}} did not notice the fork")
             for handle in ("subscription", "publisher", "fetch", "consumption"):

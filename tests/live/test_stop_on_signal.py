@@ -126,18 +126,20 @@ def test_a_consumption_that_begins_afterwards(js, stream, worker, program):
 
 
 @pytest.mark.parametrize(
-    ("argument", "signals", "options"),
+    ("error", "argument", "signals", "options"),
     [
-        ("signals", ["TERM"], {}),
-        ("signals", [0], {}),
-        ("exit_code", [], {"exit_code": 256}),
-        ("timeout", [], {"timeout": -1}),
+        (jetsync.InvalidTypeError, "signals", ["SIGTERM"], {}),
+        (jetsync.InvalidTypeError, "signals", [True], {}),
+        (jetsync.InvalidTypeError, "signals", [[signal.SIGTERM]], {}),
+        (jetsync.InvalidArgumentError, "signals", [0], {}),
+        (jetsync.InvalidArgumentError, "exit_code", [], {"exit_code": 256}),
+        (jetsync.InvalidArgumentError, "timeout", [], {"timeout": -1}),
     ],
 )
-def test_wrong_arguments(client, argument, signals, options):
+def test_wrong_arguments(client, error, argument, signals, options):
     """
-    Signals, statuses and times that no system knows are refused by name.
+    Invalid signals, exit statuses and timeouts are refused, and the error names the argument.
     """
-    with pytest.raises(jetsync.InvalidArgumentError) as caught:
+    with pytest.raises(error) as caught:
         client.stop_on_signal(*signals, **options)
     assert caught.value.argument == argument

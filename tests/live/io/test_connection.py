@@ -142,8 +142,8 @@ class TestConnect:
         with black_holes(2) as holes:
             for _ in range(3):
                 with (
-                    timed(0.0, 1.2),
-                    jetsync.connect([*holes, nats_server.url], connect_timeout=1.2) as client,
+                    timed(0.0, 6.0),
+                    jetsync.connect([*holes, nats_server.url], connect_timeout=6.0) as client,
                 ):
                     assert client.server.url == nats_server.url
 
@@ -318,6 +318,7 @@ class TestClose:
             client.rtt,
             client.drain,
             client.reconnect,
+            client.__enter__,
             lambda: js.publish(unique),
             lambda: js.publish_many([(unique, b"")]),
             js.account_info,
