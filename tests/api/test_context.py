@@ -76,7 +76,7 @@ class TestApi:
         assert caught.value.stream == "S"
 
     def test_unknown_error(self, context, connection):
-        """An error with an unknown code is a plain ApiError with what the server said."""
+        """An unknown error code becomes a plain ApiError with the server's description."""
         error = {"code": 418, "err_code": 19999, "description": "teapot"}
         connection.answers.append(json.dumps({"error": error}).encode())
 

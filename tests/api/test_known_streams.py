@@ -1,5 +1,5 @@
 """
-What is known of the streams that batches go to, and when they are asked about again.
+The cache of streams that batches go to, and when a client asks the server again.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_a_new_connection(server, find):
     server.streams["S"]["allow_atomic"] = True
     require_atomic(find("S.A"), connected_to("2.15.1"), broken_servers=False)
     server.lane.epoch = 2
-    # An older server, which does not know the field and says nothing of itself.
+    # An older server does not know the field, and its answers do not mention it.
     server.streams["S"] = {"name": "S", "subjects": ["S.>"]}
     known = find("S.A")
     assert (known.level, known.version, known.epoch) == (0, None, 2)
@@ -180,7 +180,7 @@ def test_the_limit_of_a_batch(server):
     assert cache.batch_limit is None
 
 
-def test_who_may_listen(server, find):
+def test_denied_advisories(server, find):
     """
     Denied advisories of a stream are not requested again on that connection.
     """

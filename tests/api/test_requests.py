@@ -81,7 +81,7 @@ class TestPages:
         """
         assert list(listed(FakeServer(NAMES, limit=limit))) == NAMES
 
-    def test_deleting_what_was_yielded_misses_nothing(self):
+    def test_deleting_yielded_entries_misses_nothing(self):
         """
         A loop that deletes each entry deletes all of them.
         """
@@ -107,7 +107,7 @@ class TestPages:
 
     def test_creating_meanwhile_doubles_nothing(self):
         """
-        New entries shift the later ones, and none of those is repeated.
+        New entries shift the later ones, and the list repeats none of those.
         """
         server = FakeServer(NAMES)
         found = []

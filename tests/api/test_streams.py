@@ -28,7 +28,7 @@ class SlowServer:
     def exchange(self, subject, header, body, deadline):
         offset = json.loads(body).get("offset", 0)
         self.offsets.append(offset)
-        time.sleep(0.1)  # The time of a slow server is what the tests are about.
+        time.sleep(0.1)  # The tests are about a slow server, so this one sleeps.
         if deadline.expired():
             raise RequestTimeoutError(subject.decode(), deadline.total)
         page = dict.fromkeys(SUBJECTS[offset : offset + PAGE], 1)
@@ -51,13 +51,13 @@ def stream(server):
 
 class TestSubjects:
     def test_each_page_has_the_default_timeout(self, server, stream):
-        """A list of many subjects takes longer than one request may, and arrives all the same."""
+        """A list of many subjects arrives even if it takes longer than one request may."""
         found = stream.info(subjects_filter=">").state.subjects
         assert found == dict.fromkeys(SUBJECTS, 1)
         assert server.offsets == [0, 20, 40, 60, 80]
 
     def test_an_explicit_timeout_covers_all_pages(self, server, stream):
-        """A caller who names a time gets an answer or an error by then."""
+        """A caller who passes a timeout gets an answer or an error within it."""
         with pytest.raises(RequestTimeoutError):
             stream.info(subjects_filter=">", timeout=0.25)
         assert len(server.offsets) == 3

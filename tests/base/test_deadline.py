@@ -13,7 +13,7 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     class Clock:
         now = 100.0
@@ -37,14 +37,16 @@ class TestAsSeconds:
         "value", [-1, -0.001, math.inf, -math.inf, math.nan, 10**400, dt.timedelta(seconds=-1)]
     )
     def test_impossible(self, value):
-        """Negative and endless durations are refused by the name of the argument."""
+        """Negative and infinite durations are refused, and the error names the argument."""
         with pytest.raises(InvalidArgumentError, match="expires") as caught:
             as_seconds(value, "expires")
         assert caught.value.argument == "expires"
 
     @pytest.mark.parametrize("value", [1_000_000_000, 30_000_000_000, 1e300])
     def test_nanoseconds(self, value):
-        """A number of nanoseconds is refused; a timedelta of that length has its unit."""
+        """
+        A number that looks like nanoseconds is refused; a timedelta of that length is accepted.
+        """
         with pytest.raises(
             InvalidArgumentError, match=r"expires must be seconds.*nanoseconds"
         ) as caught:
@@ -54,14 +56,14 @@ class TestAsSeconds:
 
     @pytest.mark.parametrize("value", [1e-10, 5e-324])
     def test_too_short_for_the_wire(self, value):
-        """Servers would see 0, which means something else."""
+        """A shorter duration would reach the server as 0, which means something else."""
         with pytest.raises(InvalidArgumentError, match=r"expires must be seconds.*less than"):
             as_seconds(value, "expires")
         assert as_seconds(1e-9) == 1e-9
 
     @pytest.mark.parametrize("value", ["1", None, True, b"1", [1]])
     def test_wrong_type(self, value):
-        """Anything that is not a number or timedelta is refused, truth values included."""
+        """Anything that is not a number or timedelta is refused, including booleans."""
         with pytest.raises(InvalidTypeError, match="expires"):
             as_seconds(value, "expires")
 
@@ -74,7 +76,7 @@ class TestAsSeconds:
 
 class TestDeadline:
     def test_counts_down(self, clock):
-        """What remains shrinks with the monotonic clock and is never negative."""
+        """The remaining time shrinks with the monotonic clock and is never negative."""
         deadline = Deadline.after(dt.timedelta(seconds=2))
         assert (deadline.at, deadline.total) == (102.0, 2.0)
         assert deadline.remaining() == 2.0
@@ -87,11 +89,11 @@ class TestDeadline:
         assert deadline.remaining() == 0.0
 
     def test_zero_has_expired(self, clock):
-        """A deadline of no seconds has passed at once."""
+        """A deadline of 0 seconds has already passed."""
         assert Deadline.after(0).expired()
 
     def test_for_ever(self):
-        """More seconds than a lock can wait are as good as all of them."""
+        """A timeout that is longer than a lock can wait becomes the longest one."""
         deadline = Deadline.after(dt.timedelta.max)
         assert deadline.total == dt.timedelta.max.total_seconds()
         assert 9e8 < deadline.remaining() <= threading.TIMEOUT_MAX
@@ -100,23 +102,23 @@ class TestDeadline:
         """Without a number of seconds the deadline never passes."""
         assert 9e8 < Deadline.after(None).remaining() <= threading.TIMEOUT_MAX
 
-    def test_what_remains_is_a_timeout(self, clock):
-        """A rest that is too short for a duration counts as nothing."""
+    def test_the_remaining_time_is_a_timeout(self, clock):
+        """Less time than the shortest duration counts as none."""
         deadline = Deadline.after(1)
         clock.now = math.nextafter(deadline.at, 0)
         assert deadline.remaining() == 0.0
 
     def test_at_most(self, clock):
-        """A step with a limit of its own never gets more time than the call has left."""
+        """A step with its own limit never gets more time than the call has left."""
         deadline = Deadline.after(10)
         assert deadline.at_most(3).remaining() == 3.0
         assert deadline.at_most(30) is deadline
 
     def test_repr(self, clock):
-        """The repr says how much is left of how much."""
+        """The repr shows the remaining and the whole time."""
         assert repr(Deadline.after(5)) == "<Deadline 5.000 s of 5 s left>"
 
-    def test_is_checked_at_the_door(self):
-        """A deadline is not made from something that is no duration."""
+    def test_is_checked_when_made(self):
+        """A deadline cannot be made from an invalid duration."""
         with pytest.raises(InvalidArgumentError):
             Deadline.after(-1)

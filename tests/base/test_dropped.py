@@ -16,7 +16,7 @@ from jetsync._base.dropped import when_dropped
 
 
 class Handle:
-    """A handle that records what is released."""
+    """A handle that records its release."""
 
     def __init__(self, released, what="handle 'a'"):
         self.finalizer = when_dropped(self, what, released.append, "it")

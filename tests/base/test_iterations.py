@@ -1,5 +1,5 @@
 """
-Iterations that one thread at a time may run.
+Iterations that only one thread at a time may run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jetsync._base.iterations import one_at_a_time
 
 
 def test_two_threads():
-    """A thread that interferes gets an error, and the other one its items."""
+    """A second thread gets an error, and the first one gets all items."""
     running, go_on = threading.Event(), threading.Event()
 
     def items():
@@ -45,7 +45,7 @@ def test_its_own_errors():
 
 
 def test_left():
-    """Whoever leaves an iteration can continue it."""
+    """An iteration that the caller has left can be continued."""
     shared = iter(range(5))
     generator = (number for number in shared)
     for number in one_at_a_time(generator, "scan"):

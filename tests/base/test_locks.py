@@ -21,7 +21,7 @@ from jetsync._base.locks import Latch, Locked, refuse_reentry
 class TestRefuseReentry:
     def test_the_owner(self):
         """
-        Only the thread that holds the lock is refused.
+        Only the thread that holds the lock is refused; others wait.
         """
         lock = threading.RLock()
         refuse_reentry(lock)
@@ -34,7 +34,7 @@ class TestRefuseReentry:
 
     def test_a_turn(self):
         """
-        A turn that its own thread has is refused at once, and is still there afterwards.
+        A thread that asks for its own turn again is refused at once, and keeps the turn.
         """
         lock = threading.RLock()
         with Locked(lock, Deadline.after(5)):
@@ -46,7 +46,7 @@ class TestRefuseReentry:
 
     def test_seconds(self):
         """
-        A context manager with seconds can be used again, and waits so long each time.
+        A context manager with seconds is reusable, and waits that long each time.
         """
         locked = Locked(threading.RLock(), 0.1, "the test")
         for _ in range(2):
@@ -57,7 +57,7 @@ class TestRefuseReentry:
 
     def test_ctrl_c_in_a_turn(self):
         """
-        Ctrl-C at any step of taking a turn and giving it back leaves the lock free.
+        Ctrl-C at any step of taking or returning a turn leaves the lock free.
         """
 
         def use(lock):
@@ -75,7 +75,7 @@ class TestRefuseReentry:
 class TestLatch:
     def test_wakes_all(self):
         """
-        All threads that wait are woken, and later waits do not wait.
+        All waiting threads are woken, and later waits return at once.
         """
         latch = Latch()
         assert not latch.wait(0)
@@ -109,7 +109,7 @@ class TestLatch:
     @pytest.mark.parametrize("outer", ["set", "wait"])
     def test_in_a_signal_handler(self, outer, inner):
         """
-        A handler may set it, and wait for it, whatever it interrupts.
+        A signal handler may set it and wait for it, whatever call the handler interrupts.
         """
         calls = {"set": lambda latch: latch.set(), "wait": lambda latch: latch.wait(0.001)}
         ended, step = False, 0
@@ -131,7 +131,7 @@ class TestLatch:
 
     def test_ctrl_c(self):
         """
-        A wait that is interrupted leaves nothing behind.
+        An interrupted wait leaves no state in the latch.
         """
         latch, step, ended = Latch(), 0, False
         while not ended:

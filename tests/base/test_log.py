@@ -34,7 +34,7 @@ def test_level_is_the_standard_one(caplog):
 
 
 def test_traceback(caplog):
-    """An exception that is logged brings its traceback."""
+    """Logging an exception includes its traceback."""
     with caplog.at_level(logging.DEBUG, logger="jetsync"):
         try:
             raise ValueError("broken")
@@ -89,7 +89,7 @@ class TestStructlog:
         assert [event["exc_info"] for _, event in seen] == [error, True]
 
     def test_configured_later(self, caplog):
-        """Each event goes where the application wants events at that moment."""
+        """Each event uses the logging that the application has configured at that moment."""
         logger = get_logger("jetsync.test")
         caplog.set_level(logging.INFO, logger="jetsync")
         logger.info("before")
@@ -103,7 +103,7 @@ class TestStructlog:
         assert [record.event for record in caplog.records] == ["before", "after"]
 
     def test_level_of_structlog(self, seen):
-        """The level that the application has given structlog holds for jetsync's events."""
+        """The level that the application has set in structlog applies to jetsync's events."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         get_logger("jetsync.test").info("connected")
         assert seen == []
@@ -129,7 +129,9 @@ class TestStructlog:
         assert record.server == "h:4222"
 
     def test_processor_that_raises(self, caplog):
-        """A fault in the application's processors is logged and does not reach jetsync's caller."""
+        """
+        An error in the application's processors is logged and does not reach jetsync's caller.
+        """
 
         def broken(_logger, _method, event):
             raise KeyError("request_id")
@@ -162,7 +164,7 @@ def test_one_null_handler():
 
 class TestBeats:
     def test_done(self, caplog):
-        """Work that ends well logs begin and done, with what it put into the outcome."""
+        """Work that succeeds logs begin and done, with the fields that it added to the outcome."""
         with (
             caplog.at_level(logging.DEBUG, logger="jetsync"),
             beats(get_logger("jetsync.test"), "drain", client=1) as outcome,

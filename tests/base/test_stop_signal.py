@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 @pytest.fixture
 def calls():
     """
-    What a block has called, in order.
+    The calls that a block has made, in order.
     """
     return []
 
@@ -57,7 +57,7 @@ def test_without_a_signal(block, calls):
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal(block, calls, number):
     """
-    The block goes on after the signal, and its end raises SystemExit.
+    The block continues after the signal, and its end raises SystemExit.
     """
 
     def program():

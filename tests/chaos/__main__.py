@@ -44,13 +44,13 @@ class Part:
 
     name: str
     share: float
-    """Its share of the campaign's time."""
+    """The part's share of the campaign's time."""
     limit: float
     """Seconds that one trial may take before it counts as hanging."""
     trials: int | None = None
-    """How many trials the full form has; None runs as many as fit into the time."""
+    """The number of trials in the full form; None runs as many as fit into the time."""
     usual: bool = True
-    """Whether it belongs to the campaign; others run only if ``--part`` names them."""
+    """Whether the part belongs to the campaign. Others run only if ``--part`` names them."""
 
 
 PARTS = [
@@ -65,7 +65,7 @@ PARTS = [
 
 class Result:
     """
-    What a part has found.
+    The findings of one part.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Child:
 
 
 def run(part: Part, seed: int, seconds: float, trials: int | None) -> Result:
-    """Run trials of one part until the time is over, or there were enough."""
+    """Run trials of one part until its time or its number of trials is used up."""
     result = Result()
     begin = time.monotonic()
 
@@ -181,7 +181,7 @@ def show(text: str = "") -> None:
 
 
 def tell(results: dict[str, Result]) -> None:
-    """Print the tables: what was done, and what was violated."""
+    """Print the tables of work and of violations."""
     for name, result in results.items():
         if not result.violations:
             continue
@@ -223,7 +223,7 @@ def main() -> int:
         if trials is not None:
             limit = math.inf
         elif part.trials:
-            # A slow machine may take longer for them, but not without end.
+            # A slow machine may take longer for them, within this limit.
             trials, limit = max(1, round(part.trials * seconds / FULL)), 2 * limit
         try:
             results[part.name] = run(part, seed, limit, trials)

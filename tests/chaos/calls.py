@@ -1,5 +1,5 @@
 """
-The blocking calls of a client, each short, and what a signal handler may do meanwhile.
+The blocking calls of a client, each short, and the actions of a signal handler meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import jetsync
 from jetsync.devserver import DevServer
 
 WAIT = 0.15
-"""Seconds that calls wait for what does not come."""
+"""Seconds that calls wait for a message that never comes."""
 
 
 @attrs.define
 class Handles:
     """
-    A client and what was made with it, for one trial.
+    A client for one trial, with the handles that were made from it.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Handles:
 
 @contextlib.contextmanager
 def server():
-    """Run a server with what the calls need; yield it."""
+    """Run a server with the streams and messages that the calls need; yield it."""
     with DevServer() as running, jetsync.connect(running.url) as client:
         js = client.jetstream()
         stream = js.create_stream(
@@ -87,7 +87,7 @@ def handles(url: str, **options) -> Handles:
     )
 
 
-# The calls. Each is over after a second at most if nothing disturbs it.
+# The calls. An undisturbed call takes at most a second.
 
 
 def connect(h):
@@ -266,7 +266,7 @@ CLOSING = {"close", "drain"}
 
 
 def stop_current(h):
-    """End or use what the interrupted call uses."""
+    """Close or use the handle that the interrupted call used."""
     current = h.current
     if isinstance(current, jetsync.Publisher):
         current.publish("chaos.publisher", b"handler")
@@ -298,15 +298,15 @@ ACTIONS = {
     "connect": lambda h: jetsync.connect(h.url, connect_timeout=1).close(timeout=1),
 }
 ACTION_LIMIT = 3.0
-"""Seconds that an action may take: its timeout, and what fetch and close add to theirs."""
+"""Seconds that an action may take: its timeout, plus the allowances of fetch and close."""
 
 
 class Striker:
     """
     Run a function in the middle of a call of this thread: at a random time, or a random step.
 
-    Random times find the waits; steps, counted in calls of Python functions and returns from C
-    ones, find the moments between two instructions just as well.
+    Random times find the waits. Steps, counted in calls of Python functions and returns from C
+    functions, find the moments between two instructions.
     """
 
     def __init__(self) -> None:
@@ -342,10 +342,10 @@ class Striker:
         return self._known[name]
 
     def run(self, call, act, *, delay: float | None, step: int) -> None:
-        """Run *call*; *act* is run in its middle, or not at all if the call is over before."""
+        """Run *call*, and run *act* in its middle, unless the call ends first."""
         self._act = act
-        # A collection would run finalizers, where an exception is lost; references that end here
-        # and now still do.
+        # A collection would run finalizers, which swallow exceptions. Objects whose last reference
+        # ends here are still finalized.
         gc.disable()
         try:
             if delay is None:

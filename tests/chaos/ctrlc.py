@@ -14,8 +14,8 @@ __all__ = ["trial", "world"]
 
 
 def trial(world: World, chance, report: Report) -> None:
-    """Interrupt one call by a KeyboardInterrupt; nothing else may come out of it."""
-    # Half of the trials are for what makes and ends threads and sockets.
+    """Interrupt one call by a KeyboardInterrupt. The call may raise nothing else."""
+    # Half of the trials are for calls that start and end threads and sockets.
     lives = ["connect", "with_block", "close", "drain", "reconnect"]
     name = chance.choice(lives if chance.random() < 0.4 else list(CALLS))
     seconds, steps = world.striker.measure(name, lambda: handles(world.url))
@@ -36,7 +36,7 @@ def trial(world: World, chance, report: Report) -> None:
     raised = None
     try:
         world.striker.run(lambda: CALLS[name](h), interrupt, delay=delay, step=step)
-    except BaseException as error:  # noqa: BLE001 - that is what is looked for
+    except BaseException as error:  # noqa: BLE001 - the trial looks for any error
         raised = error
     report.counts["interrupts"] += struck
     if struck and raised is None and report.noise.interrupts == finalizers:

@@ -2,7 +2,7 @@
 Faults of the network and of servers, while all kinds of publishers and readers share one client.
 
 Each trial is a round with servers of its own: over TCP, TLS, WebSocket or both, one server or a
-cluster of three. Afterwards the streams are compared with what each call said.
+cluster of three. Afterwards the trial compares the streams with the outcome of each call.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 
 SECONDS = 10.0
-"""How long faults are made in one round."""
+"""Seconds in which one round makes faults."""
 TIMEOUT = 4.0
 LIMIT = 10.0
-"""Seconds that a job may take: it makes several calls, and a fetch waits longer than it says."""
+"""Seconds that a job may take. A job makes several calls, and a fetch waits longer than it says."""
 PAUSE = 0.2
-"""Seconds between two runs of a job at most; keeps the load small."""
+"""The longest pause between two runs of a job, in seconds; keeps the load small."""
 BACK = 20.0
 """Seconds after the last fault in which the client must be connected again."""
 SETTLE = 60.0
-"""Seconds after that in which readers must have everything, redeliveries included."""
+"""Seconds after reconnecting in which readers must have everything, redeliveries included."""
 GROWTH = 96 << 20
 """Bytes that this process may grow by after its second round."""
 ROUNDS = [
@@ -83,7 +83,7 @@ class Network:
                 {"no_tls": True} if transport == "ws" else {"tls": tls}
             )
         if size > 1:
-            # A client that is told of the servers would go round the proxies.
+            # A client that learns the addresses of the servers would bypass the proxies.
             config["cluster"] = {"no_advertise": True}
         self.size = size
         self.servers = stack.enter_context(DevServer(config=config, cluster=size))
@@ -100,7 +100,7 @@ class Network:
 
 class Ledger:
     """
-    What each call said about each message, by its payload.
+    The outcome that each call reported for each message, by its payload.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Ledger:
 
 class Jobs:
     """
-    Everything that is done with the client at once, each job in a thread of its own.
+    All the work that uses the client at the same time, each job in a thread of its own.
     """
 
     def __init__(self, client: jetsync.Client, report: Report, chance) -> None:
@@ -145,7 +145,7 @@ class Jobs:
             self.core,
             self.request,
         )
-        # What ends these is the end of the client: they wait out all else.
+        # These wait out all faults, and end when the client is closed.
         readers = (self.consume, self.ordered, self.watch)
         self.threads = [
             threading.Thread(
@@ -166,7 +166,7 @@ class Jobs:
         for number in itertools.count():
             if self.stop.wait(chance.random() * PAUSE):
                 return
-            # None says that it went well.
+            # None stands for success.
             if self.report.call(name, lambda: job(number, chance), LIMIT) is None:  # noqa: B023
                 self.ledger.done[name] += 1
 
@@ -176,7 +176,7 @@ class Jobs:
         except jetsync.JetSyncError as error:
             if not self.client.is_closed:
                 self.report.violation(f"{reader.__name__} ended", repr(error))
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the trial looks for any error
             self.report.foreign(reader.__name__, error)
 
     def wait_for(self, name: str, check) -> bool:
@@ -231,7 +231,8 @@ class Jobs:
             with self.js.publisher(window=64, ack_timeout=TIMEOUT, on_report=tell) as publisher:
                 for place in range(chance.randint(1, 100)):
                     data = b"publisher-%d-%d" % (number, place)
-                    # Until it is reported: what is refused at once is not reported again.
+                    # Until it is reported: a refusal that `publish` raises is not reported a second
+                    # time.
                     self.ledger.unknown.add(data)
                     publisher.publish("f.publisher", data)
                     taken += 1
@@ -258,7 +259,7 @@ class Jobs:
                 for data in payloads:
                     publisher.add("f.fast", data)
         finally:
-            # In order, and without a gap: what is confirmed are the first ones.
+            # In order and without a gap: confirmations cover the first messages.
             confirmed = publisher.acknowledged
             self.ledger.acked.update(dict.fromkeys(payloads[:confirmed], 0))
             self.ledger.unknown.update(payloads[confirmed:])
@@ -337,7 +338,7 @@ def trial(world: World, chance, report: Report) -> None:
 
 
 def patiently(call):
-    """Ask until there is an answer: what was just made may have no leader yet."""
+    """Ask until there is an answer: a new stream or consumer may have no leader yet."""
     end = time.monotonic() + 30
     while True:
         try:
@@ -367,7 +368,7 @@ def make_streams(observer: jetsync.Client, size: int):
 
 
 def answer(observer: jetsync.Client, stop: threading.Event) -> None:
-    """Answer requests with what they ask, over a connection with no proxy."""
+    """Answer requests with their own payloads, over a connection without a proxy."""
     with observer.subscribe("echo") as requests:
         while not stop.is_set():
             with contextlib.suppress(jetsync.JetSyncError):
@@ -377,7 +378,7 @@ def answer(observer: jetsync.Client, stop: threading.Event) -> None:
 
 
 def make_faults(network: Network, jobs: Jobs, chance, report: Report, observer) -> str:
-    """Make one fault after the other; return what was done."""
+    """Make one fault after the other; return a description of them."""
     faults = [*NETWORK_FAULTS * 2, *SERVER_FAULTS, *([step_down] * 2 if network.size > 1 else [])]
     made = []
     end = time.monotonic() + SECONDS
@@ -426,7 +427,7 @@ def cut_in_handshakes(proxies, chance) -> None:
 
 
 def freeze(proxies, chance) -> None:
-    """The peer is gone and nobody says so: pings must find out."""
+    """The peer vanishes without closing the connection: pings must notice."""
     for proxy in proxies:
         proxy.freeze()
     time.sleep(1.0)
@@ -511,7 +512,7 @@ def step_down(network, chance, observer) -> None:
 
 
 def settle(network: Network, jobs: Jobs, report: Report, stream, kv) -> None:
-    """Wait until all is well again, and compare what is stored with what was said."""
+    """Wait until everything works again, and compare the streams with the calls' outcomes."""
     client, ledger = jobs.client, jobs.ledger
     end = time.monotonic() + BACK + LATE
     while True:
@@ -528,7 +529,7 @@ def settle(network: Network, jobs: Jobs, report: Report, stream, kv) -> None:
     wait_for(lambda: all(ledger.done[name] > before[name] for name in names), LIMIT * 2)
     stuck = [name for name in names if ledger.done[name] <= before[name]]
     if stuck:
-        report.violation("jobs do not go on", ", ".join(stuck))
+        report.violation("jobs do not continue", ", ".join(stuck))
     jobs.stop.set()
     for thread in jobs.threads:
         thread.join(LIMIT + LATE)
@@ -580,12 +581,12 @@ def read_all(stream: jetsync.Stream) -> dict[int, bytes]:
                     break
         if left == len(found):
             return found
-        # A replica that catches up, or a change of leader: it was not asked in time of peace.
+        # A replica that catches up, or a change of leader: wait before asking again.
         assert time.monotonic() < end, f"{left - len(found)} messages do not come"
 
 
 def fetch_rest(stream: jetsync.Stream, handled: set[int]) -> None:
-    """Take what is left for the consumer that is fetched from."""
+    """Fetch the remaining messages of the consumer that the fetching job uses."""
     consumer = patiently(lambda: stream.consumer("fetch"))
     end = time.monotonic() + SETTLE
     while time.monotonic() < end:
@@ -599,7 +600,7 @@ def fetch_rest(stream: jetsync.Stream, handled: set[int]) -> None:
 
 
 def compare(ledger: Ledger, stored: dict[int, bytes], report: Report) -> None:
-    """Compare what the calls said with what is stored."""
+    """Compare the outcomes that the calls reported with the streams."""
     times = Counter(stored.values())
     lost = [data for data in ledger.acked if data not in times]
     if lost:

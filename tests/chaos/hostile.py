@@ -27,11 +27,11 @@ from jetsync.devserver import DevServer
 WAIT = 0.3
 """Seconds that each call of the work may wait for an answer."""
 LIMIT = 5.0
-"""Seconds that a call may take in all: some make several requests, one after the other."""
+"""Seconds that a whole call may take: some calls make several requests in a row."""
 BACK = 15.0
-"""Seconds in which a client must be back at an honest server."""
+"""Seconds in which a client must work again after reaching an honest server."""
 MEMORY = 64 << 20
-"""Bytes that hostile frames may make this process use: buffers of both sides, and parsed JSON."""
+"""Bytes that hostile frames may make this process use: both sides' buffers, and parsed JSON."""
 GUESSES = [*range(1, 20), *range(1_000_000, 1_000_020)]
 """Ids that subscriptions have in clients whose ids can be predicted."""
 OPTIONS = {
@@ -108,7 +108,7 @@ def hostile(chance, report: Report, middleman: Middleman) -> None:
     peak = memory("VmHWM") - before
     if peak > MEMORY:
         report.violation("memory", f"{peak >> 20} MiB more at the peak")
-    # What was sent last explains most of what was found.
+    # The frames that were sent last explain most findings.
     tail = "\n".join(["the last hostile frames:", *sent])
     report.violations[found:] = [
         (kind, f"{text.rstrip()}\n{tail}") for kind, text in report.violations[found:]
@@ -146,7 +146,7 @@ class Waiters:
                 wait()
             except jetsync.JetSyncError:
                 time.sleep(0.02)
-            except Exception as error:  # noqa: BLE001 - that is what is looked for
+            except Exception as error:  # noqa: BLE001 - the trial looks for any error
                 self._report.foreign(wait.__name__, error)
                 return
 
@@ -209,7 +209,7 @@ def work(client: jetsync.Client, chance, report: Report, end: float) -> None:
     }
     while time.monotonic() < end and not client.is_closed:
         for name, make in makers.items():
-            # A handle is made again now and then: that is a call like the others.
+            # Make a handle again now and then: that is a call like the others.
             if (name in made and chance.random() < 0.7) or (
                 name == "consumer" and "stream" not in made
             ):
@@ -236,7 +236,7 @@ def watch(kv: jetsync.KeyValue) -> None:
 
 def recover(client: jetsync.Client, report: Report, middleman: Middleman, chance) -> None:
     """
-    At an honest server a client works again in time, or is closed.
+    At an honest server, a client works again in time or is closed.
 
     Half of the time the connection stays, and the client has to find out by itself.
     """
@@ -248,7 +248,7 @@ def recover(client: jetsync.Client, report: Report, middleman: Middleman, chance
             client.flush(timeout=2)
         except jetsync.JetSyncError as error:
             last = error
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the trial looks for any error
             report.foreign("flush", error)
             return
         else:
@@ -276,7 +276,7 @@ def check_works(client: jetsync.Client, report: Report) -> None:
                 client.publish("works", b"yes")
                 assert subscription.next(timeout=5).data == b"yes"
             return
-        except Exception:  # noqa: BLE001 - the campaign goes on
+        except Exception:  # noqa: BLE001 - the campaign continues
             if time.monotonic() > end:
                 report.violation("does not work afterwards", traceback.format_exc())
                 return
@@ -308,7 +308,7 @@ def starttls(world: World, chance, report: Report, middleman: Middleman) -> None
         kind = chance.randrange(4)
         writer.write(first % (b"true" if kind else b"false"))
         if kind == 2:
-            # After what would be the beginning of the handshake.
+            # After bytes that look like the beginning of the handshake.
             await reader.read(1)
         writer.write(sids + forged + (b"PONG\r\n" if kind == 3 else b""))
         await writer.drain()

@@ -28,12 +28,12 @@ import jetsync
 from jetsync.devserver import DevServer
 
 WAKE = 5.0
-"""Seconds after which everything that a close or a drop ends has to be over."""
+"""Seconds in which everything must end that a close or a drop ends."""
 OPEN_BATCHES = 50
 """How many atomic batches of one stream the server allows to be open."""
 CHILD_STATUS = 7
 ENOUGH = 40
-"""Seconds after which a child hangs."""
+"""Seconds after which a child counts as hanging."""
 
 
 @attrs.define
@@ -70,15 +70,15 @@ def world():
 @attrs.define
 class Owner:
     """
-    A client of a trial, and the handles of it that are open.
+    A client of a trial, and its open handles.
     """
 
     h: Handles
     subscriptions: int
-    """How many subscriptions its connection had before there were handles."""
+    """The number of its connection's subscriptions before there were handles."""
     reconnects_after_fork: bool
     open: list[tuple[str, object]] = attrs.Factory(list)
-    """The names of the makers, and what they made."""
+    """The names of the makers, and the handles that they made."""
     waiters: list[threading.Thread] = attrs.Factory(list)
     abandons: bool = False
     """Whether a forked child may have left a batch open."""
@@ -86,7 +86,7 @@ class Owner:
     """Whether the client is closed, or an interrupted call may have cut its connection."""
 
 
-# What is made. Each returns an object that `end` can close, in the middle of its use.
+# The makers. Each returns an object in use, which `end` can close.
 
 
 def subscription(h, chance):
@@ -183,7 +183,7 @@ WARNS = {
     "fast": "fast publisher",
     "atomic": "atomic batch",
 }
-"""The handles whose drop is a mistake, and their warning; the others end without one."""
+"""The handles that must not be dropped, and their warnings. Others end without a warning."""
 
 
 def stays(name):
@@ -198,7 +198,7 @@ def end(made):
         made.close()
 
 
-# What waits until another thread closes what it waits for.
+# The waits, which end when another thread closes the handle.
 
 
 def wait_subscription(h):
@@ -295,7 +295,7 @@ def in_thread(report: Report, name: str, function) -> threading.Thread:
             function()
         except jetsync.JetSyncError:
             report.counts["errors"] += 1
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the trial looks for any error
             report.foreign(name, error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -311,7 +311,7 @@ def join(report: Report, thread: threading.Thread, kind: str) -> None:
         report.violation(f"{kind}: {thread.name}", f"still runs\n{stack}")
 
 
-# What happens to an owner. Each takes the world, the owner, the chance and the report.
+# The endings of an owner. Each takes the world, the owner, the chance and the report.
 
 
 def make(world, owner, chance, report):
@@ -405,7 +405,7 @@ def interrupt(world, owner, chance, report):
         )
     except (KeyboardInterrupt, jetsync.JetSyncError):
         pass
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - the trial looks for any error
         report.foreign(name, error)
     finally:
         owner.h.current = None
@@ -429,7 +429,7 @@ def fork(world, owner, chance, report):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             use(world, owner, random.Random(seed), writer)
-        except Exception:  # noqa: BLE001 - the parent reports what is on stderr
+        except Exception:  # noqa: BLE001 - the parent reports the output on stderr
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
@@ -438,7 +438,7 @@ def fork(world, owner, chance, report):
         if leave == "kill":
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
-        # This passes through the frames of the trial, as in a program that forks in a function.
+        # The exit passes through the frames of the trial, as in a program that forks in a function.
         sys.exit(CHILD_STATUS)
     os.close(writer)
     expected = {"kill": -signal.SIGTERM, "signal": 128 + number}.get(leave, CHILD_STATUS)
@@ -602,7 +602,7 @@ ACTIONS = [
 
 
 def trial(world: World, chance, report: Report) -> None:
-    """Make clients and handles, do random things to them, end all, and look at what is left."""
+    """Make clients and handles, do random things to them, end all, and look for leftovers."""
     report.about("")
     before = set(world.connections())
     owners = [connect(world, chance) for _ in range(chance.randrange(1, 4))]

@@ -1,5 +1,5 @@
 """
-A proxy that reads what the server says frame by frame, and may say something else.
+A proxy that reads the server's frames one by one, and may replace them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SIZES = re.compile(rb"(\d+)(?: (\d+))?\r\n$")
 @attrs.define
 class Frame:
     """
-    What a server says: a line, and what comes with it.
+    A frame of a server: a line, and a payload if the line announces one.
     """
 
     line: bytes
-    """With its line end."""
+    """The line, with its line end."""
     headers: bytes = b""
     body: bytes = b""
-    """With its line end, if there is one."""
+    """The payload with its line end, if there is one."""
 
     @property
     def kind(self) -> str:
@@ -44,20 +44,20 @@ Greeting = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[obje
 
 class Middleman:
     """
-    Forward connections to a server on loopback, with one thread; attributes may be set any time.
+    Forward connections to a server on loopback, with one thread; attributes may be set at any time.
 
     Args:
         target: The port of the server.
-        frames: Whether frames are read; without, bytes are passed on, as for TLS.
+        frames: Whether to read frames. If not, bytes are passed on unread, as for TLS.
     """
 
     def __init__(self, target: int, *, frames: bool = True) -> None:
         self._target = target
         self._frames = frames
         self.change: Callable[[Frame], list[bytes] | None] | None = None
-        """Returns what to send in place of a frame; None ends the connection."""
+        """Returns the bytes to send instead of a frame; None ends the connection."""
         self.greet: Callable[[], Greeting | None] | None = None
-        """Returns who serves a new connection in place of the server, or None."""
+        """Returns the script that serves a new connection instead of the server, or None."""
         self.accepted = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task] = set()
@@ -158,6 +158,6 @@ async def read_frame(reader) -> Frame:
 
 
 async def swallow(reader, seconds: float) -> None:
-    """Read and forget for a while, as a server that does not answer."""
+    """Read and ignore bytes for a while, like a server that does not answer."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(reader.read(-1), seconds)

@@ -1,8 +1,8 @@
 """
-What a hostile server makes of an honest server's frames.
+Mutations of an honest server's frames, as a hostile server makes them.
 
-Each mutation takes a random generator and a frame, and returns what to send in its place: bytes, or
-a list of them where there are too many for one piece.
+Each mutation takes a random generator and a frame, and returns the bytes to send instead, or a list
+of blocks if these are too many for one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import re
 from middleman import Frame
 
 HUGE = 99_000_000_000
-"""A size that is only declared, as far as the client looks at it."""
+"""A size that is only declared, never sent."""
 CHUNK = 1 << 16
 FLOOD = [bytes(CHUNK)] * (96 << 4)
-"""What follows a size that promises more than any client may keep: 96 MiB."""
+"""The payload of a frame that declares more than any client may keep: 96 MiB."""
 LINE = [b"a" * CHUNK] * (8 << 4)
-"""8 MiB of a line without an end."""
+"""8 MiB of a line that does not end."""
 DEEP = 50_000
 
 SIZES = [-1, 0, 1, 7, 1 << 31, HUGE, 1 << 64, "+5", "1_0", "0x10", "x", "", "9" * 4300, "٣", "1e3"]
@@ -61,7 +61,7 @@ UNASKED = [
     b"MSG\r\n",
     b"MSG x\r\n",
     b"MSG x 1 y z 4\r\nEVIL\r\n",
-    b"MSG nobody 987654 4\r\nEVIL\r\n",
+    b"MSG stranger 987654 4\r\nEVIL\r\n",
     b"HMSG x 1 12 4\r\nNATS/1.0\r\n\r\nx\r\n",
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
     b"PUB x 1\r\nx\r\n",
@@ -143,7 +143,7 @@ def words(chance, frame: Frame) -> bytes:
     parts = frame.line.split()
     place = chance.randrange(1, len(parts) - 1) if len(parts) > 2 else 0
     if chance.random() < 0.4 and b"." in parts[place]:
-        # A token of it, such as one of the numbers that an ack subject tells.
+        # One token, such as one of the numbers in an ack subject.
         tokens = parts[place].split(b".")
         tokens[chance.randrange(len(tokens))] = chance.choice([b"", b"x", b"-1", b"9" * 4300])
         parts[place] = b".".join(tokens)
@@ -234,7 +234,7 @@ BY_KIND = {
 
 
 def mutate(chance, frame: Frame) -> tuple[str, list[bytes]]:
-    """Return what was done to a frame, and what to send."""
+    """Return the name of a mutation, and the bytes to send."""
     mutation = chance.choice(BY_KIND.get(frame.kind, ANY))
     data = mutation(chance, frame)
     return mutation.__name__, data if isinstance(data, list) else [data]

@@ -48,7 +48,7 @@ FILES = [
     "seed only",
     None,
 ]
-"""What a credentials file has while it is written; None is no file."""
+"""The contents of a credentials file while it is being written; None means no file."""
 
 
 @attrs.define
@@ -84,7 +84,7 @@ def world():
 
 
 def trial(world: World, chance, report: Report) -> None:
-    """Connect, cut the connection, answer with junk, be honest again."""
+    """Connect, cut the connection, answer with junk, then be honest again."""
     kind = chance.choice(["tcp", "tcp", "tls", "credentials"])
     target = {"tls": world.tls_port, "credentials": world.operator_port}.get(kind, world.port)
     with Middleman(target, frames=False) as middleman:
@@ -127,13 +127,13 @@ def junk(chance, report: Report, middleman: Middleman) -> None:
         if silence:
             await swallow(reader, silence)
         elif start:
-            # A moment, so that it is read before the connection ends.
+            # Wait, so that the client reads it before the connection ends.
             await swallow(reader, 0.02)
 
     middleman.greet = lambda: answer
     disturb(report, middleman)
     middleman.greet = None
-    # Whoever is still silent belongs to the junk.
+    # Connections that are still silent belong to the junk.
     middleman.drop()
 
 

@@ -49,7 +49,7 @@ def trial(world: World, chance, report: Report) -> None:
 
 
 def strike(world, report, h: Handles, name, action, delay, step) -> None:
-    """Make the call, run the handler in its middle, and look at what came out of both."""
+    """Make the call, run the handler in its middle, and check both outcomes."""
     handled = 0.0
 
     def handler():
@@ -62,7 +62,7 @@ def strike(world, report, h: Handles, name, action, delay, step) -> None:
             report.counts["refused"] += 1
         except jetsync.JetSyncError:
             report.counts["errors"] += 1
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the trial looks for any error
             report.foreign("the handler", error)
         handled = time.monotonic() - begin
         if handled > ACTION_LIMIT + LATE:
@@ -73,7 +73,7 @@ def strike(world, report, h: Handles, name, action, delay, step) -> None:
         world.striker.run(lambda: CALLS[name](h), handler, delay=delay, step=step)
     except jetsync.JetSyncError:
         report.counts["calls that failed"] += 1
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - the trial looks for any error
         report.foreign("the call", error)
     seconds = time.monotonic() - begin - handled
     if seconds > CALL_LIMIT + LATE:
@@ -97,11 +97,11 @@ def works_again(h: Handles) -> None:
 
 
 def check_client(report: Report, h: Handles, *, closed: bool) -> None:
-    """After the call a client works, unless it was closed; it closes in time."""
+    """After the call the client works, unless it was closed, and it closes in time."""
     if not closed:
         try:
             works_again(h)
-        except Exception:  # noqa: BLE001 - the campaign goes on
+        except Exception:  # noqa: BLE001 - the campaign continues
             report.violation("client does not work afterwards", traceback.format_exc())
     report.call("close", lambda: h.client.close(timeout=3), 3)
     if not h.client.is_closed:

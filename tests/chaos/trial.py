@@ -1,5 +1,5 @@
 """
-The process that runs the trials of one part, and what all parts look at after each trial.
+The process that runs the trials of one part, and the checks after each trial.
 
 ``trial.py PART SEED`` runs trials from SEED on until it is killed, and writes one line of JSON for
 each.
@@ -45,7 +45,7 @@ class Report:
         self.context = ""
 
     def about(self, context: str) -> None:
-        """Say what the trial is about to do, for what it finds and in case that it hangs."""
+        """Note the next action of the trial, for its findings and for reports of a hang."""
         self.context = context
         say(doing=context)
 
@@ -65,7 +65,7 @@ class Report:
 
     def call(self, name, function, limit):
         """
-        Make a public call: only a JetSyncError may come out, and within *limit* seconds.
+        Make a public call, which may raise only a JetSyncError and has *limit* seconds.
 
         Returns its result, or the JetSyncError.
         """
@@ -75,7 +75,7 @@ class Report:
         except jetsync.JetSyncError as error:
             self.counts["errors"] += 1
             result = error
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the trial looks for any error
             self.foreign(name, error)
             result = None
         self.counts["calls"] += 1
@@ -95,7 +95,7 @@ def jetsync_threads() -> list[threading.Thread]:
 
 
 def descriptors() -> dict[str, str]:
-    """Return the open descriptors of this process, and what they are."""
+    """Return the open descriptors of this process, and their targets."""
     found = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
         try:
@@ -119,19 +119,19 @@ def forget_peak() -> None:
 
 class Base:
     """
-    The threads and descriptors there were before any client.
+    The threads and descriptors of the process before any client.
     """
 
     def __init__(self) -> None:
         self.take()
 
     def take(self) -> None:
-        """Take what there is now for the base."""
+        """Take the present threads and descriptors as the base."""
         self.threads = set(jetsync_threads())
         self.descriptors = descriptors()
 
     def check(self, report: Report, within: float = 3.0) -> None:
-        """Wait until everything is back where it was, or report what is left, once."""
+        """Wait until everything is as before, or report the leftovers, once."""
         end = time.monotonic() + within + LATE
         while True:
             gc.collect()
@@ -153,21 +153,22 @@ class Base:
 
 class Noise(logging.Handler):
     """
-    What a library must not do: write to stderr, let threads die, log tracebacks of its own bugs.
+    Actions that a library must avoid: writing to stderr, letting threads die, logging tracebacks of
+    its own bugs.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._found: list[tuple[str, str]] = []
         self.interrupts = 0
-        """How many Ctrl-C hit a finalizer, where Python can only print them."""
+        """The number of Ctrl-Cs that hit a finalizer, where Python can only print them."""
         faulthandler.enable(os.fdopen(os.dup(2), "w"))
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         os.dup2(self._file.fileno(), 2)
         threading.excepthook = self._died
         sys.unraisablehook = self._unraisable
-        # The others stay as they are in a program that has not configured logging: their warnings
-        # go to stderr.
+        # The other loggers stay as in a program that has not configured logging: their warnings go
+        # to stderr.
         logging.getLogger("jetsync").addHandler(self)
 
     def _died(self, args) -> None:
@@ -182,7 +183,7 @@ class Noise(logging.Handler):
         self._found.append(("unraisable", f"{args.exc_value!r} in {args.object!r}\n{trace}"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        # jetsync may log that a server said something wrong; a traceback is a bug of its own.
+        # jetsync may log that a server made an error. A traceback is a bug of jetsync.
         if record.exc_info:
             text = logging.Formatter().format(record)
             self._found.append(("logged", f"{record.name} {record.levelname}: {text}"))
@@ -191,7 +192,7 @@ class Noise(logging.Handler):
         size = os.fstat(self._file.fileno()).st_size
         if size:
             text = os.pread(self._file.fileno(), min(size, 4000), 0).decode(errors="replace")
-            # Ours is the only descriptor that writes there; it appends from the start again.
+            # Only this descriptor writes there, and it appends from the start again.
             os.ftruncate(self._file.fileno(), 0)
             os.lseek(2, 0, os.SEEK_SET)
             self._found.append(("stderr", text))
@@ -209,7 +210,7 @@ def say(**what: object) -> None:
 
 
 def main(name: str, first: int) -> None:
-    """Run trials for ever."""
+    """Run trials until the process is killed."""
     part = importlib.import_module(name)
     noise = Noise()
     process = os.getpid()
@@ -227,13 +228,13 @@ def main(name: str, first: int) -> None:
                     f"trial failed: {type(error).__name__}",
                     "".join(traceback.format_exception(error)),
                 )
-                # What it left must not be blamed on the next one.
+                # The next trial must not be blamed for leftovers of this one.
                 world.base.take()
             noise.check(report)
             say(seed=seed, counts=report.counts, violations=report.violations)
 
 
 if __name__ == "__main__":
-    # Parts import this module by its name and must get this one.
+    # Parts import this module by its name and must get this instance.
     sys.modules["trial"] = sys.modules["__main__"]
     main(sys.argv[1], int(sys.argv[2]))

@@ -1,5 +1,5 @@
 """
-The command line, as far as it goes without a server.
+The command line, as far as it works without a server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jetsync.cli.stream import read_config, stream_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
 
-NOBODY = "nats://127.0.0.1:1"
+NO_SERVER = "nats://127.0.0.1:1"
 """An address where nothing listens: port 1 is reserved."""
 
 
@@ -88,9 +88,9 @@ def install(monkeypatch):
 
 
 class TestMain:
-    def test_without_the_extra_one_line_says_what_to_install(self, monkeypatch):
+    def test_without_the_extra_one_line_names_the_package(self, monkeypatch):
         """
-        Without click and rich there is no traceback, but a sentence.
+        Without click and rich, the command prints a sentence instead of a traceback.
         """
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -118,7 +118,7 @@ class TestMain:
 
     def test_importing_the_package_imports_neither_click_nor_rich(self):
         """
-        The library does not need what the command line needs.
+        The library does not import click and rich, which only the command line needs.
         """
         code = "import sys, jetsync, jetsync.cli; sys.exit('click' in sys.modules)"
 
@@ -126,7 +126,7 @@ class TestMain:
 
     def test_help_lists_every_command(self, run):
         """
-        Each command is there with a line on what it does.
+        The help lists each command with a line about it.
         """
         result = run("--help")
 
@@ -138,7 +138,7 @@ class TestMain:
     @pytest.mark.parametrize("command", sorted(COMMANDS))
     def test_every_command_has_help(self, run, command):
         """
-        Help costs no connection.
+        Help needs no connection.
         """
         result = run(command, "-h")
 
@@ -147,7 +147,7 @@ class TestMain:
 
     def test_an_unknown_command(self, run):
         """
-        A command that is not there is a usage error.
+        An unknown command is a usage error.
         """
         result = run("publish")
 
@@ -156,7 +156,7 @@ class TestMain:
 
     def test_a_missing_package_of_the_demo(self, run, monkeypatch):
         """
-        The demo says which extra it needs.
+        The demo names the extra that it needs.
         """
         broken = types.ModuleType("jetsync.cli.demo")
 
@@ -174,7 +174,7 @@ class TestMain:
 
     def test_a_missing_plugin_of_the_demo(self, run, monkeypatch):
         """
-        The demo with Spark says in one line what to install.
+        The demo with Spark names the package to install in one line.
         """
         monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 
@@ -186,7 +186,8 @@ class TestMain:
 
     def test_the_demo_of_the_plugin(self, run, monkeypatch):
         """
-        The demo with Spark is the plugin's, with the options of this one, and ends as it does.
+        The demo with Spark is the plugin's. It gets the options of this one, and its exit status
+        counts.
         """
         asked = []
 
@@ -197,28 +198,28 @@ class TestMain:
         monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
         monkeypatch.setattr("subprocess.run", start)
 
-        result = run("demo", "--spark", "--limit", "5", "--picture", "a.svg", "--server", NOBODY)
+        result = run("demo", "--spark", "--limit", "5", "--picture", "a.svg", "--server", NO_SERVER)
 
         assert result.exit_code == 3
         (command,) = asked
         assert command[:3] == [sys.executable, "-m", "jetsync_spark.demo"]
-        assert " ".join(command[3:]) == f"--picture a.svg --server {NOBODY} --flights 5"
+        assert " ".join(command[3:]) == f"--picture a.svg --server {NO_SERVER} --flights 5"
 
 
 class TestErrors:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ("doctor", NOBODY),
-            ("pub", "a", "b", "--server", NOBODY),
-            ("get", "S", "1", "-s", NOBODY),
-            ("stream", "ls", "-s", NOBODY),
-            ("consumer", "info", "S", "C", "-s", NOBODY),
+            ("doctor", NO_SERVER),
+            ("pub", "a", "b", "--server", NO_SERVER),
+            ("get", "S", "1", "-s", NO_SERVER),
+            ("stream", "ls", "-s", NO_SERVER),
+            ("consumer", "info", "S", "C", "-s", NO_SERVER),
         ],
     )
     def test_no_connection_is_one_line(self, run, arguments):
         """
-        An error of jetsync ends with status 1 and a line, not with a traceback.
+        An error of jetsync prints one line without a traceback, and exits with status 1.
         """
         result = run(*arguments, "--timeout", "5")
 
@@ -229,9 +230,9 @@ class TestErrors:
 
     def test_doctor_without_a_connection_as_json(self, run):
         """
-        A program gets JSON also where there is nothing to report.
+        With --json the output is JSON even if there is nothing to report.
         """
-        result = run("doctor", NOBODY, "--json")
+        result = run("doctor", NO_SERVER, "--json")
 
         assert result.exit_code == 1
         report = json.loads(result.output)
@@ -261,7 +262,7 @@ class TestErrors:
     )
     def test_usage_errors_need_no_server(self, run, arguments, text):
         """
-        What cannot work is said before anything is connected.
+        Invalid options are reported before anything is connected.
         """
         result = run(*arguments)
 
@@ -270,7 +271,7 @@ class TestErrors:
 
     def test_an_unknown_context(self, run, tmp_path):
         """
-        A context that is not there is an error of one line.
+        An unknown context is an error of one line.
         """
         result = run("stream", "ls", "--context", "missing", env={"XDG_CONFIG_HOME": str(tmp_path)})
 
@@ -291,7 +292,7 @@ class TestConnection:
 
     def test_the_environment_counts(self):
         """
-        Nothing given means: as the environment says.
+        Without options, the environment variables apply.
         """
         options = make_options()
 
@@ -301,7 +302,7 @@ class TestConnection:
 
     def test_options_go_over_the_environment(self):
         """
-        What is given on the command line counts more.
+        The command line takes precedence over the environment.
         """
         options = make_options(
             servers="nats://two:4222", jetstream_domain="hub", tls_ca="ca.pem", timeout=1.5
@@ -315,7 +316,7 @@ class TestConnection:
 
     def test_a_login_is_replaced_as_a_whole(self):
         """
-        A token does not travel beside somebody's password.
+        A token on the command line replaces a user and password of the environment.
         """
         options = make_options(token="t")
 
@@ -323,7 +324,7 @@ class TestConnection:
 
     def test_a_user_alone_keeps_the_password(self):
         """
-        The password stays in the environment, where it is better off.
+        A user on the command line keeps the password of the environment, where it is safer.
         """
         options = make_options(user="bob")
 
@@ -331,7 +332,7 @@ class TestConnection:
 
     def test_a_context_replaces_the_environment(self, tmp_path, monkeypatch):
         """
-        A context is complete in itself.
+        A context replaces all settings of the environment.
         """
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         folder = tmp_path / "nats" / "context"
@@ -343,7 +344,7 @@ class TestConnection:
         assert options.server_list() == ["nats://prod:4222"]
         assert (options.user, options.token, options.jetstream_domain) == (None, "t", "hub")
 
-    def test_what_can_not_work_is_refused(self, tmp_path, monkeypatch):
+    def test_bad_settings_are_refused(self, tmp_path, monkeypatch):
         """
         Options and contexts are checked as in a program.
         """
@@ -377,9 +378,9 @@ class TestFeatures:
             ("2.16.0-RC.1", 6, _features.NAMES),
         ],
     )
-    def test_what_works_where(self, version, level, works):
+    def test_features_of_each_server(self, version, level, works):
         """
-        The measured table: which server has what.
+        The features of each server version, as they were measured.
         """
         found = verdicts(version, level)
 
@@ -388,7 +389,7 @@ class TestFeatures:
 
     def test_level_counts_where_servers_differ(self):
         """
-        A new server in front of an old JetStream has only what the old one can do.
+        A new server in front of an old JetStream has only the features of the old one.
         """
         by_name = {verdict.feature.name: verdict for verdict in verdicts("2.15.1", 1)}
 
@@ -399,7 +400,7 @@ class TestFeatures:
 
     def test_cautions(self):
         """
-        What works with faults says so.
+        A feature that works with known faults is marked.
         """
         by_name = {verdict.feature.name: verdict for verdict in verdicts("2.12.1", 2)}
 
@@ -408,7 +409,7 @@ class TestFeatures:
 
     def test_without_jetstream_nothing_works(self):
         """
-        The reason is the same for all.
+        All features have the same reason.
         """
         found = verdicts("2.15.1", 5, jetstream="off")
 
@@ -416,7 +417,7 @@ class TestFeatures:
 
     def test_missing_features(self):
         """
-        Only those count that are required.
+        Only the required features count.
         """
         found = verdicts("2.12.8", 3)
 
@@ -434,13 +435,13 @@ class TestFeatures:
     )
     def test_versions(self, text, numbers):
         """
-        Pre-releases count as what they lead to; what is no version is older than any.
+        A pre-release counts as its release. Text that is not a version is older than every version.
         """
         assert parse_version(text) == numbers
 
     def test_names_are_unique(self):
         """
-        `--require` names one feature.
+        Each name for `--require` means one feature.
         """
         assert len({feature.name for feature in FEATURES}) == len(FEATURES)
 
@@ -448,7 +449,7 @@ class TestFeatures:
 class TestPlugins:
     def test_none_installed(self, run, install):
         """
-        An empty list is said in words, or is an empty list.
+        An empty list is printed as a sentence, or as an empty JSON list.
         """
         install()
 
@@ -457,7 +458,7 @@ class TestPlugins:
 
     def test_lists_the_hooks_of_each(self, run, install):
         """
-        Each plugin is listed with what it implements.
+        Each plugin is listed with the hooks that it implements.
         """
         install(retry=Sample, otel=Sample)
 
@@ -470,7 +471,7 @@ class TestPlugins:
             ["retry", "installed", "jetsync_prepare_message,", "jetsync_status"],
         ]
 
-    def test_what_the_environment_does(self, run, install):
+    def test_added_and_blocked(self, run, install):
         """
         Added and blocked plugins are marked; one that is added and missing is an error.
         """
@@ -494,7 +495,7 @@ class TestPlugins:
 
     def test_one_that_is_added_and_blocked_need_not_be_there(self, run, install):
         """
-        Clients do not ask for it either.
+        Clients do not look for it either.
         """
         install()
 
@@ -504,7 +505,7 @@ class TestPlugins:
 
     def test_one_that_can_not_be_loaded(self, run, install):
         """
-        The reason stands in the place of the hooks, and the exit status tells.
+        The reason is printed instead of the hooks, and the exit status is not 0.
         """
         install(broken=None)
 
@@ -515,7 +516,7 @@ class TestPlugins:
 
     def test_one_that_has_to_be_configured(self, run, install):
         """
-        Nothing is wrong with it: what it implements is listed, and what it lacks behind that.
+        The plugin is fine: its hooks are listed, followed by the missing configuration.
         """
 
         class Unset(Sample):
@@ -536,7 +537,7 @@ class TestPlugins:
 
     def test_one_that_every_client_asks_for_has_to_be_configured(self, run, install):
         """
-        No client could be made, so the exit status tells.
+        No client could be made, so the exit status is not 0.
         """
 
         class Unset(Sample):
@@ -555,7 +556,7 @@ class TestPlugins:
     @pytest.mark.parametrize("base", [RuntimeError, jetsync.ConfigurationError])
     def test_one_that_fails_in_other_ways(self, run, install, base):
         """
-        A plugin that is broken, or configured wrongly, is not one that has to be configured.
+        A plugin that is broken or configured wrongly is reported as an error.
         """
 
         class OtherError(base):
@@ -587,13 +588,13 @@ class TestStreamOptions:
 
     def test_nothing_given(self):
         """
-        Only what was given is sent; the subjects follow from the name.
+        Only the given options are sent; the subjects follow from the name.
         """
         assert stream_fields("S", **self.GIVEN) == {"name": "S", "subjects": ["S.>"]}
 
     def test_everything_given(self):
         """
-        Options are the fields of a configuration under shorter names.
+        Options are fields of a configuration under shorter names.
         """
         given = {
             **self.GIVEN,
@@ -622,7 +623,8 @@ class TestStreamOptions:
     @pytest.mark.parametrize("wrapped", [False, True])
     def test_a_configuration_is_read_as_servers_take_it(self, tmp_path, wrapped):
         """
-        Durations are nanoseconds there; the output of `stream info --json` is taken too.
+        Durations are nanoseconds, as servers take them; the output of `stream info --json` works
+        too.
         """
         config = {"name": "S", "subjects": ["s.>"], "max_age": 60_000_000_000}
         path = tmp_path / "config.json"
@@ -634,12 +636,12 @@ class TestStreamOptions:
 
     def test_a_configuration_that_is_not_json(self, run, tmp_path):
         """
-        The file is named.
+        The error names the file.
         """
         path = tmp_path / "config.json"
         path.write_text("name: S")
 
-        result = run("stream", "create", "S", "--config", str(path), "-s", NOBODY)
+        result = run("stream", "create", "S", "--config", str(path), "-s", NO_SERVER)
 
         assert result.exit_code == 1
         assert "is not JSON" in result.output
@@ -651,7 +653,7 @@ class TestTimes:
     )
     def test_how_long_ago(self, text, seconds):
         """
-        A duration is so long before now.
+        A duration means that long before now.
         """
         before = dt.datetime.now(dt.timezone.utc)
         moment = moment_of(text)
@@ -661,7 +663,7 @@ class TestTimes:
 
     def test_moments(self):
         """
-        A time with a zone is that one; without, it is one of this machine's.
+        A time without a zone is local time.
         """
         noon = dt.datetime(2026, 8, 6, 12, tzinfo=dt.timezone.utc)
         assert moment_of("2026-08-06T12:00Z") == noon
@@ -688,25 +690,25 @@ class TestVisible:
     )
     def test_control_characters(self, text, shown):
         """
-        What a terminal would act on is shown as an escape.
+        Characters that a terminal would act on are shown as escapes.
         """
         assert _output.visible(text) == shown
 
     def test_lines(self):
         """
-        Where a text may have lines, their ends and tabs stay; a lone return does not.
+        In a text of several lines, line ends and tabs stay; a lone carriage return does not.
         """
         assert _output.visible("a\tb\nc\rd", lines=True) == "a\tb\nc\\rd"
 
     def test_payloads(self):
         """
-        Bytes that are no text are escapes.
+        Bytes that are not text are shown as escapes.
         """
         assert _output.visible(_output.payload(b"\xff\x1bz")) == "\\xff\\x1bz"
 
     def test_tables_and_json(self, capsys):
         """
-        Neither lets control characters of others through, and JSON still says the same.
+        Both outputs escape control characters in foreign text, and JSON keeps the value.
         """
         evil = "\x1b]0;title\x07 \x9b2J \u202e \udcff \u2028 \U000e0041 [red]:smile:[/] \\"
         _output.print_table(("a",), [(evil,)])
@@ -726,7 +728,7 @@ class TestVisible:
 
     def test_raw_to_a_terminal(self, monkeypatch, capfd):
         """
-        A terminal is not given raw bytes, everything else is.
+        A terminal gets no raw bytes, other outputs do.
         """
         _output.write_raw(b"\x1b[31m\n")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -744,16 +746,16 @@ class TestErrorText:
             (f"--{EVIL}",),
             (f"cmd{EVIL}",),
             ("get", "S", EVIL),
-            ("get", f"S{EVIL}", "1", "-s", NOBODY),
+            ("get", f"S{EVIL}", "1", "-s", NO_SERVER),
             ("stream", "ls", "-s", EVIL),
-            ("stream", "ls", "-s", f"{NOBODY}/{EVIL}"),
+            ("stream", "ls", "-s", f"{NO_SERVER}/{EVIL}"),
             ("pub", "a", "b", "-H", EVIL),
             ("plugins", EVIL),
         ],
     )
     def test_control_characters(self, run, arguments):
         """
-        What an error repeats is escaped, too.
+        Text that an error quotes is escaped, too.
         """
         result = run(*arguments)
 
@@ -763,7 +765,7 @@ class TestErrorText:
 
     def test_text_of_a_server(self, run, monkeypatch):
         """
-        An error with text of a server stays one line, and its markup is literal.
+        An error that quotes a server stays one line, and markup in it is literal.
         """
 
         def fail(**_options):
@@ -797,7 +799,7 @@ class TestErrorText:
             ("stream", "ls", "-s", url),
             ("doctor", url),
             ("doctor", url, "--json"),
-            ("doctor", NOBODY, url),
+            ("doctor", NO_SERVER, url),
             ("stream", url),
             (url,),
         ):
@@ -810,7 +812,7 @@ class TestErrorText:
 class TestOutput:
     def test_everything_is_printed_by_the_output_module(self):
         """
-        No other module of the command line prints by itself, so none can forget to escape.
+        Only the output module prints, so no command can forget to escape.
         """
         folder = Path(cli.__file__).parent
         calls = re.compile(r"\b(?:click\.(?:s?echo|secho|confirm|prompt)|(?<![\w.])print)\(")
@@ -838,14 +840,14 @@ class TestOutput:
 
     def test_limits(self):
         """
-        Minus one is no limit.
+        Minus one is shown as no limit.
         """
         assert _output.limit(-1) == "unlimited"
         assert _output.limit(12_345) == "12,345"
 
     def test_text_of_others_is_no_markup(self, capsys):
         """
-        Subjects and payloads are printed as they are, and not cut where there is no terminal.
+        Subjects and payloads are printed literally, and not cut if the output is not a terminal.
         """
         long = "x" * 200
 

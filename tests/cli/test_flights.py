@@ -1,5 +1,5 @@
 """
-The data of the demo: what is published, and what is added up.
+The data of the demo: its messages and its totals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ needs_data = pytest.mark.skipif(
 
 def row(**fields):
     """
-    Return a payload; a flight of United from Newark that left at 17:55 and came 10 minutes late.
+    Return the payload of a United flight from Newark that left at 17:55 and arrived 10 minutes
+    late.
     """
     usual = {"carrier": "UA", "origin": "EWR", "dep_time": 1755, "arr_delay": 10}
     return json.dumps(usual | fields).encode()
@@ -33,7 +34,7 @@ class TestFlights:
 
     def test_first_flight(self):
         """
-        A flight is subject, JSON and message id; numbers are numbers.
+        A flight becomes a subject, JSON and a message id; numbers stay numbers.
         """
         (first,) = flights.flights(1)
 
@@ -53,7 +54,7 @@ class TestFlights:
 
     def test_message_ids_are_unique(self):
         """
-        No two flights have one message id, or the server would drop one of them.
+        Each flight has its own message id, or the server would drop some of them.
         """
         ids = {flight.msg_id for flight in flights.flights()}
 
@@ -70,7 +71,7 @@ class TestFlights:
 
 def test_missing_package_is_a_configuration_error(monkeypatch):
     """
-    Without the data the error says which extra brings it.
+    Without the data, the error names the extra that contains it.
     """
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -80,7 +81,7 @@ def test_missing_package_is_a_configuration_error(monkeypatch):
 
 class TestDigest:
     """
-    The fingerprint of what went out and what came back.
+    The fingerprint of the published and the received messages.
     """
 
     MESSAGES = (("a", b"1"), ("b", b"2"), ("c", b"3"))
@@ -112,7 +113,7 @@ class TestDigest:
     )
     def test_a_difference_shows(self, other):
         """
-        A message that is lost, repeated or changed gives another digest.
+        If a message is lost, repeated or changed, the digest differs.
         """
         assert self.digest(*self.MESSAGES) != self.digest(*other)
         assert str(self.digest(*self.MESSAGES)) != str(self.digest(*other))
@@ -120,10 +121,10 @@ class TestDigest:
 
 class TestTally:
     """
-    What the demo shows.
+    The figures of the demo.
     """
 
-    def test_mean_delay_leaves_out_who_never_arrived(self):
+    def test_mean_delay_leaves_out_cancelled_flights(self):
         """
         Cancelled flights count as flights and not as delays.
         """

@@ -11,7 +11,7 @@ REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
 
 class RecordingAcker:
     """
-    An acker of the application's own: keeps what it is asked to send, or raises ``error``.
+    An acker of the application: keeps the acks that it has to send, or raises ``error``.
     """
 
     def __init__(self, error=None):
@@ -77,7 +77,7 @@ def test_several_ackers(acker, messages):
 
 def test_unhashable_acker():
     """
-    Ackers of the application's own need not be hashable.
+    Ackers of the application need not be hashable.
     """
 
     class Unhashable(RecordingAcker):

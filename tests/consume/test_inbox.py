@@ -35,7 +35,7 @@ def context():
 
 
 def test_one_write_for_each_pull(context):
-    """The first pull brings the subscription along, later ones are one line and a request."""
+    """The first pull also sends the subscription. Later pulls are one line and a request."""
     inbox = PullInbox(context)
     request = PullRequest(max_messages=1, expires=1.0)
     for _ in range(2):
@@ -45,9 +45,9 @@ def test_one_write_for_each_pull(context):
     assert second.startswith(b"PUB next _INBOX.a.2 ")
 
 
-def test_what_was_refused_before_is_forgotten(context):
+def test_an_earlier_refusal_is_forgotten(context):
     """
-    A refusal that came while the inbox was idle does not end the fetch that it is lent to.
+    A refusal that arrives while the inbox is idle does not end the next fetch that uses it.
     """
     inbox = PullInbox(context)
     inbox.box.denied("publish", b"next", PermissionDeniedError("next", "publish"))
@@ -56,7 +56,7 @@ def test_what_was_refused_before_is_forgotten(context):
 
 
 def test_the_last_one_may_be_gone(context):
-    """A thread that finds the pool empty after all gets an inbox of its own."""
+    """A thread that loses the race for the last pooled inbox gets a new one."""
 
     class Emptied(list):
         def __bool__(self):

@@ -48,7 +48,7 @@ def test_fetch_by_bytes():
 
 def test_fetch_no_wait():
     """
-    A pull with `no_wait` has no expiry and no heartbeat, and a connection is waited for shortly.
+    A pull with `no_wait` has no expiry and no heartbeat, and waits only briefly for a connection.
     """
     request, wait = fetch_request(10, None, None, None, no_wait=True)
     assert (request.no_wait, request.expires, request.heartbeat, wait) == (True, 0.0, None, 2.0)

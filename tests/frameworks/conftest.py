@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items):
 
 class Program:
     """
-    A running program, and what it has printed so far.
+    A running program, and its output so far.
     """
 
     def __init__(self, command, folder, variables):

@@ -86,7 +86,7 @@ class Authority:
 
 def alternative(host):
     """
-    Return the name of a host as it stands in a certificate.
+    Return the name of a host as certificates contain it.
     """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

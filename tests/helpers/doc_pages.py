@@ -41,7 +41,7 @@ def script_of(page: Path) -> str:
 
 def run_page(page: Path, folder: Path, *, seconds: float = 90.0, **environment: str) -> str:
     """
-    Run the blocks of a page and return their output. A failure shows all of it.
+    Run the blocks of a page and return their output. A failure shows all of the output.
 
     Args:
         page: The page.

@@ -30,6 +30,6 @@ def domain_link(url):
         thread.start()
         yield
         requests.close()
-        # The server knows that the domain is gone when it has answered.
+        # The server has noticed the loss of the domain once it has answered.
         client.flush()
         thread.join(5.0)

@@ -21,7 +21,7 @@ HONEST = {"version": "2.15.1", "headers": True, "max_payload": 1 << 20}
 
 def info(**fields):
     """
-    Return an INFO line that differs from the one of the real server.
+    Return the INFO line of the real server with some changes.
     """
     fields = {"server_id": "EVIL", "server_name": "evil", **HONEST, **fields}
     return b"INFO " + json.dumps(fields).encode() + b"\r\n"
@@ -42,7 +42,7 @@ class FakeServer:
         self.port = self._listener.getsockname()[1]
         self.plays = deque()
         self.heard = []
-        """What the clients have sent, one entry for each script that has ended."""
+        """The bytes that the clients have sent, one entry for each script that has ended."""
 
         self._let_through = threading.Event()
         self._let_through.set()

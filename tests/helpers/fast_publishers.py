@@ -1,5 +1,5 @@
 """
-Fast publishers for tests, faults for them, and what they have stored.
+Fast publishers for tests, faults for them, and the messages that they have stored.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ PUBLISH = PublishOperation(subject="orders.1", timeout=5.0)
 @attrs.frozen
 class Note:
     """
-    A stand-in for a message. Hooks pass on any object.
+    A stand-in for a message: hooks accept any object.
     """
 
     text: str = ""
@@ -146,7 +146,7 @@ class TestNoPlugins:
 class TestTransform:
     def test_hook_jetsync_prepare_message_hands_on_from_plugin_to_plugin(self):
         """
-        Each plugin gets the message from the one before it. The last one loaded runs first.
+        Each plugin gets the message that the previous one returned. The last one loaded runs first.
         """
         plugins = load(
             plugin("a", jetsync_prepare_message=adding("a")),
@@ -585,7 +585,7 @@ class TestEntering:
 
     def test_leaving_with_an_error(self):
         """
-        The outcome may be an error. The one that leaves the wrappers is raised.
+        The outcome may be an error. The caller gets the error that the wrappers raise.
         """
 
         def jetsync_publish():
@@ -625,7 +625,7 @@ class TestEntering:
 
 
 class TestObserving:
-    def test_hook_jetsync_status_goes_on_after_an_error(self, caplog):
+    def test_hook_jetsync_status_continues_after_an_error(self, caplog):
         """
         Each kind of error is logged once per plugin, and the other plugins still get the event.
         """
@@ -653,7 +653,7 @@ class TestObserving:
         assert all("'broken'" in record.getMessage() for record in caplog.records)
         assert all(record.exc_info for record in caplog.records)
 
-    def test_hook_jetsync_ttl_marker_is_told_message_and_reason(self):
+    def test_hook_jetsync_ttl_marker_gets_message_and_reason(self):
         """
         The hook gets the marker and the server's reason for it.
         """
@@ -692,7 +692,7 @@ class TestRetry:
         assert plugins.retry(PUBLISH, error, 1) == 0.0
         assert asked == [(PUBLISH, error, 1)]
 
-    def test_no_answer_gives_up(self):
+    def test_no_answer_means_no_retry(self):
         """
         If no plugin returns a delay, there is no retry.
         """
@@ -858,7 +858,7 @@ class TestLoading:
         with pytest.raises(ConfigurationError, match="never runs, because it is not marked"):
             load(unmarked)
 
-    def test_what_is_not_a_function_may_have_any_name(self):
+    def test_only_functions_are_checked(self):
         """
         Only functions are checked: a plugin may import a module named jetsync_something.
         """
@@ -943,7 +943,7 @@ class TestEntryPoints:
             load("sample", "retri")
         assert made == []
 
-    def test_those_before_one_that_does_not_fit_are_told(self):
+    def test_earlier_plugins_get_a_closed_event(self):
         """
         If one plugin is rejected, those before it get a closed event, to release their resources.
         """

@@ -37,7 +37,7 @@ def nothing(*_):
 
 
 async def answer(value):
-    """Return what was given."""
+    """Return the argument."""
     return value
 
 
@@ -57,7 +57,7 @@ def bridge():
 
 
 class Endless:
-    """A coroutine that never ends and says when it began and was cancelled."""
+    """A coroutine that never ends, and records its start and its cancellation."""
 
     def __init__(self):
         self.began, self.cancelled = threading.Event(), threading.Event()
@@ -73,7 +73,7 @@ class Endless:
 
 class TestLife:
     def test_start_and_stop(self):
-        """The thread is a daemon, runs once started, and is gone once stopped."""
+        """The thread is a daemon. It runs after start and has ended after stop."""
         bridge = Bridge("asyncio")
         bridge.start(nothing, nothing)
         assert bridge._thread.is_alive()
@@ -87,7 +87,7 @@ class TestLife:
             bridge.call(answer, 1, deadline=soon())
 
     def test_stop_cancels(self):
-        """A coroutine that still runs when the bridge stops is cancelled, and its caller woken."""
+        """Stopping the bridge cancels running coroutines and wakes their callers."""
         bridge, endless = Bridge("asyncio"), Endless()
         bridge.start(nothing, nothing)
         with pytest.raises(WaitTimeoutError):
@@ -101,13 +101,13 @@ class TestLife:
         assert other.cancelled.is_set()
 
     def test_names(self):
-        """Each thread has a name of its own, so that stacks can be told apart."""
+        """Each thread has its own name, so that stacks can be assigned to clients."""
         names = [Bridge("asyncio")._thread.name for _ in range(2)]
         assert len(set(names)) == 2
         assert all(name.startswith("jetsync-io-") for name in names)
 
     def test_failed_start(self, monkeypatch):
-        """A loop that cannot run is reported to who started it."""
+        """If the loop cannot run, start raises the reason."""
 
         def run(*_, **__):
             raise OSError("no file descriptors left")
@@ -121,7 +121,7 @@ class TestLife:
 
 class TestLoop:
     def test_choice(self, monkeypatch):
-        """The faster loop is taken where it is there, unless asyncio is asked for."""
+        """The bridge uses uvloop if it is installed, unless the caller asks for asyncio."""
         monkeypatch.setattr(_bridge.importlib.util, "find_spec", lambda _: object())
         assert [Bridge(loop)._use_uvloop for loop in ("auto", "asyncio", "uvloop")] == [
             True,
@@ -134,7 +134,7 @@ class TestLoop:
             Bridge("uvloop")
 
     def test_replaced_threads(self, monkeypatch):
-        """Without threads of the system, as under gevent, the loop is asyncio's."""
+        """Without real threads, as under gevent, the bridge uses asyncio's loop."""
         pytest.importorskip("uvloop")
         monkeypatch.setattr(_bridge._thread, "start_new_thread", lambda *_: None)
         assert not Bridge("auto")._use_uvloop
@@ -142,7 +142,7 @@ class TestLoop:
             Bridge("uvloop")
 
     def test_uvloop(self):
-        """The loop is the one that was chosen."""
+        """The bridge uses the loop that was chosen."""
         uvloop = pytest.importorskip("uvloop")
 
         async def loop():
@@ -156,7 +156,7 @@ class TestLoop:
             bridge.stop(LONG)
 
     def test_errors_are_logged(self, bridge, caplog, capfd):
-        """What goes wrong in a callback of the loop is logged, and nothing is written to stderr."""
+        """Errors in callbacks of the loop are logged, and nothing is written to stderr."""
 
         def fail():
             raise ValueError("in a callback")
@@ -183,7 +183,7 @@ class TestCall:
 
     @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("mine"), KeyError("k")])
     def test_error(self, bridge, error):
-        """An error of the coroutine is raised as it is, a time-out of its own included."""
+        """An error of the coroutine is raised unchanged, including its own timeout."""
 
         async def fail():
             raise error
@@ -193,7 +193,7 @@ class TestCall:
         assert caught.value is error
 
     def test_deadline(self, bridge):
-        """At its deadline a call ends and cancels the coroutine."""
+        """A call ends at its deadline and cancels the coroutine."""
         endless = Endless()
         started = time.monotonic()
         with pytest.raises(WaitTimeoutError) as caught:
@@ -204,14 +204,14 @@ class TestCall:
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
     def test_deadline_that_is_over(self, bridge):
-        """A coroutine that has no time left still begins, so that it can clean up."""
+        """A coroutine starts even if no time is left, so that it can clean up."""
         endless = Endless()
         with pytest.raises(WaitTimeoutError):
             bridge.call(endless, deadline=soon(0))
         assert endless.cancelled.wait(LONG)
 
     def test_answer_at_the_deadline(self, bridge, monkeypatch):
-        """An answer that comes at the moment of the deadline is an answer."""
+        """An answer that arrives exactly at the deadline is returned."""
 
         class Late(Signal):
             def wait(self, timeout):
@@ -222,7 +222,7 @@ class TestCall:
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
     def test_interrupt(self, bridge, monkeypatch):
-        """A caller that is interrupted cancels what it waited for."""
+        """A caller that is interrupted cancels its coroutine."""
         endless = Endless()
 
         class Interrupted(Signal):
@@ -238,12 +238,12 @@ class TestCall:
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
     def test_spawn(self, bridge):
-        """A coroutine may be started without waiting for it, and its error raises nowhere."""
+        """A coroutine may be started without waiting for it, and its error is logged."""
         endless, failing = Endless(), Endless()
 
         async def fail():
             failing.began.set()
-            raise ValueError("in nobody's call")
+            raise ValueError("in no call")
 
         bridge.spawn(fail)
         bridge.spawn(endless)
@@ -254,7 +254,7 @@ class TestCall:
         bridge.spawn(endless)
 
     def test_many_threads(self, bridge):
-        """Any number of threads may call at the same time."""
+        """Any number of threads may make calls at the same time."""
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             calls = [
                 pool.submit(bridge.call, answer, number, deadline=soon()) for number in range(200)
@@ -281,7 +281,7 @@ class TestCall:
 
 class TestExit:
     def test_forgotten_ones_are_closed(self, bridge, monkeypatch):
-        """At exit each bridge that still runs may close, within one budget for all."""
+        """At exit, each running bridge closes, and all of them share one budget."""
         budgets = []
         other, stopped = Bridge("asyncio"), Bridge("asyncio")
 
@@ -297,8 +297,8 @@ class TestExit:
         assert len(budgets) == 1
         assert 0 < budgets[0] <= EXIT_BUDGET
 
-    def test_forgotten_for_good(self):
-        """A bridge that nobody holds is not kept by the list of those to close."""
+    def test_forgotten_is_freed(self):
+        """The list of bridges to close at exit does not keep an unreferenced bridge alive."""
         before = len(_bridge._live)
         bridge = Bridge("asyncio")
         bridge.start(nothing, nothing)
@@ -309,7 +309,7 @@ class TestExit:
         assert len(_bridge._live) == before
 
     def test_program_ends(self):
-        """A program that forgets its bridge ends at once, silently, having closed."""
+        """A program that never stops its bridge ends at once and silently, after closing."""
         program = """
             import asyncio
             from jetsync._io.bridge import Bridge
@@ -340,13 +340,13 @@ def in_child(function):
     """Fork, call a function in the child, and return the text that it returns there."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # The warning is about threads, whose absence in the child is what is tested.
+        # The warning is about threads, and the test checks that the child has none.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
         try:
             text = function()
-        except BaseException as error:  # noqa: BLE001 - told to the parent.
+        except BaseException as error:  # noqa: BLE001 - reported to the parent.
             text = repr(error)
         os.write(writing, text.encode())
         os._exit(0)
@@ -360,7 +360,7 @@ def in_child(function):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 class TestFork:
     def test_marked(self, bridge):
-        """The child's copy says what it is and refuses to work, without waiting for anything."""
+        """The child's copy raises ForkedProcessError at once, without waiting."""
 
         def child():
             assert bridge.forked
@@ -377,8 +377,8 @@ class TestFork:
         assert not bridge.forked
         assert bridge.call(answer, 1, deadline=soon()) == 1
 
-    def test_owner_is_told(self, bridge):
-        """In the child the owner is told, in the parent it is not."""
+    def test_owner_is_called(self, bridge):
+        """The fork calls the owner in the child, and not in the parent."""
         told = []
         bridge._at_fork = lambda: told.append(os.getpid())
 
@@ -389,14 +389,14 @@ class TestFork:
         assert told == []
 
     def test_stopped_ones(self):
-        """A bridge that was stopped before is none of the fork's business."""
+        """A fork ignores a bridge that was stopped before."""
         bridge = Bridge("asyncio")
         bridge.start(nothing, nothing)
         bridge.stop(LONG)
         assert in_child(lambda: str(bridge.forked)) == "False"
 
     def test_new_one_in_the_child(self, bridge):
-        """The child may start a bridge of its own."""
+        """The child may start its own bridge."""
 
         def child():
             own = Bridge("asyncio")

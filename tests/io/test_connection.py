@@ -44,7 +44,7 @@ def soon(seconds=10.0):
 
 
 class StubLane:
-    """A lane whose server is the test: ``answer`` is called with each block, in the writer."""
+    """A lane whose server is the test: the writing thread calls ``answer`` with each block."""
 
     def __init__(self):
         self.state = LaneState.OPEN
@@ -91,20 +91,20 @@ class StubLane:
         self.wake_ups += 1
 
     def later(self, seconds, call, *arguments):
-        """Leave it to a loop that the stub does not have."""
+        """Do nothing: the stub has no loop."""
 
     def is_busy_here(self):
         return self.busy_here
 
     def prepare_wait(self):
-        """No signal handler is running."""
+        """Return False: no signal handler is running."""
 
     def close(self, reason):
         self.state, self.outbox.reason = LaneState.CLOSED, reason
 
 
 class Watcher:
-    """A dispatcher that keeps the events."""
+    """A dispatcher that records the events."""
 
     def __init__(self):
         self.events = []
@@ -127,7 +127,7 @@ def connection():
 
 @pytest.fixture
 def replies(connection):
-    """Answer every request with what is in this list, one after the other."""
+    """Answer each request with the next item of this list."""
     replies = []
 
     def answer(block):
@@ -142,7 +142,7 @@ def replies(connection):
 
 class TestParseInfo:
     def test_all(self):
-        """What a server says of itself is read, and kept whole."""
+        """The fields of an INFO line are decoded, and the original is kept."""
         raw = {
             "server_id": "NA",
             "server_name": "n1",
@@ -177,7 +177,7 @@ class TestParseInfo:
         assert "xkey" not in repr(info)
 
     def test_least(self):
-        """An old server says little; what it does not say it does not have."""
+        """An old server sends fewer fields, and missing ones mean that it lacks the feature."""
         info = parse_info(b'INFO {"version":"2.10.26"}\r\n', None)
         assert (info.api_level, info.headers, info.jetstream, info.url) == (0, False, False, None)
         assert info.max_payload == 1 << 20
@@ -186,17 +186,17 @@ class TestParseInfo:
         ("version", "numbers"), [("2.12.0-RC.3", (2, 12, 0)), ("", ()), ("2.x.1", (2, 1))]
     )
     def test_versions(self, version, numbers):
-        """A pre-release compares as its release."""
+        """A pre-release compares like its release."""
         assert ServerInfo(version=version).version_tuple == numbers
 
     @pytest.mark.parametrize("line", [b"INFO", b"INFO []", b"INFO {", b"INFO \xff{}"])
     def test_garbage(self, line):
-        """What is no INFO line is a protocol error."""
+        """Bytes that are not an INFO line are a protocol error."""
         with pytest.raises(ProtocolError):
             parse_info(line, None)
 
     def test_decode_json(self):
-        """A JSON object is read, anything else is a protocol error that shows its start."""
+        """A JSON object is decoded. Anything else is a protocol error that shows its start."""
         assert decode_json(b'{"a":1}') == {"a": 1}
         for data in (b"", b"[]", b"x" * 1000, b'"a"'):
             with pytest.raises(ProtocolError) as caught:
@@ -225,13 +225,13 @@ class TestParseDenied:
         ],
     )
     def test_texts(self, text, found):
-        """The two texts about permissions are understood, and no others."""
+        """The two permission errors are parsed, and no other texts."""
         assert parse_denied(text) == found
 
 
 class TestNatsArguments:
     def test_defaults(self, monkeypatch):
-        """Without options nats-py gets ours, not its own."""
+        """Without options, nats-py gets jetsync's defaults instead of its own."""
         monkeypatch.delenv("NATS_URL", raising=False)
         assert nats_arguments(ConnectOptions()) == {
             "servers": ["nats://127.0.0.1:4222"],
@@ -264,7 +264,7 @@ class TestNatsArguments:
         ],
     )
     def test_each(self, options, given):
-        """Each option has its argument."""
+        """Each option sets its argument."""
         found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
         assert {name: found[name] for name in given} == given
 
@@ -280,12 +280,12 @@ class TestNatsArguments:
         ],
     )
     def test_no_login(self, options):
-        """nats-py is not told how jetsync logs in."""
+        """The options for nats-py contain no login."""
         found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
         assert found == nats_arguments(ConnectOptions(servers="h"))
 
     def test_tls(self):
-        """A scheme that asks for TLS brings a context along."""
+        """A tls:// or wss:// URL creates a TLS context."""
         found = nats_arguments(ConnectOptions(servers="tls://h", tls_hostname="x", tls_first=True))
         assert found["tls"] is not None
         assert (found["tls_hostname"], found["tls_handshake_first"]) == ("x", True)
@@ -293,7 +293,7 @@ class TestNatsArguments:
 
 class TestAsk:
     def test_request(self, connection, replies):
-        """A request is one block with a reply subject of its own; its answer is a frame."""
+        """A request is one block with its own reply subject, and its answer is a frame."""
         replies += [(None, b"one"), (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")]
         assert connection.exchange(b"a.b", None, b"xy", soon())[3] == b"one"
         assert connection.exchange(b"a.b", None, b"", soon())[2:] == (
@@ -314,7 +314,7 @@ class TestAsk:
 
     @pytest.mark.parametrize("header", [NO_RESPONDERS, b"NATS/1.0 503\r\n\r\n"])
     def test_no_responders(self, connection, replies, header):
-        """A 503 without a payload is an error; with a payload it is an answer."""
+        """A 503 without a payload is an error. With a payload it is an answer."""
         replies += [(header, b""), (header, b"{}")]
         with pytest.raises(NoRespondersError) as caught:
             connection.exchange(b"a", None, b"", soon())
@@ -322,21 +322,21 @@ class TestAsk:
         assert connection.exchange(b"a", None, b"", soon())[3] == b"{}"
 
     def test_timeout(self, connection):
-        """Silence is a time-out."""
+        """A request without an answer times out."""
         with pytest.raises(RequestTimeoutError) as caught:
             connection.exchange(b"a", None, b"", soon(0.5))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.5)
         assert connection.router.pending() == 0
 
     def test_lost(self, connection):
-        """A connection that was lost while waiting is said to be so."""
+        """The error states that the connection was lost during the wait."""
         connection.lane.answer = lambda block: setattr(connection.lane, "lost_epoch", 1)
         with pytest.raises(ConnectionLostError, match="'a'"):
             connection.exchange(b"a", None, b"", soon())
         assert connection.router.pending() == 0
 
     def test_lost_after_the_answer(self, connection, replies):
-        """An answer that came before the loss is an answer."""
+        """An answer that arrived before the loss is returned."""
         replies.append((None, b"x"))
         given = connection.lane.answer
 
@@ -349,7 +349,7 @@ class TestAsk:
         assert connection.exchange(b"a", None, b"", soon())[3] == b"x"
 
     def test_denied(self, connection):
-        """A permission error is given to the request that it is about."""
+        """A permission error ends the request whose subject it names."""
         connection.lane.answer = lambda block: connection.on_server_error(
             "-ERR 'Permissions Violation for Publish to \"a\"'"
         )
@@ -360,7 +360,9 @@ class TestAsk:
             connection.exchange(b"b", None, b"", soon())
 
     def test_closed_in_flight(self, connection):
-        """A client that is closed meanwhile is told apart from one that was closed before."""
+        """
+        The error distinguishes a client that was closed during the call from one closed before.
+        """
         cause = ValueError("why")
 
         def close(block):
@@ -375,7 +377,7 @@ class TestAsk:
         assert caught.value.__cause__ is cause
 
     def test_not_written(self, connection):
-        """A request that could not be written leaves nothing behind."""
+        """A request that could not be written leaves no waiter in the mailbox."""
 
         def fail(block):
             raise DisconnectedError(timeout=1.0)
@@ -386,7 +388,7 @@ class TestAsk:
         assert connection.router.pending() == 0
 
     def test_size(self, connection):
-        """A request larger than the server takes is refused before it is sent."""
+        """A request larger than the server's limit is refused before it is sent."""
         connection.on_info(ServerInfo(max_payload=4))
         with pytest.raises(MaxPayloadError) as caught:
             connection.exchange(b"a", None, b"12345", soon())
@@ -397,7 +399,7 @@ class TestAsk:
         connection.check_size(5)
 
     def test_closed(self, connection):
-        """A closed connection raises a fresh copy of its reason to each caller."""
+        """A closed connection raises a new copy of its error to each caller."""
         connection.on_closed(ValueError("why"))
         errors = []
         for call in (connection.check, lambda: connection.exchange(b"a", None, b"", soon())) * 2:
@@ -409,7 +411,7 @@ class TestAsk:
         assert connection.state == "closed"
 
     def test_forked(self, connection):
-        """In a forked child nothing is sent."""
+        """A forked child sends nothing."""
         connection.forked = True
         connection.lane.outbox.reason = ForkedProcessError()
         message = types.SimpleNamespace(raw_reply=b"r")
@@ -431,7 +433,7 @@ class TestAsk:
 
 class TestAcks:
     def test_soon(self, connection):
-        """An ack is collected, within the time of a request."""
+        """An ack is collected, and waits for a connection as long as a request would."""
         connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
         assert connection.lane.posted == [(b"$JS.ACK.x", 5.0)]
 
@@ -441,7 +443,7 @@ class TestAcks:
         assert connection.lane.written == [b"PUB $JS.ACK.x  4\r\n-NAK\r\n"]
 
     def test_sync(self, connection, replies):
-        """An ack may be a request, whose empty answer says that it was stored."""
+        """An ack may be a request, whose empty answer confirms that it was stored."""
         replies.append((None, b""))
         connection.acknowledge_sync(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK", None)
         expected = b"PUB $JS.ACK.x %b.1 4\r\n+ACK\r\n" % connection.inbox.encode()
@@ -449,7 +451,7 @@ class TestAcks:
 
 
 class ProbedLane(StubLane):
-    """A lane that keeps what it is asked to call later, and what the server's system confirmed."""
+    """A lane that records delayed calls, and the bytes that the server's system confirmed."""
 
     def __init__(self):
         super().__init__()
@@ -459,7 +461,7 @@ class ProbedLane(StubLane):
         self.calls.append((seconds, call, arguments))
 
     def run(self):
-        """Make the next call; return after how many seconds it was due."""
+        """Make the next delayed call, and return its delay in seconds."""
         seconds, call, arguments = self.calls.pop(0)
         call(*arguments)
         return seconds
@@ -477,7 +479,7 @@ class ProbedLane(StubLane):
 class TestProbe:
     @pytest.fixture
     def lane(self, connection):
-        """The lane of a connection that has just been asked for a sign of life."""
+        """The lane of a connection that has just been probed."""
         lane = connection.lane = ProbedLane()
         connection.probe()
         connection.probe()
@@ -486,20 +488,20 @@ class TestProbe:
         return lane
 
     def test_silence(self, lane):
-        """If nothing comes within the time of a probe, the connection is dropped."""
+        """If nothing arrives within the probe's time, the connection is dropped."""
         assert lane.run() == PROBE_TIMEOUT
         assert (lane.aborted, lane.calls) == (1, [])
 
     @pytest.mark.parametrize("sign", [{"bytes_in": 6}, {"input": True}, {"epoch": 2}])
     def test_life(self, lane, sign):
-        """Bytes that came, whether read or not, and a new connection are signs of life."""
+        """Received bytes, whether read or not, and a new connection show that the peer is alive."""
         for name, value in sign.items():
             setattr(lane, name, value)
         lane.run()
         assert (lane.aborted, lane.calls) == (0, [])
 
     def test_a_long_upload(self, lane):
-        """As long as the server's system confirms bytes, the PING may still wait behind them."""
+        """While the server's system confirms bytes, the PING may still be queued in the upload."""
         for confirmed in (100, 200):
             lane.confirmed = confirmed
             lane.run()
@@ -510,7 +512,7 @@ class TestProbe:
 
 class TestListener:
     def test_each_reason_once(self, connection, caplog):
-        """Why attempts to connect fail is logged once for each reason, and kept for errors."""
+        """Each reason why connecting fails is logged once, and kept for errors."""
         connection.on_disconnected()
         for reason in ("one", "one", "two"):
             connection.on_error(ConnectError(reason))
@@ -518,7 +520,7 @@ class TestListener:
         assert connection.lane.outbox.why_down == "two"
 
     def test_server_errors(self, connection):
-        """Mailboxes hear what was refused, and the reading thread looks up."""
+        """Mailboxes learn of refusals, and the reading thread wakes up."""
         box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
         connection.listen(box)
         connection.listen(other)
@@ -536,7 +538,7 @@ class TestListener:
         ]
 
     def test_denied_inbox(self, connection):
-        """Without the reply subscription no request can be answered."""
+        """Without permission for the reply subscription, every request fails."""
         interest = connection.router.interest.decode()
         connection.on_server_error(
             f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
@@ -545,7 +547,7 @@ class TestListener:
             connection.exchange(b"a", None, b"", soon())
 
     def test_connections(self, connection):
-        """Losses and reconnects are told in pairs, the first connection not at all."""
+        """Plugins get losses and reconnects in pairs. The first connection is no event."""
         lane = connection.lane
         lane.epoch = 0
 
@@ -563,7 +565,7 @@ class TestListener:
         assert connection.reconnects == connection.statistics().reconnects == 2
 
     def test_closed_once(self, connection):
-        """The end is told once, whoever brings it, and nothing is told after it."""
+        """Plugins get one event about the end, whatever causes it, and no event after it."""
         connection.on_closed(None)
         connection.on_closed(ValueError("again"))
         connection.on_disconnected()
@@ -571,13 +573,15 @@ class TestListener:
         assert (type(event), event.error) == (events.ClosedEvent, None)
 
     def test_closed_by_a_signal_handler(self, connection):
-        """A close in the midst of a close of the same thread leaves it to that one."""
+        """
+        A close inside a close of the same thread returns and leaves the work to the outer one.
+        """
         connection.flush = lambda deadline: connection.close(1)
         connection.close(1)
         assert connection.closed.is_set()
 
     def test_closed_after_an_interrupt(self, connection):
-        """A close that Ctrl-C ended can be repeated."""
+        """A close that Ctrl-C interrupted can be repeated."""
 
         def interrupted(deadline):
             raise KeyboardInterrupt
@@ -591,7 +595,9 @@ class TestListener:
         assert connection.closed.is_set()
 
     def test_errors(self, connection):
-        """Errors of no call are told; the ends of connections have events of their own."""
+        """
+        Plugins get server errors that belong to no call. Lost connections have their own events.
+        """
         connection.on_error(OSError("reset"))
         connection.on_error(EOFError())
         connection.on_error(ValueError("odd"))
@@ -599,7 +605,7 @@ class TestListener:
         assert type(event) is events.AsyncErrorEvent
 
     def test_statistics(self, connection):
-        """The counters are the lane's."""
+        """The counters come from the lane."""
         found = connection.statistics()
         assert (found.bytes_in, found.bytes_out, found.strays) == (5, 7, 3)
         assert (found.requests_in_flight, found.subscriptions) == (0, 1)
@@ -607,7 +613,7 @@ class TestListener:
 
 class TestNames:
     def test_inboxes(self, connection):
-        """Inboxes begin with the connection's, and each is new, in any thread."""
+        """Inboxes start with the connection's prefix, and each is new, in any thread."""
         found = []
         threads = [
             threading.Thread(
@@ -623,14 +629,14 @@ class TestNames:
         assert all(one.startswith(f"{connection.inbox}-") for one in found)
 
     def test_prefix(self):
-        """The inbox has the prefix that was asked for, and no two sessions share one."""
+        """The inbox has the configured prefix, and no two connections share one."""
         options = ConnectOptions(inbox_prefix="_I.me", loop="asyncio")
         first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))
         assert first.inbox.startswith("_I.me.")
         assert first.inbox != second.inbox
 
     def test_listen(self, connection):
-        """A box is routed before its line is written, so that no frame is missed."""
+        """A mailbox is registered before its line is written, so that no frame is missed."""
         box = Mailbox(b"x")
         sid, line = connection.listen(box, b"q")
         assert connection.lane.boxes[sid] is box
@@ -639,7 +645,7 @@ class TestNames:
 
 class TestRaiseFailure:
     def test_copies(self):
-        """Each thread gets an error of its own, with the same data and cause."""
+        """Each thread gets its own error, with the same data and cause."""
         failure = PermissionDeniedError("a", "publish")
         failure.__cause__ = ValueError("why")
         found = []

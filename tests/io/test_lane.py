@@ -26,7 +26,7 @@ from jetsync._io.websocket import WebSocket
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
-"""Seconds that nothing here comes near, unless it is broken."""
+"""Seconds that are only reached if the code is broken."""
 
 
 def soon(seconds=LONG):
@@ -35,7 +35,7 @@ def soon(seconds=LONG):
 
 
 def until(condition, what="it"):
-    """Return once a condition holds that another thread brings about."""
+    """Return once another thread makes a condition true."""
     deadline = soon()
     while not condition():
         assert not deadline.expired(), f"{what} never came"
@@ -43,18 +43,18 @@ def until(condition, what="it"):
 
 
 def is_held(lock):
-    """Whether any thread holds an RLock, which only its repr tells all threads."""
+    """Return whether any thread holds an RLock; only its repr shows that in every thread."""
     return repr(lock).startswith("<locked")
 
 
 def msg(sid, payload=b"", subject=b"s", reply=b""):
-    """A frame as a server writes it."""
+    """Return a frame as a server writes it."""
     words = [b"MSG", subject, sid, *([reply] if reply else []), b"%d" % len(payload)]
     return b" ".join(words) + b"\r\n" + payload + b"\r\n"
 
 
 class Background:
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, function, *arguments):
         self.result = self.error = None
@@ -80,7 +80,7 @@ class Background:
 
 
 class HookedSocket(socket.socket):
-    """A copy of a socket that sends with a function of the test."""
+    """A copy of a socket that sends through a function of the test."""
 
     def __init__(self, sock, send):
         super().__init__(fileno=os.dup(sock.fileno()))
@@ -92,7 +92,7 @@ class HookedSocket(socket.socket):
 
 
 class Rig:
-    """A lane on a loop in its own thread, and the other end of its socket."""
+    """A lane on a loop in its own thread, with the other end of its socket."""
 
     def __init__(self, new_loop):
         self.loop = new_loop()
@@ -107,7 +107,7 @@ class Rig:
         self._sockets = []
 
     def _on_foreign(self, data):
-        """Do as nats-py does: close what has come to its end, later."""
+        """Close the transport later if the connection has ended, as nats-py does."""
         self.foreign.append((threading.get_ident(), data))
         if not data and self.auto_detach:
             self.loop.call_soon(self.lane.detach)
@@ -125,7 +125,7 @@ class Rig:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(LONG)
 
     def connect(self, *, opened=True, buffer=None):
-        """Attach one end of a new pair of sockets; the other one is the server."""
+        """Attach one end of a new pair of sockets; the test keeps the other as the server."""
         ours, self.server = socket.socketpair()
         self.server.settimeout(LONG)
         if buffer:
@@ -141,7 +141,7 @@ class Rig:
             self.do(self.lane.open)
 
     def stall(self):
-        """Keep the loop thread from doing anything; the event that is returned ends that."""
+        """Keep the loop thread busy until the returned event is set."""
         stalled, release = threading.Event(), threading.Event()
         self._stalled.append(release)
 
@@ -154,12 +154,12 @@ class Rig:
         return release
 
     def settle(self):
-        """Return once the loop has done all it was told before."""
+        """Return once the loop has run all callbacks that were scheduled before."""
         self.do(lambda: None)
         self.do(lambda: None)
 
     def receive(self, size):
-        """Return so many bytes that the server got."""
+        """Return that many bytes that the server received."""
         data = b""
         while len(data) < size:
             piece = self.server.recv(min(size - len(data), 1 << 20))
@@ -168,7 +168,7 @@ class Rig:
         return data
 
     def receive_all(self):
-        """Return what the server gets until the connection ends."""
+        """Return the bytes that the server receives until the connection ends."""
         data = bytearray()
         while True:
             try:
@@ -180,7 +180,7 @@ class Rig:
             data += piece
 
     def nothing_more(self):
-        """Return whether the server has nothing to read now."""
+        """Return whether the server has received nothing now."""
         self.server.setblocking(False)
         try:
             self.server.recv(1, socket.MSG_PEEK)
@@ -192,7 +192,7 @@ class Rig:
             self.server.settimeout(LONG)
 
     def listen(self, box):
-        """Listen with a mailbox, without a word to the server; return the id."""
+        """Register a mailbox without telling the server; return the id."""
         sid = self.lane.new_sid()
         if isinstance(box, Mailbox):
             box.interest = box.interest or b"s"
@@ -200,7 +200,7 @@ class Rig:
         return sid
 
     def leader(self, box, deadline=None):
-        """Start a thread that waits and return it once it is the one that reads."""
+        """Start a thread that waits, and return it once it is the reading thread."""
         waiting = Background(self.lane.wait, box, deadline or soon())
         until(lambda: is_held(self.lane._read_lock), "the leader")
         return waiting
@@ -221,7 +221,7 @@ LOOPS = ["asyncio"] + (["uvloop"] if importlib.util.find_spec("uvloop") else [])
 
 @pytest.fixture(params=LOOPS)
 def idle(request):
-    """A lane that never was connected."""
+    """A lane that was never connected."""
     if request.param == "uvloop":
         import uvloop
 
@@ -241,14 +241,14 @@ def rig(idle):
 
 class TestWrite:
     def test_goes_out(self, rig):
-        """A block is on its way when the call returns, from any thread, without the loop."""
+        """A block has been sent when the call returns, from any thread, without the loop."""
         rig.stall()
         assert rig.lane.write(b"PUB a  1\r\nx\r\n", soon()) == 1
         assert rig.receive(13) == b"PUB a  1\r\nx\r\n"
         assert rig.lane.bytes_out == 13
 
     def test_full_socket(self, idle):
-        """What the socket does not take at once goes out later, whole and in order."""
+        """If the socket does not take all bytes at once, the rest follows in order."""
         idle.connect(buffer=8192)
         blocks = [b"%d" % number * 300_000 for number in range(5)]
         for block in blocks:
@@ -259,7 +259,7 @@ class TestWrite:
         assert (idle.lane.outbox.size, idle.lane.bytes_out) == (0, 1_500_000)
 
     def test_back_pressure(self, idle):
-        """Past the bound a writer waits for room, and its block then goes out whole."""
+        """Beyond the limit a writer waits for room, and its block is then sent whole."""
         idle.connect(buffer=8192)
         first, second = b"1" * (OUT_LIMIT + (1 << 20)), b"2" * 100_000
         idle.lane.write(first, soon())
@@ -271,7 +271,7 @@ class TestWrite:
         assert waiting.get() == 1
 
     def test_no_room_until_the_deadline(self, idle):
-        """A writer that gets no room until its deadline says so, and nothing of it is sent."""
+        """A writer that gets no room until its deadline raises, and none of its bytes are sent."""
         idle.connect(buffer=8192)
         first = b"1" * (OUT_LIMIT + (1 << 20))
         idle.lane.write(first, soon())
@@ -282,7 +282,7 @@ class TestWrite:
         assert reading.get() == first + b"333"
 
     def test_down_until_the_deadline(self, idle):
-        """Without a connection a write fails at its deadline with nothing sent."""
+        """While disconnected, a write fails at its deadline, and nothing is sent."""
         started = time.monotonic()
         with pytest.raises(DisconnectedError) as caught:
             idle.lane.write(b"early", soon(0.03))
@@ -295,7 +295,7 @@ class TestWrite:
         assert idle.receive(4) == b"late"
 
     def test_down_until_the_replay(self, idle):
-        """Until the subscriptions are written again, only bytes of nats-py pass."""
+        """Until the subscriptions are written again, only nats-py's bytes pass."""
         idle.connect(opened=False)
         waiting = Background(idle.lane.write, b"ours", soon())
         until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
@@ -307,7 +307,7 @@ class TestWrite:
         assert idle.receive(4) == b"ours"
 
     def test_dead_socket(self, rig):
-        """A write into a connection that is gone raises nothing; the loss is announced."""
+        """A write into a dead connection raises nothing; the loss is announced."""
         box = Mailbox()
         rig.listen(box)
         release = rig.stall()
@@ -319,7 +319,7 @@ class TestWrite:
         assert rig.lane.lost_epoch == 1
 
     def test_interrupted_send(self, rig, monkeypatch):
-        """An interrupt after the kernel took a part of a block ends the connection."""
+        """An interrupt after the kernel took part of a block ends the connection."""
 
         def send(block):
             raise KeyboardInterrupt
@@ -352,7 +352,7 @@ class TestWrite:
 
 class TestPost:
     def test_collected_for_the_loop(self, rig):
-        """Posted blocks are collected, and the loop sends them together."""
+        """Posted blocks are collected, and the loop sends them in one write."""
         release = rig.stall()
         for block in (b"a", b"b", b"c"):
             rig.lane.post(block, 1.0)
@@ -362,42 +362,44 @@ class TestPost:
         assert rig.receive(3) == b"abc"
 
     def test_sent_by_a_wait(self, rig):
-        """Who goes to wait sends what was posted first, as answers may depend on it."""
+        """
+        A thread that starts to wait first sends posted blocks, since answers may depend on them.
+        """
         rig.stall()
         rig.lane.post(b"ack", 1.0)
         assert not rig.lane.wait(Mailbox(), soon(0))
         assert rig.receive(3) == b"ack"
 
     def test_sent_before_a_write(self, rig):
-        """A write takes along what was posted before it."""
+        """A write also sends the blocks that were posted before it."""
         rig.stall()
         rig.lane.post(b"first", 1.0)
         rig.lane.write(b"second", soon())
         assert rig.receive(11) == b"firstsecond"
 
     def test_much(self, rig):
-        """Past the limit nobody waits for the loop any more."""
+        """Beyond the limit, the posting thread sends the blocks itself."""
         rig.stall()
         rig.lane.post(b"1" * POST_LIMIT, 1.0)
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
     def test_lazily_while_threads_read(self, rig):
-        """While threads keep coming back to read, the loop sends posted blocks at its next look."""
+        """While threads keep reading, the loop sends posted blocks when it next runs."""
         assert not rig.lane.wait(Mailbox(), soon(0.001))
         until(lambda: rig.lane.outbox.flush_due, "the first look")
         assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
         assert not rig.lane.outbox._post_scheduled
         assert rig.receive(3) == b"ack"
 
-    def test_lazily_while_nobody_reads(self, rig):
-        """Without a look to come, the loop is asked to send."""
+    def test_lazily_while_no_thread_reads(self, rig):
+        """If the loop has no reason to run soon, it is woken to send."""
         until(lambda: not rig.lane.outbox.flush_due, "the last look")
         rig.lane.post(b"ack", 1.0, lazy=True)
         assert rig.receive(3) == b"ack"
 
     def test_waits_for_a_connection(self, idle):
-        """A post waits for a connection as a write does."""
+        """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
         until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
         idle.connect()
@@ -405,7 +407,7 @@ class TestPost:
         assert idle.receive(1) == b"x"
 
     def test_answer(self, rig):
-        """An answer is sent while there is a connection and forgotten while there is none."""
+        """An answer is sent if there is a connection, and dropped otherwise."""
         rig.lane.post_nowait(b"now")
         assert rig.receive(3) == b"now"
         rig.do(rig.lane.detach)
@@ -415,7 +417,7 @@ class TestPost:
         assert rig.receive(5) == b"later"
 
     def test_answer_on_one_connection(self, rig):
-        """An answer that is for one connection is sent on no other, and waits for nobody."""
+        """An answer for one connection is never sent on another, and never waits."""
         epoch = rig.lane.epoch
         rig.lane.post_nowait(b"now", epoch)
         assert rig.receive(3) == b"now"
@@ -429,13 +431,13 @@ class TestPost:
         assert rig.receive(5) == b"later"
 
     def test_lost_with_the_connection(self, rig):
-        """What was posted for one connection is not sent on the next."""
+        """Blocks posted for one connection are not sent on the next."""
         old, (ours, theirs) = rig.server, socket.socketpair()
         ours.setblocking(False)
         rig._sockets.append(theirs)
 
         def post_and_reconnect():
-            # In one go, so that the loop gets to send what was posted only afterwards.
+            # In one callback, so that the loop can only send the posted blocks afterwards.
             rig.lane.post(b"old", 1.0)
             rig.lane.detach()
             rig.lane.attach(ours)
@@ -463,7 +465,7 @@ class TestAcks:
             until(lambda: not rig.lane.outbox.flush_due, "the end of the timer")
 
     def test_collected(self, rig):
-        """Nothing is sent before the next write, which sends all acks in front of its block."""
+        """Nothing is sent until the next write, which sends all acks before its block."""
         release = rig.stall()
         rig.lane.ack(b"1", 1.0)
         rig.lane.ack(b"2", 1.0)
@@ -480,14 +482,14 @@ class TestAcks:
         assert rig.receive(len(ONE)) == ONE
 
     def test_many(self, rig):
-        """The acknowledging thread sends every 512 acks."""
+        """The acknowledging thread itself sends after every 512 acks."""
         rig.stall()
         for _ in range(ACK_LIMIT):
             rig.lane.ack(b"1", 1.0)
         assert rig.receive(len(ONE) * ACK_LIMIT) == ONE * ACK_LIMIT
 
     def test_kept_for_the_next_connection(self, rig):
-        """Acks that were not sent before a loss are sent after the subscriptions are back."""
+        """Acks that were not sent before a loss follow the subscriptions on the next connection."""
         box = Mailbox(b"a")
         sub = rig.lane.listen(rig.lane.new_sid(), box)
 
@@ -500,7 +502,7 @@ class TestAcks:
         assert rig.receive(len(sub + ONE)) == sub + ONE
 
     def test_waits_for_a_connection(self, idle):
-        """An ack waits for a connection, and fails with nothing left to send."""
+        """An ack waits for a connection. If it fails, nothing is left to send."""
         with pytest.raises(DisconnectedError):
             idle.lane.ack(b"1", 0.01)
         waiting = Background(idle.lane.ack, b"2", LONG)
@@ -518,8 +520,8 @@ class TestAcks:
 
 
 class TestRefused:
-    def test_the_one_with_most_before_it(self, idle):
-        """The subscription that had the most others before it is the one that is refused."""
+    def test_the_subscription_with_most_before_it(self, idle):
+        """The server refused the subscription that had the most others before it."""
         lane, boxes = idle.lane, [Mailbox(b"%d" % n) for n in range(3)]
         sids = [lane.new_sid() for _ in boxes]
         for sid, box in zip(sids, boxes, strict=True):
@@ -530,7 +532,7 @@ class TestRefused:
         assert lane.take_refused() is None
 
     def test_never_the_one_to_replies(self, idle):
-        """The subscription to replies is not taken for the one that is refused."""
+        """The reply subscription is never taken for the refused one."""
         router = ReplyRouter(b"inbox")
         idle.lane.listen(idle.lane.new_sid(), router)
         assert idle.lane.take_refused() is None
@@ -568,8 +570,8 @@ class TestReconnect:
             idle.server.close()
             until(lambda: lane.state is LaneState.DOWN, "the loss")
 
-    def test_left_ones_stay_away(self, rig):
-        """A subscription that was left is not written again."""
+    def test_ended_subscriptions_are_not_restored(self, rig):
+        """A subscription that has ended is not written again."""
         sid = rig.listen(Mailbox())
         rig.lane.unsubscribe(sid)
         rig.lane.unsubscribe(sid)
@@ -588,8 +590,8 @@ class TestReconnect:
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
         assert rig.lane.receivers() == []
 
-    def test_receivers_are_told(self, rig):
-        """Every receiver learns of the loss, and threads that wait wake up."""
+    def test_receivers_learn_of_a_loss(self, rig):
+        """Every receiver learns of the loss, and waiting threads wake up."""
         boxes = [Mailbox() for _ in range(3)]
         for box in boxes:
             rig.listen(box)
@@ -605,8 +607,8 @@ class TestReconnect:
         assert [box.take_lost() for box in boxes] == [1, 1, 1]
         assert waiter.is_lost
 
-    def test_unsent_requests_go_on(self, rig):
-        """A request that was not written yet is not lost with the connection before it."""
+    def test_unsent_requests_continue(self, rig):
+        """A request that was not written yet survives the loss of the connection."""
         router = ReplyRouter(b"i")
         rig.listen(router)
         waiter = Waiter(b"x")
@@ -615,7 +617,7 @@ class TestReconnect:
         assert (waiter.is_lost, waiter.ready) == (False, False)
 
     def test_announced_once(self, rig):
-        """Closing twice announces one loss, and a handshake that failed announces none."""
+        """Closing twice announces one loss, and a failed handshake announces none."""
         box = Mailbox()
         rig.listen(box)
         rig.do(rig.lane.detach)
@@ -626,7 +628,7 @@ class TestReconnect:
         assert (box.take_lost(), rig.lane.epoch, rig.lane.lost_epoch) == (0, 1, 1)
 
     def test_half_a_frame(self, rig):
-        """Half a frame that was received is not continued with the next connection's bytes."""
+        """The next connection's bytes do not continue half a frame of the previous one."""
         box = Mailbox()
         sid = rig.listen(box)
         rig.server.sendall(msg(sid, b"whole") + msg(sid, b"half")[:-4])
@@ -638,8 +640,8 @@ class TestReconnect:
         until(lambda: len(box.frames) == 2, "the frame")
         assert [frame[3] for frame in box.drain()] == [b"whole", b"new"]
 
-    def test_nobody_spins_at_the_end(self, rig):
-        """Until nats-py closes a connection that ended, waiting for it costs no time."""
+    def test_no_thread_spins_at_the_end(self, rig):
+        """Waiting costs no CPU time between the end of a connection and nats-py's close of it."""
         rig.auto_detach = False
         waiting = rig.leader(Mailbox())
         rig.server.close()
@@ -654,7 +656,7 @@ class TestReconnect:
 
 class TestRead:
     def test_loop_reads(self, rig):
-        """While nobody waits the loop reads, and frames go to their mailboxes."""
+        """While no thread waits, the loop reads and delivers frames to their mailboxes."""
         box, other = Mailbox(), Mailbox()
         sid, other_sid = rig.listen(box), rig.listen(other)
         rig.server.sendall(msg(sid, b"1") + msg(other_sid, b"2", reply=b"r") + msg(sid, b"3"))
@@ -664,7 +666,7 @@ class TestRead:
         assert rig.lane.strays == 0
 
     def test_foreign_bytes(self, rig):
-        """What is not ours goes to nats-py, in order, in the loop thread, whoever reads."""
+        """Bytes for nats-py reach it in order and in the loop thread, whichever thread reads."""
         box = Mailbox()
         sid = rig.listen(box)
         loop_thread = rig.do(threading.get_ident)
@@ -682,7 +684,7 @@ class TestRead:
         assert rig.lane.strays == 1
 
     def test_leader_reads(self, rig):
-        """A thread that waits reads by itself: its answer needs no loop."""
+        """A waiting thread reads by itself, so its answer needs no loop."""
         box = Mailbox()
         sid = rig.listen(box)
         rig.stall()
@@ -692,7 +694,7 @@ class TestRead:
         assert [frame[3] for frame in box.drain()] == [b"answer"]
 
     def test_loop_reads_again(self, rig):
-        """After a wait, whatever its end, the loop reads."""
+        """After each kind of wait the loop reads again."""
         box, other = Mailbox(), Mailbox()
         sid, other_sid = rig.listen(box), rig.listen(other)
         waiting = rig.leader(box)
@@ -705,7 +707,7 @@ class TestRead:
         until(lambda: len(other.frames) == 2, "the loop's frame")
 
     def test_two_wait(self, rig):
-        """Of two threads that wait one reads for both, and both get their answers."""
+        """If two threads wait, one reads for both, and both get their answers."""
         first, second = Mailbox(), Mailbox()
         sids = rig.listen(first), rig.listen(second)
         leader = rig.leader(first)
@@ -718,7 +720,7 @@ class TestRead:
         assert [box.drain()[0][3] for box in (first, second)] == [b"1", b"2"]
 
     def test_follower_outlives_the_leader(self, rig):
-        """When the leader has its answer the follower still gets its own."""
+        """After the leader has its answer, the follower still gets its own."""
         first, second = Mailbox(), Mailbox()
         sids = rig.listen(first), rig.listen(second)
         leader = rig.leader(first)
@@ -729,7 +731,9 @@ class TestRead:
         assert follower.get() is True
 
     def test_loop_is_left_alone(self, rig):
-        """A thread that read by itself gives the socket back after a while: it may come again."""
+        """
+        A thread that has read returns the socket to the loop with a delay: it may wait again soon.
+        """
         box = Mailbox()
         sid = rig.listen(box)
         release = rig.stall()
@@ -741,7 +745,7 @@ class TestRead:
         until(lambda: rig.lane._gate.watched, "the loop's turn")
 
     def test_loop_is_called_for_a_follower(self, rig):
-        """Where another thread waits the loop gets the socket back at once."""
+        """If another thread waits, the loop gets the socket back at once."""
         first, second = Mailbox(), Mailbox()
         sid = rig.listen(first)
         rig.stall()
@@ -756,7 +760,7 @@ class TestRead:
         assert not rig.lane._followers
 
     def test_many_requests(self, rig):
-        """Threads that ask at the same time all get their own answers."""
+        """Threads that make requests at the same time all get their own answers."""
         router = ReplyRouter(b"i")
         sid = rig.listen(router)
 
@@ -786,13 +790,13 @@ class TestRead:
         assert router.pending() == 0
 
     def test_deadline(self, rig):
-        """A wait ends at its deadline and says so."""
+        """A wait that reaches its deadline returns False."""
         started = time.monotonic()
         assert rig.lane.wait(Mailbox(), soon(0.02)) is False
         assert 0.02 <= time.monotonic() - started < LONG
 
     def test_very_long_wait(self, rig):
-        """A wait may be longer than the milliseconds that poll takes."""
+        """A wait may be longer than the milliseconds that poll accepts."""
         box = Mailbox()
         sid = rig.listen(box)
         waiting = rig.leader(box, soon(90 * 86400))
@@ -800,13 +804,13 @@ class TestRead:
         assert waiting.get() is True
 
     def test_ready_already(self, rig):
-        """Who has something does not wait, deadline or not."""
+        """A receiver that has something returns at once, whatever the deadline is."""
         box = Mailbox()
         box.push((b"s", b"", None, b""))
         assert rig.lane.wait(box, soon(0)) is True
 
     def test_wake_reader(self, rig):
-        """A receiver that is woken from elsewhere makes its thread look up from the socket."""
+        """Waking a receiver makes its reading thread leave the socket."""
         box = Mailbox()
         waiting = rig.leader(box)
         box.fail(ConnectionClosedError())
@@ -815,7 +819,7 @@ class TestRead:
         assert rig.lane.state is LaneState.OPEN
 
     def test_large_frame(self, rig):
-        """A frame of many reads arrives whole."""
+        """A frame that needs many reads arrives whole."""
         box = Mailbox()
         sid = rig.listen(box)
         payload = os.urandom(3_000_000)
@@ -827,7 +831,7 @@ class TestRead:
         assert rig.lane.bytes_in == len(msg(sid, payload)) + len(msg(sid, b"end"))
 
     def test_unsubscribe_with_grace(self, rig):
-        """Frames that were on their way when a subscription was left still arrive for a while."""
+        """Frames in flight still arrive for a while after their subscription has ended."""
         box = Mailbox()
         sid = rig.listen(box)
         rig.lane.unsubscribe(sid, grace=0.05)
@@ -839,7 +843,7 @@ class TestRead:
         assert len(box.frames) == 1
 
     def test_without_epoll(self, idle, monkeypatch):
-        """Where there is no epoll the loop reads, also while threads wait."""
+        """Without epoll the loop reads, also while threads wait."""
         monkeypatch.delattr(_gate.select, "epoll")
         server = idle.connect()
         box = Mailbox()
@@ -857,7 +861,9 @@ class TestRead:
         [b"MSG 5\r\n", b"MSG a 1000000 -9\r\n", b"HMSG x\r\n", b"MSG a 1 one\r\n", b"M\r\n"],
     )
     def test_garbage(self, rig, led, garbage):
-        """Bytes that are no protocol end the connection; nobody gets an exception of parsing."""
+        """
+        Bytes that are not the protocol end the connection, and no caller gets a parser exception.
+        """
         box = Mailbox()
         sid = rig.listen(box)
         waiting = rig.leader(box) if led else None
@@ -870,7 +876,7 @@ class TestRead:
 
 
 class Interrupting(Mailbox):
-    """A mailbox in whose wake-up Ctrl-C strikes, once."""
+    """A mailbox whose wake-up raises KeyboardInterrupt once."""
 
     __slots__ = ("struck",)
 
@@ -891,7 +897,7 @@ class Interrupting(Mailbox):
 
 class TestInterrupts:
     def test_in_a_wake_up(self, rig):
-        """An interrupt in the middle of handing frames over ends the connection, not its order."""
+        """An interrupt during the delivery of frames ends the connection and keeps the order."""
         first, second = Interrupting(), Mailbox()
         sids = rig.listen(first), rig.listen(second)
         release = rig.stall()
@@ -913,7 +919,7 @@ class TestInterrupts:
         assert second.drain()[0][3] == b"in step"
 
     def test_before_the_bookkeeping(self, rig, monkeypatch):
-        """An interrupt between the read and the cutting of its bytes ends the connection."""
+        """An interrupt between a read and the parsing of its bytes ends the connection."""
 
         def take(data, splitter):
             raise KeyboardInterrupt
@@ -928,7 +934,7 @@ class TestInterrupts:
 
     @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to one thread")
     def test_in_the_wait_itself(self, rig):
-        """Ctrl-C ends a wait at once and leaves the connection as it was."""
+        """Ctrl-C ends a wait at once and does not affect the connection."""
         box = Mailbox()
         sid = rig.listen(box)
         main = threading.get_ident()
@@ -950,7 +956,7 @@ class TestInterrupts:
         assert rig.lane.write(b"x", soon()) == 1
 
     def test_between_any_two_steps(self, rig):
-        """Wherever Ctrl-C meets a wait that reads, nobody is left reading, and reading goes on."""
+        """After Ctrl-C at any step of a reading wait, the loop or another thread reads on."""
         box = Mailbox()
         sid = rig.listen(box)
         step, finished = 0, False
@@ -961,7 +967,7 @@ class TestInterrupts:
             deadline = soon()
             finished = interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
             release.set()
-            # Between a read and the end of its bookkeeping there is nothing left but to hang up.
+            # Between a read and the end of its bookkeeping, only ending the connection is safe.
             if rig.nothing_more():
                 until(lambda: box.frames, f"the frame at {step}")
             else:
@@ -979,7 +985,7 @@ class TestInterrupts:
 
 class TestPing:
     def test_pong(self, rig):
-        """A PONG answers the oldest PING; those of nats-py's own PINGs go to nats-py."""
+        """A PONG answers the oldest PING. Answers to nats-py's PINGs go to nats-py."""
         ours, later = Waiter(b"PING"), Waiter(b"PING")
         rig.lane.write(PING, soon(), pong=ours)
         rig.do(rig.lane.control, b"PING\r\n")
@@ -993,10 +999,10 @@ class TestPing:
         assert not later.ready
         rig.server.sendall(b"PONG\r\n" * 2)
         assert rig.lane.wait(later, soon())
-        until(lambda: len(rig.foreign) == 2, "a PONG that nobody asked for")
+        until(lambda: len(rig.foreign) == 2, "a PONG without a PING")
 
     def test_lost(self, rig):
-        """A PING whose connection ends before the PONG is lost with it."""
+        """If the connection ends before the PONG, the PING is lost."""
         pong = Waiter(b"PING")
         rig.lane.write(PING, soon(), pong=pong)
         rig.server.close()
@@ -1004,7 +1010,7 @@ class TestPing:
         assert pong.is_lost
 
     def test_without_a_connection(self, idle):
-        """A PING waits for a connection as a write does."""
+        """A PING waits for a connection, like a write."""
         with pytest.raises(DisconnectedError):
             idle.lane.write(PING, soon(0.02), pong=Waiter(b"PING"))
 
@@ -1020,7 +1026,7 @@ class TestIds:
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to one thread")
 class TestSignalHandlers:
     def strike(self, rig, handler):
-        """Run a handler in the main thread as soon as some thread reads."""
+        """Run a handler in the main thread as soon as a thread reads."""
         self.before = signal.signal(signal.SIGUSR1, lambda *_: handler())
         main = threading.get_ident()
 
@@ -1060,7 +1066,7 @@ class TestSignalHandlers:
         assert not is_held(rig.lane._read_lock)
 
     def test_answer_for_the_outer_wait(self, rig):
-        """What comes for the interrupted wait while the handler reads is there afterwards."""
+        """Answers for the interrupted wait that arrive while the handler reads are kept for it."""
         outer, inner = Mailbox(), Mailbox()
         sids = rig.listen(outer), rig.listen(inner)
 
@@ -1074,7 +1080,7 @@ class TestSignalHandlers:
         assert not is_held(rig.lane._read_lock)
 
     def test_write_inside_a_write(self, rig, monkeypatch):
-        """A write, a PING and a wait that interrupt their own lane's work are refused at once."""
+        """A write, a PING or a wait that interrupts work of its own lane is refused at once."""
         errors, sock = [], rig.lane.outbox.sock
 
         def interrupted(block):
@@ -1098,7 +1104,7 @@ class TestSignalHandlers:
         assert not rig.lane.is_busy_here()
 
     def test_wait_while_frames_are_cut(self, rig):
-        """A wait in a handler that interrupts the cutting of frames is refused at once."""
+        """A wait in a handler that interrupts the parsing of frames is refused at once."""
         rig.stall()
         errors = []
 
@@ -1123,7 +1129,7 @@ class TestSignalHandlers:
 
 class TestClose:
     def test_wakes_everybody(self, idle):
-        """Closing ends every wait and every write, now and later, with the reason."""
+        """Closing ends every wait and every write, present and later, with the reason."""
         idle.connect(buffer=8192)
         lane = idle.lane
         boxes = [Mailbox() for _ in range(3)]
@@ -1148,7 +1154,7 @@ class TestClose:
         assert lane.wait(late, soon()) is True
 
     def test_stays_closed(self, rig):
-        """A connection that is made at the same moment does not open a closed lane."""
+        """A connection that is made during a close does not reopen the lane."""
         rig.do(rig.lane.detach)
         rig.lane.close(ConnectionClosedError())
         rig.connect()
@@ -1156,7 +1162,9 @@ class TestClose:
         assert rig.nothing_more()
 
     def test_each_write_raises_its_own(self, rig):
-        """Writes to a closed lane share no error, whose traceback would grow for ever."""
+        """
+        Each write to a closed lane raises its own error, because a shared traceback would grow.
+        """
         reason = ConnectionClosedError()
         rig.lane.close(reason)
         for call in (rig.lane.write, lambda block, _: rig.lane.post(block, 0.0)):
@@ -1166,13 +1174,13 @@ class TestClose:
         assert reason.__traceback__ is None
 
     def test_repr(self, rig):
-        """The repr says how the lane is."""
+        """The repr shows the state of the lane."""
         rig.listen(Mailbox())
         assert repr(rig.lane) == "<Lane open epoch=1 subscriptions=1 out=0>"
 
 
 class StubWeb:
-    """aiohttp's side of a connection: keeps what is sent, and receives what a test says."""
+    """aiohttp's side of a connection: records sent bytes, and receives the test's bytes."""
 
     def __init__(self):
         self.sent = bytearray()
@@ -1222,7 +1230,7 @@ class Carried:
 
 @pytest.fixture
 def carried(idle):
-    """A lane on a WebSocket, not begun yet."""
+    """A lane on a WebSocket that has not started yet."""
     pytest.importorskip("aiohttp")
     carried = Carried(idle)
     yield carried
@@ -1234,7 +1242,7 @@ class TestWebSocket:
     """A WebSocket: the lane has a socket, and aiohttp sends and receives."""
 
     def test_both_ways(self, carried):
-        """Blocks go to the server in order, and what comes is split as from a socket."""
+        """Blocks reach the server in order, and received bytes are split as on a socket."""
         box = Mailbox()
         sid = carried.rig.listen(box)
         carried.begin()
@@ -1248,7 +1256,7 @@ class TestWebSocket:
         assert carried.rig.foreign[0][1] == b"PING\r\n"
 
     def test_back_pressure(self, carried):
-        """A server that takes nothing makes writers wait, as on a plain socket."""
+        """If the server does not read, writers wait, as on a plain socket."""
         carried.begin()
         carried.rig.do(carried.web.may_send.clear)
         for _ in range(3):
@@ -1260,7 +1268,7 @@ class TestWebSocket:
         assert carried.lane.write(b"3", soon()) == 1
 
     def test_rest_is_sent(self, carried):
-        """What the lane has written before it closes its end still goes out."""
+        """Bytes that were written before the lane closes its end are still sent."""
         carried.begin()
         carried.rig.do(carried.web.may_send.clear)
         carried.lane.write(b"last words", soon())
@@ -1271,7 +1279,7 @@ class TestWebSocket:
 
     @pytest.mark.parametrize("end", ["send", "receive", "text"])
     def test_end(self, carried, end):
-        """An error of aiohttp and the end of the WebSocket are the end of the connection."""
+        """An error of aiohttp, or the end of the WebSocket, ends the connection."""
         box = Mailbox()
         carried.rig.listen(box)
         if end == "send":
@@ -1325,7 +1333,7 @@ def secure(idle, certificate):
 
 class TestTls:
     def test_leader_reads(self, secure):
-        """A waiting thread reads by itself, what waits decrypted in the TLS object included."""
+        """A waiting thread reads by itself, including decrypted bytes in the TLS object."""
         box = Mailbox()
         sid = secure.listen(box)
         secure.stall()
@@ -1336,7 +1344,7 @@ class TestTls:
 
     @pytest.mark.parametrize("led", [False, True], ids=["loop", "leader"])
     def test_many_records(self, secure, led):
-        """Frames of many records arrive whole and in order, whoever reads."""
+        """Frames of many records arrive whole and in order, whichever thread reads."""
         box = Mailbox()
         sid = secure.listen(box)
         payloads = [os.urandom(size) for size in (0, 1, 16_383, 16_384, 16_385, 400_000, 5)]
@@ -1350,7 +1358,9 @@ class TestTls:
         assert [frame[3] for frame in box.drain()] == payloads
 
     def test_large_read_of_a_small_record(self, secure, monkeypatch):
-        """What a read leaves in the TLS object, where no poll sees it, is read at once."""
+        """
+        Bytes that a read leaves in the TLS object, where poll does not see them, are read at once.
+        """
         monkeypatch.setattr(_lane, "READ_SIZE", 10)
         box = Mailbox()
         sid = secure.listen(box)
@@ -1359,7 +1369,7 @@ class TestTls:
         assert box.drain()[0][3] == b"x" * 100
 
     def test_writes(self, secure):
-        """Blocks larger than a record and than the socket's buffer go out whole and in order."""
+        """Blocks larger than a TLS record and the socket's buffer are sent whole and in order."""
         blocks = [b"%d" % number * 300_000 for number in range(3)]
         for block in blocks:
             secure.lane.write(block, soon())
@@ -1378,7 +1388,7 @@ class TestTls:
         assert waiting.get() is True
 
     def test_end(self, secure):
-        """The end of a TLS connection, announced or not, is a loss."""
+        """The end of a TLS connection is a loss, whether the peer announces it or not."""
         box = Mailbox()
         secure.listen(box)
         waiting = secure.leader(box)

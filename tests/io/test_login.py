@@ -32,7 +32,7 @@ NKEY Seed printed below can be used to sign and prove identity.
 
 def fields(nonce=None, url=URL, **options):
     """
-    Return the fields of the login that options make.
+    Return the fields of the login that is made from options.
     """
     return dict(make_login(ConnectOptions(**{"servers": URL, **options}), url, nonce).fields)
 
@@ -111,7 +111,7 @@ class TestCallables:
 
     @pytest.mark.parametrize("name", ["user", "password", "token", "credentials"])
     def test_one_that_raises(self, name):
-        """The error names the option and the kind of error, and has that one as its cause."""
+        """The error names the option and the kind of error, and has the original as its cause."""
 
         def broken():
             raise LookupError("hunter2")
@@ -124,7 +124,7 @@ class TestCallables:
     @pytest.mark.parametrize("name", ["user", "password", "token", "credentials"])
     @pytest.mark.parametrize("value", [None, 5])
     def test_one_that_returns_something_else(self, name, value):
-        """The error says what the callable must return, and not what it returned."""
+        """The error says what the callable must return, and does not show the returned value."""
         error = failing(**{"user": "ann", name: lambda: value})
         assert str(error).startswith(f"{name}: the callable must return ")
         assert str(error).endswith(f"not {type(value).__name__}")
@@ -148,15 +148,15 @@ class TestKeys:
             assert found == {"nkey": pair.public_key.decode(), "auth_token": "t"}
             assert pair.verify(NONCE.encode(), signature)
 
-    def test_seed_that_is_none(self, tmp_path):
-        """What is neither a seed nor a file with one is an error that does not show it."""
+    def test_not_a_seed(self, tmp_path):
+        """If a value is neither a seed nor a file with one, the error does not show it."""
         for given in ("hunter2", str(tmp_path / "hunter2")):
             error = failing(nkey_seed=given)
             assert "nkey_seed" in str(error)
             assert "hunter2" not in "".join(traceback.format_exception(error))
 
     def test_damaged_seed(self):
-        """A seed with an impossible prefix is an error without the seed."""
+        """The error about a seed with an impossible prefix does not show it."""
         pytest.importorskip("nkeys")
         seed = "SB" + "7" * 56
         error = failing(nkey_seed=seed)
@@ -177,25 +177,25 @@ class TestKeys:
 
     @pytest.mark.parametrize("signature", [None, "x" * 64, b"", b"x" * 63, b"x" * 86])
     def test_bad_signature(self, signature):
-        """What is not 64 bytes is an error."""
+        """A signature that does not have 64 bytes is an error."""
         error = failing(nkey=PUBLIC, nkey_signature=lambda _nonce: signature)
         assert "64 bytes" in str(error)
 
     def test_signature_that_raises(self):
-        """The error has the one of the callable as its cause."""
+        """The error has the callable's error as its cause."""
         error = failing(nkey=PUBLIC, nkey_signature=lambda _nonce: 1 / 0)
         assert str(error) == "nkey_signature: the callable raised ZeroDivisionError"
         assert isinstance(error.__cause__, ZeroDivisionError)
 
     @pytest.mark.parametrize("nonce", [None, ""])
     def test_without_nonce(self, nonce, tmp_path):
-        """A server that sends no nonce knows no keys; what else is configured is sent."""
+        """A server that sends no nonce takes no signatures; the other fields are sent."""
         missing = tmp_path / "missing.creds"
         assert fields(nonce, nkey_seed=SEED) == {}
         assert fields(nonce, credentials=missing, token="t") == {"auth_token": "t"}
 
     def test_missing_library(self, monkeypatch):
-        """Without the library the error names the extra."""
+        """Without the library, the error names the extra to install."""
         real = builtins.__import__
 
         def fake(name, *arguments):
@@ -211,7 +211,7 @@ class TestKeys:
 class TestCredentials:
     @pytest.fixture
     def path(self, tmp_path):
-        """The path of a credentials file that is not there yet."""
+        """The path of a credentials file that does not exist yet."""
         return tmp_path / "user.creds"
 
     @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ class TestCredentials:
         ids=["usual", "CRLF", "blank lines", "spaces", "bare", "text around", "no last line end"],
     )
     def test_forms(self, path, text):
-        """A file is read whatever its line ends are and whatever surrounds JWT and seed."""
+        """A file is read with any line ends, and with any text around the JWT and the seed."""
         nkeys = pytest.importorskip("nkeys")
         path.write_bytes(text.encode())
         found = fields(NONCE, credentials=path)
@@ -252,7 +252,7 @@ class TestCredentials:
         ],
     )
     def test_incomplete_files(self, path, text, reason):
-        """The error names the file and what is missing, and shows nothing of what is there."""
+        """The error names the file and the missing part, and does not show the other one."""
         pytest.importorskip("nkeys")
         path.write_text(text)
         error = failing(credentials=path)
@@ -305,7 +305,7 @@ class TestIdentity:
         assert first.identity == second.identity
 
     def test_other_login(self):
-        """Whatever else is sent counts."""
+        """A difference in any other field is a different login."""
         logins = [{}, {"token": "t"}, {"user": "t"}, {"user": "t", "password": "p"}]
         made = [make_login(ConnectOptions(servers=URL, **each), URL, None) for each in logins]
         assert len({login.identity for login in made}) == len(logins)

@@ -23,7 +23,7 @@ def frame(subject=b"s", data=b""):
 
 class TestSignal:
     def test_remembered_once(self):
-        """A raise that nobody waits for ends the next wait, and only that one."""
+        """A raise while no thread waits ends the next wait, and only that one."""
         signal = Signal()
         assert signal.wait(0) is False
         signal.set()
@@ -41,13 +41,13 @@ class TestSignal:
         assert result == [True]
 
     def test_negative(self):
-        """A time that has passed already is no time."""
+        """A deadline that has passed ends the wait at once."""
         assert Signal().wait(-1.0) is False
 
 
 class TestMailbox:
     def test_queue(self):
-        """Frames are drained in the order they came, all that are there."""
+        """Draining returns all frames in the order of arrival."""
         box = Mailbox(b"a.*")
         assert box.drain() == []
         assert not box.ready
@@ -59,7 +59,7 @@ class TestMailbox:
         assert not box.ready
 
     def test_lost(self):
-        """A loss ends a wait and is taken once; what came before it is still there."""
+        """A loss ends a wait once; frames that arrived before it are still there."""
         box = Mailbox()
         box.push(frame())
         box.lost(1)
@@ -74,7 +74,7 @@ class TestMailbox:
         assert box.take_lost() == 3
 
     def test_fail(self):
-        """The first failure stays, and every wait is over from then on."""
+        """The first failure is kept, and ends every later wait."""
         box = Mailbox()
         first = ConnectionClosedError()
         box.fail(first)
@@ -86,7 +86,7 @@ class TestMailbox:
         assert box.ready
 
     def test_refused_subscription(self):
-        """A subscription that the server refuses ends the mailbox that it is for, and no other."""
+        """A subscription that the server refuses ends its own mailbox, and no other."""
         box = Mailbox(b"a.*")
         box.denied("subscribe", b"b.*", DENIED)
         assert box.failure is None
@@ -94,7 +94,7 @@ class TestMailbox:
         assert box.failure is DENIED
 
     def test_refused_publish(self):
-        """Who asked to hear of refused publishes gets them once; nobody else is woken."""
+        """Mailboxes that registered for refused publishes get them once; no other is woken."""
         box = Mailbox(b"a", collect_denials=True)
         box.denied("publish", b"a", DENIED)
         assert (box.failure, box.ready) == (None, True)
@@ -128,18 +128,18 @@ PLAIN = b'{"stream":"S","seq":'
 
 
 def ack_line(token, payload, sid=SID, subject=b"_INBOX.w."):
-    """An answer as a server writes it."""
+    """Return an answer as a server writes it."""
     return b"MSG %b%b %b %d\r\n%b\r\n" % (subject, token, sid, len(payload), payload)
 
 
 def plain_line(token, sequence):
-    """A plain ack as a server writes it."""
+    """Return a plain ack as a server writes it."""
     return ack_line(b"%d" % token, PLAIN + b"%d}" % sequence)
 
 
 @pytest.fixture
 def acks():
-    """A mailbox of acks that knows how plain ones start."""
+    """A mailbox of acks that has learned how plain ones start."""
     box = Mailbox(b"_INBOX.w.*", collect_denials=True)
     box.read_runs(SID, PLAIN)
     return box
@@ -147,7 +147,7 @@ def acks():
 
 class TestRuns:
     def test_run(self, acks):
-        """Plain acks are taken at once, all but the last, as number and sequence."""
+        """All plain acks but the last are taken at once, as number and sequence."""
         splitter = Splitter({SID: acks})
         touched = []
         splitter.feed(plain_line(1, 11) + plain_line(2, 12) + plain_line(3, 13), touched, [])
@@ -160,14 +160,14 @@ class TestRuns:
         assert not acks.ready
 
     def test_before_it_has_learned(self):
-        """Without an example every ack comes as a frame."""
+        """Until it has seen an ack, the mailbox returns each one as a frame."""
         box = Mailbox(b"_INBOX.w.*", collect_denials=True)
         assert box.express is None
         Splitter({SID: box}).feed(plain_line(1, 1) * 3, [], [])
         assert all(isinstance(one, tuple) for one in box.drain_acks())
 
     def test_denials(self, acks):
-        """The owner of acks hears which publishes were refused."""
+        """The owner of acks learns which publishes were refused."""
         acks.denied("publish", b"a", DENIED)
         assert acks.take_denials() == [(b"a", DENIED)]
 
@@ -188,7 +188,7 @@ class TestRuns:
         ],
     )
     def test_anything_else(self, acks, other):
-        """Where something else stands between them, no ack is taken in a run or twice."""
+        """If another frame stands between acks, no ack is lost or taken twice."""
         splitter = Splitter({SID: acks, b"1000001": Mailbox()})
         splitter.feed(plain_line(1, 1) + other + plain_line(2, 2) + plain_line(3, 3), [], [])
         assert not any(isinstance(one, list) for one in acks.frames)
@@ -212,7 +212,7 @@ class TestRuns:
     )
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_same_books(self, answers, places):
-        """Read in runs or one by one, acks settle the same messages with the same sequences."""
+        """Acks settle the same messages with the same sequences, read in runs or one by one."""
         pieces = []
         for sequence, (kind, number) in enumerate(answers, 1):
             token = b"%d" % number
@@ -249,7 +249,7 @@ class TestRuns:
 
 class TestReplyRouter:
     def test_each_to_its_own(self):
-        """A reply goes to the waiter whose token it carries, in any order."""
+        """A reply goes to the waiter with its token, in any order."""
         router = ReplyRouter(b"_INBOX.x")
         assert router.interest == b"_INBOX.x.*"
         waiters = [Waiter(b"a") for _ in range(20)]
@@ -266,7 +266,7 @@ class TestReplyRouter:
         assert router.pending() == 0
 
     def test_forgotten(self):
-        """A reply that comes after its caller has left, or a second one, is dropped."""
+        """A reply is dropped if its caller has left, or if it is the second one."""
         router = ReplyRouter(b"i")
         first, second = Waiter(b"a"), Waiter(b"a")
         gone, there = router.register(first), router.register(second)
@@ -281,7 +281,7 @@ class TestReplyRouter:
         assert second.reply[3] == b"1"
 
     def test_lost(self):
-        """A loss ends what was written on that connection; what was not written goes on."""
+        """A loss ends requests that were written on that connection. Unwritten ones continue."""
         router = ReplyRouter(b"i")
         old, new, unsent, answered = (Waiter(b"a") for _ in range(4))
         replies = [router.register(one) for one in (old, new, unsent, answered)]
@@ -293,7 +293,7 @@ class TestReplyRouter:
         assert [one.ready for one in (old, new, unsent, answered)] == [True, False, False, True]
 
     def test_fail(self):
-        """A failure ends all requests, and those that are made later."""
+        """A failure ends all present and later requests."""
         router = ReplyRouter(b"i")
         waiter, late = Waiter(b"a"), Waiter(b"a")
         router.register(waiter)
@@ -305,7 +305,7 @@ class TestReplyRouter:
         assert late.ready
 
     def test_deny(self):
-        """A refused subject ends the requests that were published on it, and no others."""
+        """A refused subject ends the requests on that subject, and no others."""
         router = ReplyRouter(b"i")
         refused, other = Waiter(b"x"), Waiter(b"y")
         router.register(refused)
@@ -314,7 +314,7 @@ class TestReplyRouter:
         assert (refused.failure, other.failure) == (DENIED, None)
 
     def test_many_threads(self):
-        """Threads that register and forget at the same time do not disturb each other."""
+        """Threads that register and leave at the same time do not disturb each other."""
         router = ReplyRouter(b"i")
 
         def use():

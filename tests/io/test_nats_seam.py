@@ -52,7 +52,7 @@ INFO = {"server_id": "S", "version": "2.15.1", "max_payload": 1000, "headers": T
 
 
 def until(condition, what="it"):
-    """Return once a condition holds that another thread brings about."""
+    """Return once another thread makes a condition true."""
     deadline = Deadline.after(LONG)
     while not condition():
         assert not deadline.expired(), f"{what} never came"
@@ -60,7 +60,7 @@ def until(condition, what="it"):
 
 
 class Peer:
-    """One connection as the scripted server has it."""
+    """One connection, as the scripted server sees it."""
 
     def __init__(self, sock):
         self.sock = sock
@@ -78,9 +78,9 @@ class Peer:
 
 class ScriptedServer:
     """
-    The least of a NATS server: greets, answers PING, records lines, calls back for publishes.
+    A minimal NATS server: greets, answers PING, records lines, calls back for publishes.
 
-    Each connection is treated by the first of ``manners`` that is left: "greet", "silent",
+    Each connection takes the next of ``manners``: "greet", "silent",
     "slam" (closes at once), "mute" (greets and never answers) or "refuse" (the login).
     """
 
@@ -153,7 +153,7 @@ def server():
 
 
 class Listener:
-    """Notes what the connection tells."""
+    """Records the calls of the connection."""
 
     def __init__(self):
         self.notes = []
@@ -187,17 +187,17 @@ class Listener:
 
 
 def run(main):
-    """Run a coroutine function with an end."""
+    """Run a coroutine function with a time limit."""
     return asyncio.run(asyncio.wait_for(main(), LONG))
 
 
 async def eventually(condition):
-    """Return once a condition holds that the loop brings about."""
+    """Return once the loop makes a condition true."""
     await asyncio.to_thread(until, condition)
 
 
 def connection_of(listener, *servers, **changes):
-    """A connection to these servers, not started, that tells this listener."""
+    """Return a connection to these servers, not started, that calls this listener."""
     options = ConnectOptions(servers=[one.url for one in servers], reconnect_wait=0, **changes)
     listener.connection = NatsConnection(listener, options)
     return listener.connection
@@ -209,7 +209,7 @@ async def start(connection, *, persist=False):
 
 
 class TestSeam:
-    """What nats-py has to have for all this to work; a new version that changes it fails here."""
+    """The private parts of nats-py that jetsync needs; a version that changes them fails here."""
 
     def test_transport_methods(self):
         """nats-py's transport has the methods that ours has, and no others."""
@@ -230,7 +230,7 @@ class TestSeam:
     @pytest.mark.parametrize("ours", [LaneTransport, WebSocketLaneTransport])
     @pytest.mark.parametrize("name", sorted(nats.aio.transport.Transport.__abstractmethods__))
     def test_signatures(self, ours, name):
-        """Each method takes what nats-py gives it, and is a coroutine where nats-py awaits it."""
+        """Each method accepts nats-py's arguments, and is a coroutine if nats-py awaits it."""
         theirs = getattr(nats.aio.transport.Transport, name)
         mine = getattr(ours, name)
         assert list(inspect.signature(mine).parameters) == list(
@@ -239,7 +239,7 @@ class TestSeam:
         assert inspect.iscoroutinefunction(mine) is inspect.iscoroutinefunction(theirs)
 
     def test_client(self):
-        """A client has no transport before it connects, and the options that are read."""
+        """A new client has no transport, and has the options that jetsync reads."""
         client = nats.aio.client.Client()
         assert client._transport is None
         assert isinstance(client.options, dict)
@@ -251,7 +251,7 @@ class TestSeam:
         assert inspect.iscoroutinefunction(method)
 
     def test_list_is_complete(self):
-        """All that is used of nats-py and is not public is in the list at the top of the file."""
+        """The list at the top of the file names every private attribute of nats-py in use."""
         tree = ast.parse(inspect.getsource(_transport))
         used = {
             node.attr
@@ -260,18 +260,18 @@ class TestSeam:
             and ast.unparse(node.value) in {"self._client", "super()"}
             and re.match("_[a-z]", node.attr)
         }
-        # super() is also nats-py's transport, which has nothing that is private.
+        # super() may also be nats-py's transport, which has no private attributes.
         assert used == set(re.findall(r"``Client\.(_\w+)``", _transport.__doc__))
 
     def test_callbacks(self):
-        """nats-py's connect takes the callbacks and all the arguments that we give."""
+        """nats-py's connect accepts the callbacks and all the arguments that jetsync passes."""
         parameters = set(inspect.signature(nats.aio.client.Client.connect).parameters)
         given = set(nats_arguments(ConnectOptions()))
         callbacks = "error disconnected reconnected closed discovered_server lame_duck_mode"
         assert given | {f"{name}_cb" for name in callbacks.split()} <= parameters
 
     def test_properties(self):
-        """The public properties that are read are there."""
+        """The public properties that jetsync reads exist."""
         client = nats.aio.client.Client()
         for name in ("discovered_servers", "last_error"):
             assert isinstance(getattr(type(client), name), property)
@@ -303,7 +303,9 @@ class TestTranslation:
         ],
     )
     def test_connect(self, error, kind, text):
-        """Every error of connecting is one of ours, without prefix, quotes and secrets."""
+        """
+        Every error of connecting becomes one of jetsync's, without prefix, quotes and secrets.
+        """
         found = translate_connect_error(error)
         assert type(found) is kind
         assert text in str(found)
@@ -322,7 +324,7 @@ class TestTranslation:
         ],
     )
     def test_tls(self, text, hint):
-        """An error of TLS says what may help, also if another library wraps it."""
+        """A TLS error suggests a fix, also if another library wraps it."""
         error, wrapper = ssl.SSLError(1, text), OSError("Cannot connect")
         wrapper.os_error = error
         for one in (error, wrapper):
@@ -332,13 +334,15 @@ class TestTranslation:
         assert tls_reason(OSError("refused")) is None
 
     def test_the_server_is_named(self):
-        """An error says which server it is about, in plain words."""
+        """An error names its server in plain words."""
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)")
         found = no_server_error([("nats://one:1", refused)])
         assert str(found) == "connection refused (nats://one:1); is a server running there?"
 
     def test_several_servers(self):
-        """Each server has its reason, and a refused login decides what the error is."""
+        """
+        Each server has its reason. If a server refuses the login, AuthenticationError is raised.
+        """
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "no")
         denied = nats.errors.Error("nats: 'Authorization Violation'")
         found = no_server_error([("nats://one:1", refused), ("nats://two:2", denied)])
@@ -347,12 +351,12 @@ class TestTranslation:
         assert "Authorization Violation (nats://two:2)" in str(found)
 
     def test_ours(self):
-        """An error of ours stays as it is."""
+        """An error of jetsync stays as it is."""
         error = AuthenticationError("no")
         assert translate_connect_error(error) is error
 
     def test_closed(self):
-        """What calls on a closed client end with says why, where there is a why."""
+        """Calls on a closed client raise an error with the reason, if there is one."""
         assert str(translate_closed(None)) == "the client is closed"
         cause = nats.errors.Error("nats: nats://me:secret@host is gone")
         error = translate_closed(cause)
@@ -364,7 +368,7 @@ class TestTranslation:
 
 class TestConnection:
     def test_handshake(self, server):
-        """nats-py makes a connection through our transport; the listener is told once."""
+        """nats-py makes a connection through jetsync's transport; the listener is called once."""
 
         async def main():
             listener = Listener()
@@ -401,7 +405,7 @@ class TestConnection:
         assert len(server.peers) == 1
 
     def test_refused_login(self, server):
-        """A login that is refused is an error of its own, also where attempts would go on."""
+        """A refused login raises its own error, also where other failures would be retried."""
         server.manners = ["refuse"] * 3
 
         async def main():
@@ -416,7 +420,7 @@ class TestConnection:
         assert len(server.peers) == 1
 
     def test_persist(self, server):
-        """Where it is asked for, attempts go on until a server greets."""
+        """With the option, attempts continue until a server greets."""
         server.manners = ["slam", "slam"]
 
         async def main():
@@ -430,7 +434,7 @@ class TestConnection:
         assert len(server.peers) == 3
 
     def test_reconnect(self, server):
-        """After a loss the same transport is connected again, and told in pairs."""
+        """After a loss the same transport reconnects, and the listener gets both events."""
 
         async def main():
             listener = Listener()
@@ -456,7 +460,7 @@ class TestConnection:
 
     @pytest.mark.parametrize("manner", ["silent", "mute", "slam"])
     def test_half_made_connections_are_closed(self, server, manner):
-        """An attempt whose handshake failed is closed before the next one, and leaves nothing."""
+        """A failed handshake closes its connection before the next attempt, without leftovers."""
 
         async def main():
             listener = Listener()
@@ -477,7 +481,7 @@ class TestConnection:
         run(main)
 
     def test_not_a_nats_server(self, server):
-        """The error of a server that speaks something else shows its first line."""
+        """The error of a server with another protocol shows its first line."""
         server.manners = ["silent"]
 
         async def main():
@@ -491,7 +495,7 @@ class TestConnection:
 
     def test_listed_servers(self, server):
         """
-        The servers that a server lists are used once it has accepted the login, and are no news.
+        Servers that a server lists are used after it has accepted the login, and cause no event.
         """
         listed = ScriptedServer()
         server.info["connect_urls"] = [f"127.0.0.1:{listed.port}"]
@@ -518,7 +522,7 @@ class TestConnection:
         listed.close()
 
     def test_login_of_the_environment(self, server, monkeypatch):
-        """Every connection gets the login of $NATS_URL, even if the variable has changed."""
+        """Every connection uses the login of the first $NATS_URL, even if the variable changes."""
         monkeypatch.setenv("NATS_URL", server.url.replace("//", "//app:secret@"))
 
         async def main():
@@ -613,7 +617,7 @@ class TestConnection:
         ],
     )
     def test_reason_of_the_end(self, server, text, ends):
-        """Only an error after which the server ends the connection is the reason of its end."""
+        """The last error is the reason of the end only if the server closes after such an error."""
         causes = []
 
         async def main():
@@ -631,7 +635,7 @@ class TestConnection:
         assert (text in str(causes[0])) is ends
 
     def test_a_flood_of_pings(self, server):
-        """PINGs that come together get one answer, so a flood does not fill the memory."""
+        """PINGs that arrive together get one answer, so that a flood does not fill the memory."""
 
         async def main():
             connection = connection_of(Listener(), server)
@@ -645,7 +649,7 @@ class TestConnection:
         assert len(server.lines(b"PONG")) < 1000
 
     def test_server_errors_and_news(self, server):
-        """The listener gets the server's errors and news; an error does not end the client."""
+        """The listener gets the server's errors and INFO; an error does not end the client."""
 
         async def main():
             listener = Listener()
@@ -669,7 +673,7 @@ class TestConnection:
         run(main)
 
     def test_flush_of_a_lost_connection(self, server):
-        """A flush whose connection ends before the PONG ends with it."""
+        """A flush ends with its connection if that is lost before the PONG."""
 
         async def main():
             listener = Listener()
@@ -688,7 +692,7 @@ class TestConnection:
 
     def test_no_connection_after_the_end(self, server):
         """
-        What nats-py still attempts while it is closed comes to nothing, however far it has come.
+        Attempts of nats-py during a close have no effect, at whichever step they are.
         """
 
         async def main():
@@ -737,7 +741,7 @@ class TestConnection:
         run(main)
 
     def test_the_end_while_dialling(self, server):
-        """A socket is closed if the client is closed at the moment when it is connected."""
+        """If the client is closed at the moment when a socket connects, the socket is closed."""
         dialled = []
 
         async def main():
@@ -768,7 +772,7 @@ def connection(server):
 
 
 def inbox_id(peer):
-    """Return the id of the subscription that all replies go to: the first one of a connection."""
+    """Return the id of the reply subscription, which is the first of a connection."""
     return next(line for line in peer.lines if line.startswith(b"SUB")).split()[-1]
 
 
@@ -780,7 +784,7 @@ def reply_to(peer, words, payload):
 
 class TestConnectionOnTheWire:
     def test_request(self, connection, server):
-        """A request is answered on the one subscription that all requests share."""
+        """All requests share one subscription for their answers."""
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, payload[::-1])
         for text in (b"abc", b"", b"xyz"):
             frame = connection.exchange(b"a.b", None, text, Deadline.after(LONG))
