@@ -6,18 +6,18 @@ The server identifies an API error by its ``err_code``. ``ApiError.classes`` map
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+import typing as _t
 
 from jetsync.errors.base import JetSyncError
-from jetsync.errors.texts import trailing_number
+from jetsync.errors.texts import trailing_number as _trailing_number
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+if _t.TYPE_CHECKING:
+    from collections import abc as _abc
 
-    from typing_extensions import Unpack
+    import typing_extensions as _te
 
 
-class _Fields(TypedDict, total=False):
+class _Fields(_t.TypedDict, total=False):
     code: int | None
     err_code: int | None
     description: str | None
@@ -33,11 +33,11 @@ class ApiError(JetSyncError):
     request was not about one, or the server's answer does not show which.
     """
 
-    classes: ClassVar[dict[int, type[ApiError]]] = {}
+    classes: _t.ClassVar[dict[int, type[ApiError]]] = {}
     """The class for each ``err_code``. Do not change it."""
 
-    usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
-    advice: ClassVar[str | None] = None
+    usual: _t.ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
+    advice: _t.ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -360,9 +360,9 @@ class WrongLastSequenceError(ApiError, usual=(400, 10071, "wrong last sequence")
     last_sequence: int | None
     """The actual last sequence, or None if the server did not send it."""
 
-    def __init__(self, **fields: Unpack[_Fields]) -> None:
+    def __init__(self, **fields: _te.Unpack[_Fields]) -> None:
         super().__init__(**fields)
-        self.last_sequence = trailing_number(self.description)
+        self.last_sequence = _trailing_number(self.description)
 
 
 class SubjectCheckUnavailableError(
@@ -491,11 +491,11 @@ class BatchIncompleteError(ApiError, usual=(400, 10176, "atomic publish batch is
     ``reason`` says what jetsync knows about it.
     """
 
-    def __init__(self, *, reason: str | None = None, **fields: Unpack[_Fields]) -> None:
+    def __init__(self, *, reason: str | None = None, **fields: _te.Unpack[_Fields]) -> None:
         super().__init__(**fields)
         self.reason = reason
         if reason is not None:
-            self.args: tuple[Any, ...] = (f"{self}: {reason}",)
+            self.args: tuple[_t.Any, ...] = (f"{self}: {reason}",)
 
 
 class BatchUnsupportedHeaderError(
@@ -522,7 +522,7 @@ class BatchTooLargeError(ApiError, usual=(400, 10199, "atomic publish batch is t
         """
         The server's limit in messages, or None if the server did not send it.
         """
-        return trailing_number(self.description)
+        return _trailing_number(self.description)
 
 
 class BatchCommitInvalidError(ApiError, usual=(400, 10200, "atomic publish commit is invalid")):
@@ -586,7 +586,7 @@ class BucketNotFoundError(StreamNotFoundError):
     def __init__(self, bucket: str, *, reason: str | None = None) -> None:
         why = "" if reason is None else f": {reason}"
         super().__init__(description=f"bucket {bucket!r} not found{why}", stream=f"KV_{bucket}")
-        self.args: tuple[Any, ...] = (self.description,)
+        self.args: tuple[_t.Any, ...] = (self.description,)
         self.bucket = bucket
         self.reason = reason
 
@@ -613,7 +613,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
         if last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")
-        self.args: tuple[Any, ...] = (text,)
+        self.args: tuple[_t.Any, ...] = (text,)
         self.bucket = bucket
         self.key = key
         self.expected = expected
@@ -629,7 +629,7 @@ class KeyExistsError(WrongLastRevisionError):
         super().__init__(bucket, key, expected=0, last_sequence=last_sequence)
         at = "" if last_sequence is None else f" at revision {last_sequence}"
         self.description: str = f"key {key!r} of bucket {bucket!r} already has a value{at}"
-        self.args: tuple[Any, ...] = (self.description,)
+        self.args: tuple[_t.Any, ...] = (self.description,)
 
 
 class KeyNotFoundError(JetSyncError, KeyError):
@@ -666,7 +666,9 @@ class KeysVanishedError(JetSyncError):
     A snapshot cannot be completed, because newer values have replaced values that belong to it.
     """
 
-    def __init__(self, bucket: str, keys: Sequence[str], *, revision: int | None = None) -> None:
+    def __init__(
+        self, bucket: str, keys: _abc.Sequence[str], *, revision: int | None = None
+    ) -> None:
         names = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
         at = "the time of the snapshot" if revision is None else f"revision {revision}"
         super().__init__(

@@ -4,11 +4,11 @@ Status lines that end a pull or a direct get.
 
 from __future__ import annotations
 
-import re
-from typing import ClassVar
+import re as _re
+import typing as _t
 
 from jetsync.errors.base import JetSyncError
-from jetsync.errors.texts import trailing_number
+from jetsync.errors.texts import trailing_number as _trailing_number
 
 
 class StatusError(JetSyncError):
@@ -18,7 +18,7 @@ class StatusError(JetSyncError):
     ``code`` is 0 if jetsync detected the fault without a status line of the server.
     """
 
-    usual: ClassVar[tuple[int, str]] = (0, "fault")
+    usual: _t.ClassVar[tuple[int, str]] = (0, "fault")
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class MaxRequestBatchError(StatusError, usual=(409, "Exceeded MaxRequestBatch"))
         """
         The consumer's ``max_batch``, or None if the server did not send it.
         """
-        return trailing_number(self.description)
+        return _trailing_number(self.description)
 
 
 class MaxRequestMaxBytesError(StatusError, usual=(409, "Exceeded MaxRequestMaxBytes")):
@@ -86,7 +86,7 @@ class MaxRequestMaxBytesError(StatusError, usual=(409, "Exceeded MaxRequestMaxBy
         """
         The consumer's ``max_bytes``, or None if the server did not send it.
         """
-        return trailing_number(self.description)
+        return _trailing_number(self.description)
 
 
 class MaxRequestExpiresError(StatusError, usual=(409, "Exceeded MaxRequestExpires")):
@@ -99,7 +99,7 @@ class MaxRequestExpiresError(StatusError, usual=(409, "Exceeded MaxRequestExpire
         """
         The server's text for ``max_expires``, such as ``"2s"``, or None if it did not send one.
         """
-        found = re.search(r" of (\S+)\s*$", self.description)
+        found = _re.search(r" of (\S+)\s*$", self.description)
         return found[1] if found else None
 
 

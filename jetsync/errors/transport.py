@@ -5,7 +5,7 @@ Errors of the connection and of core NATS.
 from __future__ import annotations
 
 from jetsync.errors.base import JetSyncError
-from jetsync.errors.texts import redact_url
+from jetsync.errors.texts import redact_url as _redact_url
 
 
 class TransportError(JetSyncError):
@@ -22,7 +22,7 @@ class ConnectError(TransportError, ConnectionError):
     """
 
     def __init__(self, reason: str, *, server: str | None = None) -> None:
-        self.server: str | None = None if server is None else redact_url(server)
+        self.server: str | None = None if server is None else _redact_url(server)
         super().__init__(reason if self.server is None else f"{reason} ({self.server})")
         self.reason = reason
 

@@ -4,7 +4,7 @@ Arguments that are rejected before anything is sent, and calls that an object's 
 
 from __future__ import annotations
 
-from typing import ClassVar
+import typing as _t
 
 from jetsync.errors.base import JetSyncError
 
@@ -276,7 +276,7 @@ class HandleClosedError(JetSyncError):
     ``what`` names the kind of object, and ``reason`` says why it is closed, if that is known.
     """
 
-    _kind: ClassVar[str] = "handle"
+    _kind: _t.ClassVar[str] = "handle"
 
     def __init__(self, what: str | None = None, *, reason: str | None = None) -> None:
         self.what: str = what or self._kind
