@@ -508,7 +508,8 @@ class FastPublisher:
         except Exception as error:  # noqa: BLE001 - reported, also if a plugin raised it.
             link.raised = False
             count = ledger.added - ledger.acknowledged
-            return f"{count} of {ledger.added} messages of {self!r} are not confirmed: {error}"
+            total = f"{ledger.added} messages of a fast publisher"
+            return f"{count} of {total} are not confirmed: {error}"
         return None
 
     def _end_without_waiting(self) -> None:

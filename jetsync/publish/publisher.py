@@ -463,13 +463,13 @@ class Publisher:
         try:
             self._end(deadline, ConnectionClosedError(), callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
-            return f"{self!r} could not be closed: {error}"
+            return f"a publisher could not be closed: {error}"
         failures = self._unobserved_failures()
         count = max(self._failed - failed, len(failures)) + self.pending
         if not count:
             return None
-        text = f"{count} message{'s' if count > 1 else ''} of {self!r} may not be stored"
-        return f"{text}; the first: {failures[0].error}" if failures else text
+        text = f"{count} message{'s' if count > 1 else ''} of a publisher may not be stored"
+        return f"{text}; the first error: {failures[0].error}" if failures else text
 
     def _unobserved_failures(self) -> list[PublishFailure]:
         return [

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from streams import batch_stream
+from streams import memory_stream
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
+def stream_fields() -> dict[str, bool]:
     """
-    A stream in memory that accepts atomic batches.
+    The fields that the stream needs: by default those of a stream that accepts atomic batches.
     """
-    made = batch_stream(js, unique)
-    yield made
+    return {"allow_atomic": True}
+
+
+@pytest.fixture
+def stream(
+    js: jetsync.JetStream, unique: str, stream_fields: dict[str, bool]
+) -> Iterator[jetsync.Stream]:
+    """
+    A stream in memory.
+    """
+    yield memory_stream(js, unique, **stream_fields)
     with suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
 

@@ -4,11 +4,9 @@ Fixtures of the tests of fast ingest.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from streams import fast_stream
 
 import jetsync
 from jetsync.testing import CutProxy
@@ -20,14 +18,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
+def stream_fields() -> dict[str, bool]:
     """
-    A stream in memory that takes fast ingest.
+    Let the stream accept fast ingest.
     """
-    made = fast_stream(js, unique)
-    yield made
-    with suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
+    return {"allow_batched": True}
 
 
 @pytest.fixture
