@@ -252,6 +252,7 @@ class JetStream:
             InvalidArgumentError, InvalidTypeError: An argument is invalid.
         """
         self._context.connection.check()
+        check_count("ack_every", ack_every, 0)
         return AtomicBatch(
             self._context,
             AtomicOptions(
@@ -297,6 +298,7 @@ class JetStream:
             sent again.
         """
         self._context.connection.check()
+        check_count("retries", retries, 0)
         deadline = Deadline.after(self._context.default_timeout if timeout is None else timeout)
         options = AtomicOptions(
             batch_id=batch_id,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from jetsync._io.outbox import LaneState
 from jetsync.errors import (
     JetSyncError,
     NoStreamResponseError,
@@ -140,8 +141,8 @@ class StreamCache:
 
     def _epoch(self, deadline: Deadline) -> int:
         """Return the current connection, or wait for the next one."""
-        lane = self._context.lane
-        return lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
+        outbox = self._context.lane.outbox
+        return outbox.epoch if outbox.state is LaneState.OPEN else outbox.write(b"", deadline)
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Ask for a stream and keep the answer."""
@@ -176,11 +177,10 @@ class StreamCache:
                 return known
         return None
 
-    @property
-    def batch_limit(self) -> int | None:
-        """The server's limit for messages of an atomic batch; None if it is not known."""
+    def batch_limit(self, epoch: int) -> int | None:
+        """Return the limit for messages of an atomic batch on the connection *epoch*, if known."""
         limit = self._limit
-        return limit[1] if limit is not None and limit[0] == self._context.lane.epoch else None
+        return limit[1] if limit is not None and limit[0] == epoch else None
 
     def learn_batch_limit(self, limit: int, epoch: int) -> None:
         """Keep the limit of the server of the connection *epoch*."""

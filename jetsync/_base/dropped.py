@@ -53,13 +53,11 @@ def when_dropped(
 def find_creator() -> tuple[str, int]:
     """Return the file and the line of the application that is calling jetsync."""
     frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files too.
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "jetsync":
+            break
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "jetsync"
 
 
 def _release(

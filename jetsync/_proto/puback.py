@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 NO_RESPONDERS: Final = 503
 
-# The usual ack, with a name that JSON does not escape: read without building a JSON object.
-_PLAIN: Final = re.compile(rb'\{"stream":"([!#-\[\]-~]+)","seq":([0-9]{1,19})\}')
+# The usual ack of a message or an atomic batch, with names that JSON does not escape: read without
+# building a JSON object.
+_PLAIN: Final = re.compile(
+    rb'\{"stream":"([!#-\[\]-~]+)","seq":([0-9]{1,19})'
+    rb'(?:,"batch":"([!#-\[\]-~]+)","count":([0-9]{1,19}))?\}'
+)
 
 _TEXTS: Final = ("stream", "domain", "val", "batch")
 
@@ -44,7 +48,12 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
     """
     plain = _PLAIN.fullmatch(data)
     if plain is not None:
-        return PubAck(plain[1].decode(), int(plain[2]))
+        stream, sequence, batch, count = plain.groups()
+        if batch is None:
+            return PubAck(stream.decode(), int(sequence))
+        return PubAck(
+            stream.decode(), int(sequence), batch_id=batch.decode(), batch_size=int(count)
+        )
     answer = decode_json(data)
     try:
         stream, domain, value, batch = texts = tuple(map(answer.get, _TEXTS))

@@ -109,7 +109,9 @@ class AtomicBatch:
         self._lock = threading.RLock()
         # Takes the lock for calls without a timeout of their own.
         self._locked = Locked(self._lock, options.timeout, USED)
-        self._plugins = PublishHooks(context.plugins)
+        plugins = context.plugins
+        sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
+        self._hooks = PublishHooks(plugins) if sees_messages else None
         # Where the application created the batch.
         self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.
@@ -212,8 +214,8 @@ class AtomicBatch:
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._plugins.active:
-            item = self._plugins.prepared(item, self._operation)
+        if self._hooks is not None:
+            item = self._hooks.prepared(item, self._operation)
         try:
             with self._locked if deadline is None else Locked(self._lock, deadline, USED):
                 if self._closed is not None or self._discarding:
@@ -274,8 +276,8 @@ class AtomicBatch:
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
         item: Any = final_message(subject, data, headers, msg_id, ttl, expect)
-        if item is not None and self._plugins.active:
-            item = self._plugins.prepared(item, self._operation)
+        if item is not None and self._hooks is not None:
+            item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
             if self._closed is not None or self._discarding:
@@ -357,8 +359,8 @@ class AtomicBatch:
         """Add all messages and commit."""
         if not items:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
-        if self._plugins.active:
-            items = _each(partial(self._plugins.prepared, operation=self._operation), items)
+        if self._hooks is not None:
+            items = _each(partial(self._hooks.prepared, operation=self._operation), items)
         first = ""
         if self._context.plugins.infos:
             (first,) = _each(subject_of, items[:1])

@@ -97,7 +97,7 @@ class Attempt:
             hold_back=known.level < MARKER_LEVEL,
             ack_first=options is not None and options.ack_first,
             ack_every=0 if options is None else options.ack_every,
-            limit=self._streams.batch_limit,
+            limit=self._streams.batch_limit(self._epoch),
         )
         self._connection = context.connection
         self._lane = context.lane

@@ -17,7 +17,6 @@ import attrs
 from jetsync._api.known_streams import KnownStream
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
-from jetsync._base.fields import check_count
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchIncompleteError,
@@ -76,8 +75,6 @@ class AtomicOptions:
     retry_wait: float = 0.25
 
     def __attrs_post_init__(self) -> None:
-        check_count("ack_every", self.ack_every, 0)
-        check_count("retries", self.retries, 0)
         if self.batch_id is not None:
             _check_batch_id(self.batch_id)
         if self.ttl is not None:

@@ -152,14 +152,16 @@ class FastPublisher:
         self._lane = context.lane
         self._options = options
         self._lock = threading.RLock()
-        self._wrap_commit = context.plugins.wrap_batch_commit
-        self._plugins = PublishHooks(context.plugins)
+        plugins = context.plugins
+        self._wrap_commit = plugins.wrap_batch_commit
+        sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
+        self._hooks = PublishHooks(plugins) if sees_messages else None
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger
         self._targets = link.stream.encoder.targets
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
-        self._is_plain = options.ttl is None and not self._plugins.active
+        self._is_plain = options.ttl is None and self._hooks is None
         self._callback_errors = 0
         self._connection.writers.add(self)
         when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
@@ -383,7 +385,7 @@ class FastPublisher:
         """Return a message with the publisher's ttl and the changes that plugins make."""
         if self._options.ttl is not None:
             item = with_ttl(item, self._options.ttl)
-        return self._plugins.prepared(item, self._operation)
+        return item if self._hooks is None else self._hooks.prepared(item, self._operation)
 
     def commit(
         self,

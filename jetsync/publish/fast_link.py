@@ -19,7 +19,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import held_here, refuse_reentry, take
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import raise_failure
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
     OP_APPEND,
@@ -117,7 +117,7 @@ class FastStream:
         """
         context, find = self._context, self._context.streams.find
         while True:
-            if not context.connection.is_connected:
+            if context.lane.outbox.state is not LaneState.OPEN:
                 context.lane.write(b"", deadline)
             try:
                 known = find_capable(

@@ -11,6 +11,7 @@ import pytest
 from jetsync import errors
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import Deadline
+from jetsync._io.outbox import LaneState
 from jetsync.publish.capability import require_atomic
 
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
@@ -31,8 +32,8 @@ class Server:
     def __init__(self):
         self.streams = {"S": {"name": "S", "subjects": ["S.>"], "metadata": VERSIONED}}
         self.asked = []
-        self.lane = SimpleNamespace(epoch=1, write=self.wait_connected)
-        self.connection = SimpleNamespace(is_connected=True)
+        self.lane = SimpleNamespace(epoch=1, state=LaneState.OPEN, write=self.wait_connected)
+        self.lane.outbox = self.lane
         self.reconnects = False
 
     def wait_connected(self, block, deadline):
@@ -40,7 +41,7 @@ class Server:
         if not self.reconnects:
             raise errors.DisconnectedError(timeout=deadline.total)
         self.lane.epoch += 1
-        self.connection.is_connected = True
+        self.lane.state = LaneState.OPEN
         return self.lane.epoch
 
     def api(self, endpoint, body, deadline, *, stream=None):
@@ -132,7 +133,7 @@ def test_without_a_connection(server, find):
     While disconnected, a lookup waits for the next connection and asks its server.
     """
     find("S.A")
-    server.connection.is_connected = False
+    server.lane.state = LaneState.DOWN
     with pytest.raises(errors.DisconnectedError):
         find("S.A")
     server.reconnects = True
@@ -171,13 +172,10 @@ def test_the_limit_of_a_batch(server):
     The batch limit of a server is kept until the next connection.
     """
     cache = StreamCache(server)
-    assert cache.batch_limit is None
+    assert cache.batch_limit(1) is None
     cache.learn_batch_limit(20, 1)
-    assert cache.batch_limit == 20
-    server.lane.epoch = 2
-    assert cache.batch_limit is None
-    cache.learn_batch_limit(20, 1)
-    assert cache.batch_limit is None
+    assert cache.batch_limit(1) == 20
+    assert cache.batch_limit(2) is None
 
 
 def test_denied_advisories(server, find):
