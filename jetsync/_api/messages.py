@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._api.mirrors import may_answer
 from jetsync._base.integers import read_count
+from jetsync._proto.direct import status_error
 from jetsync.errors import (
-    BadDirectRequestError,
     DirectNotSupportedError,
     MaxControlLineError,
     MessageNotFoundError,
     NoRespondersError,
     PermissionDeniedError,
     ProtocolError,
-    RequiredApiLevelError,
-    UnknownStatusError,
 )
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import Headers, parse_status
@@ -103,13 +101,8 @@ def direct_get(
         raise ProtocolError("an answer to a direct get has no headers")
     if block.startswith(b"NATS/1.0\r\n"):
         return StoredMessage.from_direct(block, frame[3])
-    code, description = parse_status(block)
-    if code == 404:
-        raise _not_found(stream, request)
-    error_class = {408: BadDirectRequestError, 412: RequiredApiLevelError}.get(
-        code or 0, UnknownStatusError
-    )
-    raise error_class(code=code, description=description, stream=stream)
+    status = parse_status(block)
+    raise _not_found(stream, request) if status[0] == 404 else status_error(status, stream)
 
 
 def _not_found(stream: str, request: Mapping[str, Any]) -> MessageNotFoundError:

@@ -41,6 +41,14 @@ TRUSTED_FOR: Final = 30.0
 # Seconds to wait for the configuration. If it cannot be fetched, the mirror may not answer.
 ANSWER_WAIT: Final = 1.0
 
+# Errors of a request for the stream's info that say nothing about the stream.
+TRANSIENT: Final = (
+    JetStreamNotEnabledError,
+    RequestTimeoutError,
+    TemporarilyUnavailableError,
+    TransportError,
+)
+
 _LIMITS: Final = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 
 
@@ -56,13 +64,7 @@ def may_answer(
     try:
         until = deadline.at_most(ANSWER_WAIT)
         return agrees(_current(context, mirror, until), _current(context, stream, until), reading)
-    except (
-        JetStreamNotEnabledError,
-        RequestTimeoutError,
-        StreamNotFoundError,
-        TemporarilyUnavailableError,
-        TransportError,
-    ):
+    except (*TRANSIENT, StreamNotFoundError):
         # The mirror may be in another account, or this user has no permission for its info.
         return False
 

@@ -26,8 +26,7 @@ Implements ADR-31, with facts about servers 2.10 to 2.15.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -38,6 +37,7 @@ from jetsync.errors import (
     NotSupportedError,
     ProtocolError,
     RequiredApiLevelError,
+    StatusError,
     TooManySubjectsError,
     UnknownStatusError,
 )
@@ -45,7 +45,7 @@ from jetsync.values import headers
 from jetsync.values.headers import find_last, parse_status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jetsync.values.frame import Frame
 
@@ -57,42 +57,11 @@ _SEQUENCE: Final = headers.SEQUENCE.encode()
 _STREAM: Final = headers.STREAM.encode()
 _ADDED: Final = b"\r\n" + headers.STREAM.encode() + b": "
 
-_ERRORS: Final = {
+_ERRORS: Final[Mapping[int, type[StatusError]]] = {
     408: BadDirectRequestError,
     412: RequiredApiLevelError,
     413: TooManySubjectsError,
 }
-
-
-@attrs.frozen(kw_only=True)
-class PageRequest:
-    """
-    One request for many messages; fields that are ``None`` or empty are not sent.
-    """
-
-    sequence: int | None = None
-    subject: str | None = None
-    start_time: str | None = None
-    batch: int | None = None
-    max_bytes: int | None = None
-    subjects: tuple[str, ...] = ()
-    up_to_sequence: int | None = None
-    up_to_time: str | None = None
-
-    def body(self) -> bytes:
-        """Return the JSON to send."""
-        fields = {
-            "multi_last": self.subjects or None,
-            "seq": self.sequence,
-            "start_time": self.start_time,
-            "next_by_subj": self.subject,
-            "up_to_seq": self.up_to_sequence,
-            "up_to_time": self.up_to_time,
-            "batch": self.batch,
-            "max_bytes": self.max_bytes,
-        }
-        given = {name: value for name, value in fields.items() if value is not None}
-        return json.dumps(given, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class PagedRead:
@@ -141,7 +110,7 @@ class PagedRead:
         """The sequence of the last message that arrived, 0 before the first."""
         return number_in(self.last_block, _SEQUENCE) if self.last_block else 0
 
-    def open(self, reply: bytes) -> PageRequest:
+    def open(self, reply: bytes) -> dict[str, Any]:
         """Return the next request, whose answers will arrive on the subject *reply*."""
         assert not self.is_open
         assert not self.done
@@ -227,8 +196,7 @@ class PagedRead:
         if code == 503:
             self.unanswered = True
             return messages
-        error = _ERRORS.get(code or 0, UnknownStatusError)
-        self.fail(error(code=code, description=description or None, stream=self._stream))
+        self.fail(status_error(status, self._stream))
         return messages
 
     def release(self) -> Sequence[Frame]:
@@ -243,7 +211,7 @@ class PagedRead:
 
     # Subclasses implement these. The methods that get frames return the messages to yield.
 
-    def page_request(self) -> PageRequest:
+    def page_request(self) -> dict[str, Any]:
         """Return the next request."""
         raise NotImplementedError
 
@@ -299,12 +267,15 @@ class BatchRead(PagedRead):
         """Whether the read has passed its last sequence."""
         return self._end is not None and self.position > self._end and self._start_time is None
 
-    def next_request(self) -> dict[str, object]:
+    def next_request(self) -> dict[str, Any]:
         """Return the request for the first message of the next page."""
-        subject = ">" if self._subject is None else self._subject
-        if self._start_time is not None:
-            return {"next_by_subj": subject, "start_time": self._start_time}
-        return {"next_by_subj": subject, "seq": self.position}
+        return {"next_by_subj": ">", **self._where()}
+
+    def _where(self) -> dict[str, Any]:
+        at = (
+            {"seq": self.position} if self._start_time is None else {"start_time": self._start_time}
+        )
+        return at if self._subject is None else {**at, "next_by_subj": self._subject}
 
     def continue_at(self, sequence: int) -> None:
         """Continue at *sequence*, because there is such a message after all."""
@@ -324,7 +295,7 @@ class BatchRead(PagedRead):
             self.pending = number_in(self.last_block, NUM_PENDING)
             self.done = self._is_complete()
 
-    def page_request(self) -> PageRequest:
+    def page_request(self) -> dict[str, Any]:
         batch, size = self._page, self._page_bytes
         self._is_last = False
         if self._limit is not None and self._limit - self.received <= batch:
@@ -335,13 +306,7 @@ class BatchRead(PagedRead):
             self._is_last = True
         if self._end is not None and self._start_time is None:
             batch = min(batch, self._end - self.position + 1)
-        return PageRequest(
-            sequence=self.position if self._start_time is None else None,
-            start_time=self._start_time,
-            subject=self._subject,
-            batch=batch,
-            max_bytes=size,
-        )
+        return {**self._where(), "batch": batch, "max_bytes": size}
 
     def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
         if self._size_limit is not None:
@@ -390,6 +355,13 @@ class BatchRead(PagedRead):
         if self._size_limit is not None and self._size >= self._size_limit:
             return True
         return self.reached_end
+
+
+def status_error(status: tuple[int | None, str], stream: str) -> StatusError:
+    """Return the error for a status that refuses a direct get."""
+    code, description = status
+    error = _ERRORS.get(code or 0, UnknownStatusError)
+    return error(code=code, description=description or None, stream=stream)
 
 
 def _block_of(frame: Frame) -> bytes:

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from jetsync._base.integers import read_digits
-from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, PageRequest, number_in
+from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, number_in
 from jetsync.errors import ProtocolError
 from jetsync.values import headers
 from jetsync.values.frame import Frame
@@ -156,7 +156,7 @@ class LastRead(PagedRead):
         self.position = self._after + 1
         self.last_block = b""
 
-    def page_request(self) -> PageRequest:
+    def page_request(self) -> dict[str, Any]:
         self._mark = (
             self.received,
             self._expected,
@@ -166,14 +166,15 @@ class LastRead(PagedRead):
         )
         self.lagging = self.nothing = False
         by_time = self._time if self.moment is not None else self._up_to_time
-        return PageRequest(
-            subjects=self._parts[self._part],
-            sequence=self.position if self.position > 1 else None,
-            up_to_sequence=self.moment if by_time is None else None,
-            up_to_time=by_time,
-            batch=self._page,
-            max_bytes=self._page_bytes,
-        )
+        request = {
+            "multi_last": self._parts[self._part],
+            "seq": self.position if self.position > 1 else None,
+            "up_to_seq": self.moment if by_time is None else None,
+            "up_to_time": by_time,
+            "batch": self._page,
+            "max_bytes": self._page_bytes,
+        }
+        return {name: value for name, value in request.items() if value is not None}
 
     def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
         if not self._part_began:

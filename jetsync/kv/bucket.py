@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, shown_by
+from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
     InvalidTtlError,
-    JetStreamNotEnabledError,
     KeyNotFoundError,
     MessageNotFoundError,
     MessageTtlDisabledError,
     NoStreamResponseError,
     NotSupportedError,
-    RequestTimeoutError,
     StreamNotFoundError,
-    TransportError,
 )
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
@@ -220,6 +218,5 @@ class Bucket:
 
         Return if jetsync cannot find out in time. The caller then raises the original error.
         """
-        unknown = (JetStreamNotEnabledError, RequestTimeoutError, TransportError)
-        with self.named(origin=True), contextlib.suppress(*unknown):
+        with self.named(origin=True), contextlib.suppress(*TRANSIENT):
             self.origin.streams.named(self.layout.origin_stream, deadline, fresh=True)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import json
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync._api.messages import leader_get, shown_by
-from jetsync._api.mirrors import known_answers, may_answer
+from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, UnlessSet
@@ -27,13 +28,11 @@ from jetsync.errors import (
     ConnectionLostError,
     DirectNotSupportedError,
     IncompleteMirrorError,
-    JetStreamNotEnabledError,
     MessageNotFoundError,
     NotSupportedError,
     RequestTimeoutError,
     StreamNotFoundError,
     TemporarilyUnavailableError,
-    TransportError,
 )
 from jetsync.events import DirectReadOperation
 from jetsync.values.stored import StoredMessage, StoredPage, stored_messages
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._api.mirrors import Reading
     from jetsync._hooks.calls import Entered
-    from jetsync._proto.direct import PagedRead, PageRequest
+    from jetsync._proto.direct import PagedRead
     from jetsync.values.stream_info import StreamInfo
 
 # The most messages of one request. Measured with payloads of 16 bytes to 64 KiB: pages of 1,000 to
@@ -74,14 +73,6 @@ INFO_TIMEOUT: Final = 1.0
 # Seconds of silence on an open page before the reader checks whether a replica is gone; doubled
 # each time that the page is requested again.
 SILENCE: Final = 2.0
-
-# Errors of a request for the stream's info that say nothing about the stream.
-TRANSIENT: Final = (
-    JetStreamNotEnabledError,
-    RequestTimeoutError,
-    TemporarilyUnavailableError,
-    TransportError,
-)
 
 T = TypeVar("T")
 
@@ -416,8 +407,18 @@ class PageReader:
             if self._entered is None:
                 self._received_before_page = engine.received
                 if context.plugins.enter_fetch is not None:
-                    self._entered = context.plugins.enter_fetch(self._operation(request))
-            body = request.body()
+                    subject = request.get("next_by_subj")
+                    operation = DirectReadOperation(
+                        name=self.name,
+                        stream=self.stream,
+                        subjects=request.get("multi_last", (subject,) if subject else ()),
+                        sequence=request.get("seq"),
+                        batch=request.get("batch"),
+                        max_bytes=request["max_bytes"],
+                        timeout=self.seconds,
+                    )
+                    self._entered = context.plugins.enter_fetch(operation)
+            body = json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
             context.connection.check()
             context.connection.check_size(len(body))
             block = self._line + frames.pub(self._target, reply, body)
@@ -430,17 +431,6 @@ class PageReader:
         self._line = b""
         if context.lane.lost_epoch >= self._epoch:
             self._box.lost(context.lane.lost_epoch)
-
-    def _operation(self, request: PageRequest) -> DirectReadOperation:
-        return DirectReadOperation(
-            name=self.name,
-            stream=self.stream,
-            subjects=request.subjects or ((request.subject,) if request.subject else ()),
-            sequence=request.sequence,
-            batch=request.batch,
-            max_bytes=request.max_bytes,
-            timeout=self.seconds,
-        )
 
     def _wait(self) -> bool:
         """Wait for frames of the open page; return False if it has to be requested again."""
