@@ -9,7 +9,7 @@ import time
 
 import pytest
 from streams import fill
-from waiting import eventually
+from waiting import at_some_pace, eventually
 
 import jetsync
 
@@ -18,14 +18,6 @@ THRESHOLD = 0.6
 
 # Seconds of work: longer than a pull and the threshold together.
 WORK = 3.0
-
-
-@pytest.fixture
-def ephemeral(stream):
-    """
-    A consumer without a name of its own that the server deletes soon after the last pull.
-    """
-    return stream.create_consumer(inactive_threshold=THRESHOLD)
 
 
 def is_gone(worker):
@@ -50,55 +42,70 @@ class TestConsumption:
         with jetsync.connect(url) as client:
             js = client.jetstream()
             stream = js.create_stream(unique, subjects=[f"{unique}.>"])
-            worker = stream.create_consumer(inactive_threshold=THRESHOLD, ack_wait=60)
-            with worker.consume(expires=1, max_messages=2) as messages:
-                fill(js, stream, 5)
-                first = messages.next(timeout=5)
-                time.sleep(WORK)
-                first.ack_sync()
-                # Two in the buffer, and the first one. Nothing else was delivered meanwhile.
-                assert worker.info().delivered.consumer_seq == 3
-                for number in range(1, 5):
-                    message = messages.next(timeout=5)
-                    assert int(message.data) == number
-                    message.ack()
+            fill(js, stream, 5)
+
+            def attempt(pace):
+                worker = stream.create_consumer(inactive_threshold=THRESHOLD * pace, ack_wait=300)
+                with worker.consume(expires=pace, max_messages=2) as messages:
+                    first = messages.next(timeout=20)
+                    time.sleep(WORK * pace)
+                    first.ack_sync()
+                    # Two in the buffer, and the first one. Nothing else was delivered meanwhile.
+                    assert worker.info().delivered.consumer_seq == 3
+                    for number in range(1, 5):
+                        message = messages.next(timeout=20)
+                        assert int(message.data) == number
+                        message.ack()
+
+            at_some_pace(attempt)
             js.delete_stream(unique)
 
-    def test_a_busy_handler(self, js, stream, ephemeral):
+    def test_a_busy_handler(self, js, stream):
         """
         The same holds while the only worker calls a handler.
         """
-        seen = []
 
-        def handler(message):
-            seen.append(int(message.data))
-            if not seen[1:]:
-                time.sleep(WORK)
+        def attempt(pace):
+            stream.purge()
+            ephemeral = stream.create_consumer(inactive_threshold=THRESHOLD * pace, ack_wait=300)
+            seen = []
 
-        with ephemeral.consume(handler, expires=1, max_messages=1, ack="auto") as running:
-            fill(js, stream, 2)
-            eventually(lambda: seen == [0, 1])
-            fill(js, stream, 1, start=2)
-            eventually(lambda: running.closed or seen == [0, 1, 2])
-            assert running.error is None
+            def handler(message):
+                seen.append(int(message.data))
+                if not seen[1:]:
+                    time.sleep(WORK * pace)
+
+            with ephemeral.consume(handler, expires=pace, max_messages=1, ack="auto") as running:
+                fill(js, stream, 2)
+                eventually(lambda: running.closed or seen == [0, 1], 10 * pace)
+                fill(js, stream, 1, start=2)
+                eventually(lambda: running.closed or seen == [0, 1, 2])
+                assert running.error is None
+
+        at_some_pace(attempt)
 
     def test_an_ordered_consumer(self, js, stream):
         """
         The consumer behind an ordered consumer is not replaced because the program was busy.
         """
-        with stream.ordered_consumer(inactive_threshold=THRESHOLD) as ordered:
-            messages = ordered.consume(expires=1, max_messages=1)
-            fill(js, stream, 3)
-            assert int(messages.next(timeout=5).data) == 0
-            time.sleep(WORK)
-            assert [int(messages.next(timeout=5).data) for _ in range(2)] == [1, 2]
-            assert ordered.statistics().resets == 0
+        fill(js, stream, 3)
+
+        def attempt(pace):
+            with stream.ordered_consumer(inactive_threshold=THRESHOLD * pace) as ordered:
+                messages = ordered.consume(expires=pace, max_messages=1)
+                assert int(messages.next(timeout=20).data) == 0
+                time.sleep(WORK * pace)
+                assert [int(messages.next(timeout=20).data) for _ in range(2)] == [1, 2]
+                assert ordered.statistics().resets == 0
+
+        at_some_pace(attempt)
 
     @pytest.mark.parametrize("end", ["close", "drop"])
-    def test_not_after_its_end(self, ephemeral, end):
+    def test_not_after_its_end(self, stream, end):
         """
         After the end of the consumption, the server deletes the consumer as usual.
         """
+        ephemeral = stream.create_consumer(inactive_threshold=THRESHOLD)
         messages = ephemeral.consume(expires=1)
         if end == "close":
             messages.close()

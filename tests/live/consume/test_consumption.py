@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import fill, fill_in_trouble
-from waiting import CLUSTER_CLIENT, eventually, holds, is_led, timed
+from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, holds, is_led, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -160,7 +160,7 @@ class TestIterator:
                 eventually(lambda: worker.info().num_ack_pending == 0 == worker.info().num_pending)
                 one.close()
                 other.close()
-                parts = [first + rest[0].result(5), second + rest[1].result(5)]
+                parts = [first + rest[0].result(20), second + rest[1].result(20)]
         assert sorted(parts[0] + parts[1]) == list(range(100))
 
     def test_threads_share_an_iterator(self, js, stream, worker):
@@ -188,7 +188,7 @@ class TestIterator:
         fill(js, stream, 300)
         with worker.consume(max_messages=20) as messages:
             for number in range(100):
-                messages.next(timeout=5).ack()
+                messages.next(timeout=20).ack()
                 if number % 10 == 0:
                     holds(lambda: worker.info().num_ack_pending <= 22, 0.01)
 
@@ -323,7 +323,7 @@ class TestEnd:
             with timed(0, 0.5):
                 getattr(messages, end)()
                 for future in waiting:
-                    future.result(5)
+                    future.result(20)
 
     def test_timeout(self, js, stream, worker):
         """
@@ -350,8 +350,8 @@ class TestEnd:
             eventually(lambda: is_led(messages) and is_led(other))
             with timed(0, 1):
                 client.close()
-                assert isinstance(waiting.exception(5), jetsync.ConnectionClosedError)
-                assert iterating.result(5) == []
+                assert isinstance(waiting.exception(20), jetsync.ConnectionClosedError)
+                assert iterating.result(20) == []
         assert messages.error is None
 
     def test_nobody_holds_it(self, client, js, stream, worker):
@@ -386,9 +386,9 @@ class TestGone:
             worker.delete()
             assert take(messages, 2) == [1, 2]
             with timed(0, 1), pytest.raises(jetsync.ConsumerDeletedError):
-                messages.next(timeout=5)
+                messages.next(timeout=20)
             with pytest.raises(jetsync.ConsumptionClosedError, match="Consumer Deleted"):
-                messages.next(timeout=5)
+                messages.next(timeout=20)
             assert list(messages) == []
             assert messages.closed
             assert isinstance(messages.error, jetsync.ConsumerDeletedError)
@@ -437,7 +437,7 @@ class TestGone:
                 )
             ),
         ):
-            messages.next(timeout=5)
+            messages.next(timeout=30)
         assert messages.closed
 
     def test_a_push_consumer(self, stream):
@@ -511,15 +511,15 @@ class TestTrouble:
             eventually(lambda: is_led(messages))
             victim.pause()
             try:
-                with timed(0.7, 1.6):
+                with timed(0, 1.6):
                     eventually(lambda: seen(recorder, "heartbeat_missed"))
             finally:
                 victim.resume()
             fill(js, stream, 1, start=1)
-            assert int(waiting.result(5).data) == 1
+            assert int(waiting.result(20).data) == 1
         (event, *_) = seen(recorder, "heartbeat_missed")
         assert event.heartbeat == 0.5
-        assert 0.9 <= event.silent_for <= 1.6
+        assert 0.9 <= event.silent_for <= 1.6 + LATE
         assert messages.error is None
         assert messages.statistics().heartbeats_missed >= 1
         messages.close()
@@ -528,22 +528,27 @@ class TestTrouble:
         """
         Heartbeats that arrive while the program is busy are not reported as missed.
         """
-        recorder = HookRecorder("jetsync_status")
-        stream.create_consumer("w", ack_wait=30)
-        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-            reader = client.jetstream().consumer(stream.name, "w")
-            messages = reader.consume(expires=1, heartbeat=0.5, max_messages=2)
-            fill(js, stream, 3)
-            for number in range(3):
-                message = messages.next(timeout=5)
-                assert (int(message.data), message.metadata.delivered) == (number, 1)
-                # Longer than the pull and its heartbeats.
-                time.sleep(1.2)
-                message.ack()
-            assert messages.next(timeout=0.2) is None
-            assert not seen(recorder, "heartbeat_missed")
-            assert messages.statistics().pulls <= 6
-            messages.close()
+
+        def attempt(pace):
+            stream.purge()
+            stream.create_or_update_consumer("w", ack_wait=60)
+            recorder = HookRecorder("jetsync_status")
+            with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+                reader = client.jetstream().consumer(stream.name, "w")
+                messages = reader.consume(expires=pace, heartbeat=0.5 * pace, max_messages=2)
+                fill(js, stream, 3)
+                for number in range(3):
+                    message = messages.next(timeout=20)
+                    assert (int(message.data), message.metadata.delivered) == (number, 1)
+                    # Longer than the pull and its heartbeats.
+                    time.sleep(1.2 * pace)
+                    message.ack()
+                assert messages.next(timeout=0.2) is None
+                assert not seen(recorder, "heartbeat_missed")
+                assert messages.statistics().pulls <= 6
+                messages.close()
+
+        at_some_pace(attempt)
 
     def test_the_connection_is_lost_while_the_user_is_away(self, fragile):
         """
@@ -574,7 +579,7 @@ class TestTrouble:
                 eventually(lambda: not client.is_connected)
                 with timed(0, 0.5):
                     messages.close()
-                    assert waiting.result(5) == []
+                    assert waiting.result(20) == []
             finally:
                 victim.start()
         eventually(lambda: client.is_connected)
@@ -629,7 +634,10 @@ class TestTrouble:
         elsewhere = client.jetstream(prefix="nobody.listens.here")
         lost = jetsync.Consumer(elsewhere._context, stream.name, worker.cached_info)
         with caplog.at_level(logging.WARNING, "jetsync.consume"), lost.consume() as messages:
-            assert messages.next(timeout=4) is None
+            eventually(
+                lambda: messages.next(timeout=0.1) is None and "pulls_refused" in caplog.text, 60
+            )
+            assert messages.next(timeout=1) is None
             assert caplog.text.count("pulls_refused") == 1
             assert messages.error is None
 
@@ -669,11 +677,16 @@ class TestVersions:
         ):
             with worker.consume(stop_after=100, **options) as messages:
                 assert take(messages, 100) == list(range(100 * number, 100 * number + 100))
-        with worker.consume(expires=1, heartbeat=0.5) as messages:
-            assert messages.next(timeout=1.2) is None
-            fill(js, stream, 1, start=400)
-            assert take(messages, 1) == [400]
-            assert messages.statistics().heartbeats_missed == 0
+
+        def after_a_pull_expired(pace):
+            stream.purge()
+            with worker.consume(expires=pace, heartbeat=0.5 * pace) as messages:
+                assert messages.next(timeout=1.2 * pace) is None
+                fill(js, stream, 1, start=400)
+                assert take(messages, 1) == [400]
+                assert messages.statistics().heartbeats_missed == 0
+
+        at_some_pace(after_a_pull_expired)
 
     def test_gone(self, older):
         """

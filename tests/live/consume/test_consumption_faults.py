@@ -89,7 +89,7 @@ class TestAnswersWithoutAConnection:
         gate, numbers = threading.Event(), []
 
         def handler(message):
-            gate.wait(20)
+            gate.wait(60)
             numbers.append(int(message.data))
 
         running = worker.consume(handler, ack="auto")
@@ -102,7 +102,7 @@ class TestAnswersWithoutAConnection:
         finally:
             gate.set()
             running.close()
-        assert running.wait(timeout=5)
+        assert running.wait(timeout=20)
         assert numbers == list(range(10))
 
     def test_acknowledged_by_the_iterator(self, proxy, distant, js, stream, there):
@@ -115,7 +115,7 @@ class TestAnswersWithoutAConnection:
             next(messages)
             arrived(messages, 3)
             with cut_off(proxy, distant), timed(0, 1):
-                assert [int(messages.next(timeout=1).data) for _ in range(2)] == [1, 2]
+                assert [int(messages.next(timeout=20).data) for _ in range(2)] == [1, 2]
         eventually(lambda: near.info().ack_floor.stream_seq == 3)
 
     def test_given_back(self, proxy, distant, js, stream, there):
@@ -281,8 +281,8 @@ class TestEndOfTheClient:
         gate = threading.Event()
         options = {
             "iterator": {},
-            "handler": {"handler": lambda message: gate.wait(20)},
-            "ordered": {"handler": lambda message: gate.wait(20), "ordered_by": "subject"},
+            "handler": {"handler": lambda message: gate.wait(60)},
+            "ordered": {"handler": lambda message: gate.wait(60), "ordered_by": "subject"},
         }
         try:
             with jetsync.connect(nats_server.url) as client:
@@ -295,7 +295,7 @@ class TestEndOfTheClient:
                 assert sorted(int(rest.next(timeout=20).data) for _ in range(19)) == [*range(1, 20)]
         finally:
             gate.set()
-        assert messages.wait(timeout=5)
+        assert messages.wait(timeout=20)
         assert messages.error is None
         assert "consumption_ended" not in caplog.text
 
@@ -341,7 +341,7 @@ while messages.statistics().received < 10:
     # Looks at what has come.
     messages.wait(timeout=0.01)
 gate = threading.Event()
-with worker.consume(lambda message: gate.wait(20)) as running:
+with worker.consume(lambda message: gate.wait(60)) as running:
     pid = os.fork()
     if pid:
         assert os.waitpid(pid, 0)[1] == 0

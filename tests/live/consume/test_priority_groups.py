@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually, is_led, timed
+from waiting import at_some_pace, eventually, is_led, timed
 
 import jetsync
 from jetsync.testing import HookRecorder
@@ -30,10 +30,10 @@ def fill(js, stream, count, start=0):
 
 def pull_wire(pulls):
     """
-    The requests of the pulls that were seen on the wire so far.
+    The requests of the pulls that have arrived.
     """
     found = []
-    while (message := pulls.next(timeout=0.05)) is not None:
+    while (message := pulls.next(timeout=0)) is not None:
         found.append(json.loads(message.data))
     return found
 
@@ -88,11 +88,9 @@ class TestOverflow:
         worker = group("overflow")
         fill(js, stream, 20)
         with worker.consume(group="A", min_pending=11, max_messages=5) as messages:
-            got = []
-            while (message := messages.next(timeout=0.3)) is not None:
-                got.append(message)
-                message.ack()
-        assert len(got) == 10
+            for _ in range(10):
+                messages.next(timeout=20).ack()
+            assert messages.next(timeout=0.3) is None
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
@@ -131,7 +129,7 @@ class TestErrors:
         with pytest.raises(jetsync.InvalidGroupError, match=text):
             worker.consume(**options)
         with pytest.raises(jetsync.InvalidGroupError, match=text):
-            list(worker.fetch(1, expires=1, **options))
+            list(worker.fetch(1, expires=20, **options))
 
     def test_refused_by_the_server(self, js, stream, group):
         """
@@ -183,7 +181,7 @@ class TestPinned:
     @pytest.fixture
     def pinned(self, version, server_for, nats_server, unique):
         """
-        A stream, a recorder, and two clients' handles of its consumer.
+        A stream, a recorder, and a factory of consumers that returns two clients' handles.
         """
         server = nats_server if version is None else server_for(version)
         recorder = HookRecorder("jetsync_status")
@@ -193,28 +191,34 @@ class TestPinned:
         ):
             js = one.jetstream()
             stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
-            first = stream.create_consumer(
-                "worker",
-                priority_groups=["A"],
-                priority_policy="pinned_client",
-                priority_timeout=1,
-                ack_wait=30,
-            )
-            yield js, stream, recorder, first, other.jetstream().consumer(unique, "worker")
+
+            def handles(seconds):
+                first = stream.create_consumer(
+                    f"worker{seconds}",
+                    priority_groups=["A"],
+                    priority_policy="pinned_client",
+                    priority_timeout=seconds,
+                    ack_wait=300,
+                )
+                return first, other.jetstream().consumer(unique, first.name)
+
+            yield js, stream, recorder, handles
             js.delete_stream(unique)
 
     def test_kept_and_sent(self, pinned):
         """
         Every pull after the first message has the pin id, and the other client waits.
         """
-        js, stream, _, first, second = pinned
+        js, stream, _, handles = pinned
+        first, second = handles(60)
         wire = jetsync.Client(js._context.connection)
         with wire.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
             wire.flush()
             fill(js, stream, 50)
             with first.consume(group="A", max_messages=10) as messages:
-                got = [messages.next(timeout=5) for _ in range(20)]
+                got = [messages.next(timeout=20) for _ in range(20)]
                 with second.consume(group="A", expires=1) as others:
+                    wire.flush()
                     asked = pull_wire(pulls)
                     assert others.next(timeout=0.3) is None
                     assert others.error is None
@@ -228,14 +232,8 @@ class TestPinned:
         """
         Fetches, next and consumptions of one handle share the pin.
         """
-        js, stream, _, _, _ = pinned
-        worker = stream.create_consumer(
-            "patient",
-            priority_groups=["A"],
-            priority_policy="pinned_client",
-            priority_timeout=60,
-            ack_wait=60,
-        )
+        js, stream, _, handles = pinned
+        worker, _ = handles(60)
         fill(js, stream, 8)
         got = []
         with timed(0.0, 5):
@@ -246,7 +244,7 @@ class TestPinned:
                     got += list(messages)
         assert [int(message.data) for message in got] == list(range(8))
         assert len(ids(got)) == 1
-        stream.unpin_consumer("patient", "A")
+        stream.unpin_consumer(worker.name, "A")
         fill(js, stream, 1, start=8)
         with timed(0.0, 5):
             (message,) = worker.fetch(1, group="A", expires=20)
@@ -257,48 +255,57 @@ class TestPinned:
         """
         A client that has lost its pin continues without the id.
         """
-        js, stream, recorder, first, second = pinned
-        fill(js, stream, 30)
-        with first.consume(group="A", max_messages=5, expires=3) as messages:
-            got = [messages.next(timeout=5)]
-            with second.consume(group="A", max_messages=5, expires=3) as others:
-                news = [others.next(timeout=5) for _ in range(10)]
-                assert len(ids(news)) == 1
-                assert ids(news) != ids(got)
-                # Back again: what is here is taken, and the next pull is refused.
-                got += [messages.next(timeout=5) for _ in range(4)]
-                assert messages.next(timeout=0.5) is None
-                codes = [call["event"].code for call in recorder.of("jetsync_status")]
-                assert 423 in codes
-            assert messages.error is None
-            fill(js, stream, 5, start=30)
-            again = messages.next(timeout=5)
-            assert ids([again]) not in [ids(got), ids(news)]
+        js, stream, recorder, handles = pinned
+
+        def attempt(pace):
+            first, second = handles(pace)
+            options = {"group": "A", "max_messages": 5, "expires": 3 * pace}
+            recorder.clear()
+            stream.purge()
+            fill(js, stream, 30)
+            with first.consume(**options) as messages:
+                got = [messages.next(timeout=20)]
+                with second.consume(**options) as others:
+                    news = [others.next(timeout=20) for _ in range(10)]
+                    assert len(ids(news)) == 1
+                    assert ids(news) != ids(got)
+                    # Back again: what is here is taken, and the next pull is refused.
+                    got += [messages.next(timeout=20) for _ in range(4)]
+                    assert messages.next(timeout=0.5 * pace) is None
+                    codes = [call["event"].code for call in recorder.of("jetsync_status")]
+                    assert 423 in codes
+                assert messages.error is None
+                fill(js, stream, 5, start=30)
+                again = messages.next(timeout=20)
+                assert ids([again]) not in [ids(got), ids(news)]
+
+        at_some_pace(attempt)
 
     def test_unpinned(self, pinned):
         """
         After an unpin, the other client gets messages at once.
         """
-        js, stream, _, first, second = pinned
+        js, stream, _, handles = pinned
+        first, second = handles(60)
         fill(js, stream, 1)
         with contextlib.ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(2))
             messages = stack.enter_context(first.consume(group="A", expires=10))
-            messages.next(timeout=5).ack()
+            messages.next(timeout=20).ack()
             others = stack.enter_context(second.consume(group="A", expires=10))
-            waiting = [pool.submit(each.next, timeout=10) for each in (messages, others)]
+            waiting = [pool.submit(each.next, timeout=60) for each in (messages, others)]
             eventually(lambda: is_led(messages) and is_led(others))
-            stream.unpin_consumer("worker", "A")
+            stream.unpin_consumer(first.name, "A")
             fill(js, stream, 20, start=1)
             with timed(0.0, 1):
                 eventually(lambda: any(future.done() for future in waiting))
             with pytest.raises(jetsync.PriorityGroupNotFoundError):
-                stream.unpin_consumer("worker", "B")
+                stream.unpin_consumer(first.name, "B")
             messages.close()
             others.close()
             for future in waiting:
                 with contextlib.suppress(jetsync.ConsumptionClosedError):
-                    future.result(5)
+                    future.result(20)
             assert (messages.error, others.error) == (None, None)
 
 
@@ -327,7 +334,7 @@ def test_failover(js, nats_server, stream, group):
     got = set()
     with worker.consume(group="A") as messages:
         while len(got) < 20:
-            message = messages.next(timeout=10)
+            message = messages.next(timeout=30)
             message.ack()
             got.add(int(message.data))
     assert got == set(range(20))
@@ -340,11 +347,16 @@ class TestPrioritized:
         Messages go to the pull with the lower number first, and then to the other one.
         """
         worker = group("prioritized")
-        late = worker.fetch(100, group="A", priority=1, expires=1)
-        early = worker.fetch(wanted, group="A", priority=0, expires=1)
-        fill(js, stream, 100)
-        assert len(list(early)) == first
-        assert len(list(late)) == second
+
+        def attempt(pace):
+            stream.purge()
+            late = worker.fetch(100, group="A", priority=1, expires=pace)
+            early = worker.fetch(wanted, group="A", priority=0, expires=pace)
+            fill(js, stream, 100)
+            assert len(list(early)) == first
+            assert len(list(late)) == second
+
+        at_some_pace(attempt)
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
@@ -358,10 +370,15 @@ class TestPrioritized:
             worker = stream.create_consumer(
                 "worker", priority_groups=["A"], priority_policy="prioritized"
             )
-            late = worker.fetch(10, group="A", priority=1, expires=2)
-            early = worker.fetch(6, group="A", priority=0, expires=2)
-            fill(js, stream, 10)
-            assert [len(list(early)), len(list(late))] == [6, 4]
+
+            def attempt(pace):
+                stream.purge()
+                late = worker.fetch(10, group="A", priority=1, expires=pace)
+                early = worker.fetch(6, group="A", priority=0, expires=pace)
+                fill(js, stream, 10)
+                assert [len(list(early)), len(list(late))] == [6, 4]
+
+            at_some_pace(attempt)
             js.delete_stream(unique)
 
     @pytest.mark.versions
@@ -389,8 +406,8 @@ class TestPrioritized:
             worker.consume(group="A", priority=1, max_messages=30) as late,
         ):
             fill(js, stream, 40)
-            assert [int(early.next(timeout=5).data) for _ in range(10)] == list(range(10))
-            assert [int(late.next(timeout=5).data) for _ in range(10)] == list(range(30, 40))
+            assert [int(early.next(timeout=20).data) for _ in range(10)] == list(range(10))
+            assert [int(late.next(timeout=20).data) for _ in range(10)] == list(range(30, 40))
 
     def test_a_number_out_of_range(self, js, stream, group):
         """
