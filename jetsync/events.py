@@ -9,6 +9,7 @@ them, compare them and send them to another process.
 from __future__ import annotations
 
 import enum
+import re
 from typing import Literal, TypeAlias
 
 import attrs
@@ -93,14 +94,19 @@ class PullOutcome(str, enum.Enum):
 # --------------------------------------------------------------------------------------------------
 
 
+def _kind_of(event: StatusEvent) -> StatusKind:
+    name = type(event).__name__.removesuffix("Event")
+    return StatusKind[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()]
+
+
 @attrs.frozen(kw_only=True)
 class StatusEvent:
     """
     The common fields of all status events.
     """
 
-    kind: StatusKind
-    """The kind of event, fixed for each subclass."""
+    kind: StatusKind = attrs.field(default=attrs.Factory(_kind_of, takes_self=True), init=False)
+    """The kind of event. The class determines it: `PULL_STATUS` for a `PullStatusEvent`."""
 
     stream: str | None = None
     """The stream's name; `None` if the event concerns the connection."""
@@ -117,8 +123,6 @@ class PullStatusEvent(StatusEvent):
     Every status except heartbeats is reported, also if the call returns normally, as an empty fetch
     does. A status that arrives after a complete fetch is reported by the next fetch.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.PULL_STATUS, init=False)
 
     code: int
     """The status code: 404, 408, 409, 423, 503, ..."""
@@ -142,8 +146,6 @@ class HeartbeatMissedEvent(StatusEvent):
     No heartbeat of a pull arrived for two intervals.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.HEARTBEAT_MISSED, init=False)
-
     heartbeat: float
     """The requested interval in seconds."""
 
@@ -156,8 +158,6 @@ class DisconnectedEvent(StatusEvent):
     """
     The connection was lost; the client reconnects.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.DISCONNECTED, init=False)
 
     server: str | None = None
     """The URL of that server, without user name and password."""
@@ -172,8 +172,6 @@ class ReconnectedEvent(StatusEvent):
     The client has reconnected and restored its subscriptions.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.RECONNECTED, init=False)
-
     server: str | None = None
     """The URL of the new server, which may be another one."""
 
@@ -187,8 +185,6 @@ class ClosedEvent(StatusEvent):
     The connection is closed for good, or could not be made. No event follows.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.CLOSED, init=False)
-
     error: BaseException | None = None
     """Why the client gave up; `None` if your code closed it."""
 
@@ -199,8 +195,6 @@ class LameDuckEvent(StatusEvent):
     The connected server is about to shut down and asks its clients to move to another one.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.LAME_DUCK, init=False)
-
     server: str | None = None
     """The URL of the server that will shut down."""
 
@@ -210,8 +204,6 @@ class ServersDiscoveredEvent(StatusEvent):
     """
     The server announced servers of its cluster that the client did not know.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.SERVERS_DISCOVERED, init=False)
 
     servers: tuple[str, ...]
     """The URLs of the new servers."""
@@ -224,8 +216,6 @@ class SlowConsumerEvent(StatusEvent):
 
     Emitted when the first message is dropped, and again with SlowConsumerError.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.SLOW_CONSUMER, init=False)
 
     subject: str
     """The subscription's subject."""
@@ -240,8 +230,6 @@ class PermissionDeniedEvent(StatusEvent):
     The server denied this user the permission to publish or subscribe to a subject.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.PERMISSION_DENIED, init=False)
-
     subject: str
     """The denied subject."""
 
@@ -255,8 +243,6 @@ class AsyncErrorEvent(StatusEvent):
     An error occurred that no waiting call can raise.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.ASYNC_ERROR, init=False)
-
     error: BaseException
     """The error, an exception of `jetsync`."""
 
@@ -266,8 +252,6 @@ class HandlerErrorEvent(StatusEvent):
     """
     A message handler raised an exception. Consumption continues unless the policy is to stop.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.HANDLER_ERROR, init=False)
 
     error: BaseException
     """The exception."""
@@ -286,8 +270,6 @@ class OrderedResetEvent(StatusEvent):
 
     `consumer` is the name of the new consumer.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.ORDERED_RESET, init=False)
 
     before: str
     """The name of the replaced consumer."""
@@ -321,8 +303,6 @@ class BatchAbandonedEvent(StatusEvent):
     Servers report this in advisories, so the event requires permission to subscribe to them.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.BATCH_ABANDONED, init=False)
-
     batch_id: str
     """The batch's id."""
 
@@ -337,8 +317,6 @@ class BatchGapEvent(StatusEvent):
     """
     Messages of a fast batch are not stored, and the batch continues (`gap="ok"`).
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.BATCH_GAP, init=False)
 
     batch_id: str
     """The batch's id."""
@@ -361,8 +339,6 @@ class TtlRaisedEvent(StatusEvent):
     A stream with limit markers raises shorter times-to-live to the one of its markers (ADR-43).
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.TTL_RAISED, init=False)
-
     subject: str
     """The message's subject."""
 
@@ -381,8 +357,6 @@ class FilterOutsideSubjectsEvent(StatusEvent):
     Servers accept such a consumer, but it never gets a message.
     """
 
-    kind: StatusKind = attrs.field(default=StatusKind.FILTER_OUTSIDE_SUBJECTS, init=False)
-
     filters: tuple[str, ...]
     """The filters that match none of the stream's subjects."""
 
@@ -397,8 +371,6 @@ class RetryEvent(StatusEvent):
 
     There is one event for all messages of a window that failed at the same time.
     """
-
-    kind: StatusKind = attrs.field(default=StatusKind.RETRY, init=False)
 
     operation: str
     """The name of the operation that is retried: `publish` or `batch_commit`."""

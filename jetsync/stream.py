@@ -865,8 +865,8 @@ class Stream:
             )
         else:
             get = _messages.direct_get if direct else _messages.leader_get
-        wrap = context.plugins.wrap_fetch
-        if wrap is None:
+        enter = context.plugins.enter_fetch
+        if enter is None:
             message = get(context, self._name, request, deadline)
         else:
             subject = request.get("last_by_subj") or request.get("next_by_subj")
@@ -876,6 +876,6 @@ class Stream:
                 subjects=() if subject is None else (subject,),
                 sequence=request.get("seq"),
             )
-            message = wrap(operation, lambda: get(context, self._name, request, deadline))
+            message = enter(operation).run(lambda: get(context, self._name, request, deadline))
         show = _messages.shown_by(context)
         return message if show is None else show(message)

@@ -9,6 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
+import attrs
 import pytest
 
 from jetsync import events, hookspecs
@@ -141,12 +142,8 @@ def test_every_status_kind_is_documented_with_its_class(kind):
         for line in page("jetsync_status").splitlines()
         if line.startswith(f"| `{kind.name}` |")
     )
-    cls = next(
-        cls
-        for cls in events.StatusEvent.__subclasses__()
-        if cls.__attrs_attrs__.kind.default == kind
-    )
-    own = {field.name for field in cls.__attrs_attrs__ if not field.inherited} - {"kind"}
+    cls = getattr(events, f"{kind.name.title().replace('_', '')}Event")
+    own = {field.name for field in attrs.fields(cls) if not field.inherited}
 
     assert f"`{cls.__name__}`" in row
     assert {name for name in own if f"`{name}`" not in row} == set()

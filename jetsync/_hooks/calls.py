@@ -8,7 +8,7 @@ returns a plain function. Many threads may call it at once. No lock is held whil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.log import PLUGIN_FAILED, get_logger
@@ -31,21 +31,8 @@ NOT_SHARED: Final = (MSG_ID.lower(), "nats-expected-", "nats-batch-")
 _log = get_logger("jetsync.plugins")
 
 
-class Step(NamedTuple):
-    """
-    One implementation of a hook: its plugin, and the function with the arguments of the hook.
-    """
-
-    plugin: str
-    function: Callable[..., Any]
-
-
-class Wrap(Protocol):
-    """
-    Run *call* inside the wrappers of a hook. Return its result, or the one that replaces it.
-    """
-
-    def __call__(self, operation: Operation, call: Callable[[], T]) -> T: ...
+# One implementation of a hook: its plugin, and the function with the arguments of the hook.
+Step: TypeAlias = "tuple[str, Callable[..., Any]]"
 
 
 class Transform(Protocol):
@@ -124,8 +111,8 @@ def transform(
         `PluginError` if a plugin raises or returns an object of another class.
     """
 
-    def transformed(plugin: str, function: Callable[..., Any]) -> Transform:
-        def run(message: M, /) -> M:
+    def run(message: M, /) -> M:
+        for plugin, function in steps:
             if check is not None:
                 check(message)
             try:
@@ -135,24 +122,14 @@ def transform(
             except Exception as exc:
                 raise plugin_error(plugin, hook, exc) from exc
             if changed is None:
-                return message
+                continue
             if not isinstance(changed, type(message)):
                 reason = f"returned {type(changed).__name__}, not {type(message).__name__}"
                 raise PluginError(plugin=plugin, hook=hook, reason=reason)
-            return changed
-
-        return run
-
-    runs = tuple(transformed(*step) for step in steps)
-    if len(runs) == 1:
-        return runs[0]
-
-    def run_all(message: M, /) -> M:
-        for run in runs:
-            message = run(message)
+            message = changed
         return message
 
-    return run_all
+    return run
 
 
 def observe(
@@ -221,9 +198,13 @@ def first_delay(
     return run
 
 
-def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
+def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]:
     """
-    Build the call of a wrapper hook; the first step is the outermost wrapper.
+    Build the first half of a wrapper hook; the first step is the outermost wrapper.
+
+    An operation may span several calls. A fetch ends when its last message was taken. A window ends
+    when its last message is acknowledged or has failed. The caller enters, does its work, and
+    leaves with the outcome. :meth:`Entered.run` does both around one call.
 
     An error of the operation passes through the wrappers. A wrapper replaces it by raising another
     error `from` it (or `from None`). It replaces a result or an error by returning something other
@@ -231,40 +212,15 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
     turn a failed publish into a success. Any other error of a wrapper becomes `PluginError` for the
     wrappers around it.
     """
-    enter = entering(hook, steps)
-
-    def run(operation: Operation, call: Callable[[], T]) -> T:
-        entered = enter(operation)
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - it or its replacement is raised.
-            return entered.leave(None, error)  # type: ignore[no-any-return]
-        return entered.leave(result, None)  # type: ignore[no-any-return]
-
-    return run
-
-
-def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]:
-    """
-    Build the first half of a wrapper hook, for operations that span several calls.
-
-    A fetch ends when its last message was taken. A window ends when its last message is
-    acknowledged or has failed. The caller enters, does its work, and leaves with the outcome. The
-    rules of :func:`wrap` apply.
-    """
 
     def enter(operation: Operation) -> Entered:
         entered = Entered(hook)
         for plugin, function in steps:
             generator = function(operation)
             try:
-                try:
+                with Blaming(plugin, hook):
                     if next(generator, entered) is entered:
                         raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
-                except PluginError:
-                    raise
-                except Exception as exc:
-                    raise plugin_error(plugin, hook, exc) from exc
             except BaseException as error:
                 entered.leave(None, error)
                 raise
@@ -284,6 +240,16 @@ class Entered:
     def __init__(self, hook: str) -> None:
         self._hook = hook
         self.started: list[tuple[str, Generator[None, Any, Any]]] = []
+
+    def run(self, call: Callable[[], T]) -> T:
+        """
+        Run *call* inside the wrappers. Return its result, or the one that replaces it.
+        """
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - it or its replacement is raised.
+            return self.leave(None, error)  # type: ignore[no-any-return]
+        return self.leave(result, None)  # type: ignore[no-any-return]
 
     def leave(self, result: Any, error: BaseException | None) -> Any:
         """
@@ -324,13 +290,11 @@ def _finish(
             generator.throw(error)
     except StopIteration as stop:
         return stop.value
-    except PluginError:
-        raise
     except Exception as exc:
         if isinstance(error, StopIteration) and exc.__cause__ is error:
             # A StopIteration cannot leave a generator (PEP 479), so this is the same error.
             return None
-        if error is not None and _is_deliberate(exc, error):
+        if isinstance(exc, PluginError) or (error is not None and _is_deliberate(exc, error)):
             raise
         raise plugin_error(plugin, hook, exc) from exc
     generator.close()

@@ -29,15 +29,12 @@ from jetsync import hookspecs
 from jetsync._hooks.calls import (
     Entered,
     FaultLog,
-    Step,
     Transform,
-    Wrap,
     collect_headers,
     entering,
     first_delay,
     observe,
     transform,
-    wrap,
 )
 from jetsync._hooks.check import HOOKS, adapt, check_implementations, implemented
 from jetsync._hooks.dispatcher import Dispatcher
@@ -46,7 +43,7 @@ from jetsync.errors import ConfigurationError, InvalidTypeError
 from jetsync.events import ClosedEvent, Operation, StatusEvent
 from jetsync.values.headers import SharedHeaders
 from jetsync.values.message import Message
-from jetsync.values.outbound import OutboundMessage, check_readable
+from jetsync.values.outbound import check_readable
 from jetsync.values.stored import StoredMessage
 from jetsync.values.ttl import MarkerReason
 
@@ -87,14 +84,12 @@ class Plugins:
     blocked: tuple[str, ...] = ()
     """The requested plugins that were left out."""
 
-    prepare: Callable[[OutboundMessage], OutboundMessage] | None = None
+    prepare: Transform | None = None
     received: Transform | None = None
     shared_headers: Callable[[Operation], SharedHeaders | None] | None = None
     enter_publish: Callable[[Operation], Entered] | None = None
-    wrap_publish: Wrap | None = None
-    wrap_batch_commit: Wrap | None = None
+    enter_batch_commit: Callable[[Operation], Entered] | None = None
     enter_fetch: Callable[[Operation], Entered] | None = None
-    wrap_fetch: Wrap | None = None
     retry: Callable[[Operation, Exception, int], float | None] | None = None
     status: Callable[[StatusEvent], None] | None = None
     ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None = None
@@ -211,7 +206,7 @@ def _calls(manager: pluggy.PluginManager, env: Mapping[str, str]) -> dict[str, A
             function = adapt(hook, impl.function)
             if traces:
                 function = traced(impl.plugin_name, hook, function)
-            steps.append(Step(impl.plugin_name, function))
+            steps.append((impl.plugin_name, function))
         return builder(hook, tuple(steps), *more) if steps else None
 
     calls: dict[str, Any] = {
@@ -219,18 +214,15 @@ def _calls(manager: pluggy.PluginManager, env: Mapping[str, str]) -> dict[str, A
         "received": build("jetsync_message_received", transform),
         "shared_headers": build("jetsync_shared_headers", collect_headers),
         "enter_publish": build("jetsync_publish", entering),
-        "wrap_publish": build("jetsync_publish", wrap),
-        "wrap_batch_commit": build("jetsync_batch_commit", wrap),
+        "enter_batch_commit": build("jetsync_batch_commit", entering),
         "enter_fetch": build("jetsync_fetch", entering),
-        "wrap_fetch": build("jetsync_fetch", wrap),
         "retry": build("jetsync_retry", first_delay),
         "status": build("jetsync_status", observe, faults),
         "ttl_marker": build("jetsync_ttl_marker", observe, faults),
         "faults": faults,
     }
-    if calls["shared_headers"] is not None and calls["wrap_publish"] is None:
+    if calls["shared_headers"] is not None and calls["enter_publish"] is None:
         # Shared headers are collected inside a wrapped operation.
-        calls["wrap_publish"] = wrap("jetsync_publish", ())
         calls["enter_publish"] = entering("jetsync_publish", ())
     # In the dispatcher's thread, SystemExit of a plugin must not keep events from the others.
     in_thread = build("jetsync_status", observe, faults, BaseException)

@@ -514,8 +514,8 @@ class AtomicBatch:
                     stream=None if known is None else known.name,
                 )
                 commit = partial(commit, operation)
-                if plugins.wrap_batch_commit is not None:
-                    commit = partial(plugins.wrap_batch_commit, operation, commit)
+                if plugins.enter_batch_commit is not None:
+                    commit = partial(plugins.enter_batch_commit(operation).run, commit)
             self._ack = ack = commit()
         except BaseException as error:
             if self._committing is deadline:

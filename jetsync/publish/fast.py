@@ -153,7 +153,7 @@ class FastPublisher:
         self._options = options
         self._lock = threading.RLock()
         plugins = context.plugins
-        self._wrap_commit = plugins.wrap_batch_commit
+        self._enter_commit = plugins.enter_batch_commit
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
         self._hooks = PublishHooks(plugins) if sees_messages else None
         self._raised_ttls = RaisedTtls(context)
@@ -429,11 +429,11 @@ class FastPublisher:
 
     def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
         """Commit inside the wrapper hooks of plugins."""
-        if self._wrap_commit is None:
+        if self._enter_commit is None:
             return self._commit_now(item, deadline)
         size = self._ledger.added + (item is not None)
         operation = self._operation(size, deadline.total, None if item is None else item.subject)
-        return self._wrap_commit(operation, lambda: self._commit_now(item, deadline))
+        return self._enter_commit(operation).run(lambda: self._commit_now(item, deadline))
 
     def _operation(
         self, size: int = 0, timeout: float | None = None, subject: str | None = None
@@ -487,7 +487,7 @@ class FastPublisher:
                 if link.closed:
                     return
                 self._lane.check()
-                if self._wrap_commit is None:
+                if self._enter_commit is None:
                     link.commit(None, deadline)
                     return
         finally:

@@ -63,14 +63,14 @@ def publish_one(
     the stream if the caller knows it.
     """
     connection, plugins = context.connection, context.plugins
-    if operation is None and (plugins.wrap_publish is not None or plugins.retry is not None):
+    if operation is None and (plugins.enter_publish is not None or plugins.retry is not None):
         operation = events.PublishOperation(
             subject=message.subject,
             stream=None if message.expect is None else message.expect.stream,
             timeout=deadline.total,
             has_message_ids=message.msg_id is not None,
         )
-        if plugins.wrap_publish is not None:
+        if plugins.enter_publish is not None:
             publish = functools.partial(
                 publish_one,
                 context,
@@ -81,7 +81,7 @@ def publish_one(
                 config=config,
                 operation=operation,
             )
-            return plugins.wrap_publish(operation, publish)
+            return plugins.enter_publish(operation).run(publish)
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:

@@ -116,8 +116,8 @@ class TestNoPlugins:
         plugins = load()
 
         hooks = (plugins.prepare, plugins.received, plugins.retry, plugins.status)
-        hooks += (plugins.ttl_marker, plugins.wrap_publish, plugins.wrap_batch_commit)
-        hooks += (plugins.wrap_fetch, plugins.dispatcher)
+        hooks += (plugins.ttl_marker, plugins.enter_publish, plugins.enter_batch_commit)
+        hooks += (plugins.enter_fetch, plugins.dispatcher)
         assert {None} == set(hooks)
         assert plugins.infos == ()
         assert plugins.close()
@@ -131,7 +131,7 @@ class TestNoPlugins:
 
         assert plugins.prepare is not None
         assert plugins.received is None
-        assert plugins.wrap_publish is None
+        assert plugins.enter_publish is None
 
     def test_reads_the_environment_of_the_process(self, monkeypatch):
         """
@@ -254,14 +254,14 @@ class TestWrappers:
     @pytest.mark.parametrize(
         ("hook", "attribute", "operation"),
         [
-            ("jetsync_publish", "wrap_publish", PUBLISH),
+            ("jetsync_publish", "enter_publish", PUBLISH),
             (
                 "jetsync_batch_commit",
-                "wrap_batch_commit",
+                "enter_batch_commit",
                 BatchCommitOperation(batch_id="b", size=2),
             ),
-            ("jetsync_fetch", "wrap_fetch", FetchOperation(stream="S", consumer="C")),
-            ("jetsync_fetch", "wrap_fetch", DirectReadOperation(stream="S", name="scan")),
+            ("jetsync_fetch", "enter_fetch", FetchOperation(stream="S", consumer="C")),
+            ("jetsync_fetch", "enter_fetch", DirectReadOperation(stream="S", name="scan")),
         ],
     )
     def test_runs_the_operation_at_the_yield(self, hook, attribute, operation):
@@ -278,7 +278,7 @@ class TestWrappers:
 
         plugins = load(wrapper("w", implementation, hook))
 
-        assert getattr(plugins, attribute)(operation, lambda: "result") == "result"
+        assert getattr(plugins, attribute)(operation).run(lambda: "result") == "result"
         assert seen == [operation, "result"]
 
     def test_hook_jetsync_publish_first_is_outermost(self):
@@ -301,7 +301,7 @@ class TestWrappers:
         )
         plugins = load(outer, wrapper("a", nested("a")), wrapper("b", nested("b")))
 
-        plugins.wrap_publish(PUBLISH, lambda: seen.append("call"))
+        plugins.enter_publish(PUBLISH).run(lambda: seen.append("call"))
 
         assert seen == ["+outer", "+b", "+a", "call", "-a", "-b", "-outer"]
 
@@ -369,7 +369,7 @@ class TestWrappers:
 
         plugins = load(wrapper("w", jetsync_batch_commit, "jetsync_batch_commit"))
 
-        assert plugins.wrap_batch_commit(PUBLISH, lambda: 1) == 2
+        assert plugins.enter_batch_commit(PUBLISH).run(lambda: 1) == 2
 
     def test_hook_jetsync_fetch_result_is_kept_without_return(self):
         """
@@ -381,7 +381,7 @@ class TestWrappers:
 
         plugins = load(wrapper("w", jetsync_fetch, "jetsync_fetch"))
 
-        assert plugins.wrap_fetch(PUBLISH, lambda: "batch") == "batch"
+        assert plugins.enter_fetch(PUBLISH).run(lambda: "batch") == "batch"
 
     def test_an_error_of_the_operation_passes_unchanged(self):
         """
@@ -400,7 +400,7 @@ class TestWrappers:
         plugins = load(wrapper("a", jetsync_publish), wrapper("b", jetsync_publish))
 
         with pytest.raises(TimeoutError) as caught:
-            plugins.wrap_publish(PUBLISH, raising(error))
+            plugins.enter_publish(PUBLISH).run(raising(error))
 
         assert caught.value is error
         assert seen == [error, error]
@@ -417,7 +417,7 @@ class TestWrappers:
         plugins = load(wrapper("w", jetsync_publish))
 
         with pytest.raises(TimeoutError):
-            plugins.wrap_publish(PUBLISH, raising(TimeoutError()))
+            plugins.enter_publish(PUBLISH).run(raising(TimeoutError()))
 
     def test_an_error_is_replaced_by_a_result(self):
         """
@@ -432,7 +432,7 @@ class TestWrappers:
 
         plugins = load(wrapper("w", jetsync_publish))
 
-        assert plugins.wrap_publish(PUBLISH, raising(TimeoutError())) == "from the cache"
+        assert plugins.enter_publish(PUBLISH).run(raising(TimeoutError())) == "from the cache"
 
     @pytest.mark.parametrize("keeps_cause", [True, False])
     def test_an_error_is_replaced_on_purpose(self, keeps_cause):
@@ -451,7 +451,7 @@ class TestWrappers:
         plugins = load(wrapper("w", jetsync_publish))
 
         with pytest.raises(LookupError, match="busy"):
-            plugins.wrap_publish(PUBLISH, raising(TimeoutError()))
+            plugins.enter_publish(PUBLISH).run(raising(TimeoutError()))
 
     def test_an_accident_in_a_handler_names_the_plugin(self):
         """
@@ -467,7 +467,7 @@ class TestWrappers:
         plugins = load(wrapper("clumsy", jetsync_publish))
 
         with pytest.raises(PluginError, match=r"'clumsy'") as caught:
-            plugins.wrap_publish(PUBLISH, raising(TimeoutError()))
+            plugins.enter_publish(PUBLISH).run(raising(TimeoutError()))
 
         assert isinstance(caught.value.__cause__, KeyError)
         assert isinstance(caught.value.__cause__.__context__, TimeoutError)
@@ -492,7 +492,7 @@ class TestWrappers:
         plugins = load(wrapper("broken", broken), wrapper("around", around))
 
         with pytest.raises(PluginError, match="at the start") as caught:
-            plugins.wrap_publish(PUBLISH, lambda: seen.append("call"))
+            plugins.enter_publish(PUBLISH).run(lambda: seen.append("call"))
 
         assert caught.value.hook == "jetsync_publish"
         assert seen == ["broken"]
@@ -509,7 +509,7 @@ class TestWrappers:
         plugins = load(wrapper("late", jetsync_publish))
 
         with pytest.raises(PluginError, match=r"'late'.*at the end"):
-            plugins.wrap_publish(PUBLISH, lambda: 1)
+            plugins.enter_publish(PUBLISH).run(lambda: 1)
 
     @pytest.mark.parametrize("count", [0, 2])
     def test_a_wrapper_yields_exactly_once(self, count):
@@ -524,7 +524,7 @@ class TestWrappers:
         plugins = load(wrapper("w", jetsync_publish))
 
         with pytest.raises(PluginError, match=r"did not yield|yielded more than once"):
-            plugins.wrap_publish(PUBLISH, lambda: 1)
+            plugins.enter_publish(PUBLISH).run(lambda: 1)
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StopIteration])
     def test_special_errors_pass(self, error):
@@ -538,7 +538,7 @@ class TestWrappers:
         plugins = load(wrapper("a", jetsync_publish), wrapper("b", jetsync_publish))
 
         with pytest.raises(error):
-            plugins.wrap_publish(PUBLISH, raising(error()))
+            plugins.enter_publish(PUBLISH).run(raising(error()))
 
     def test_a_plugin_error_of_a_wrapper_is_kept(self):
         """
@@ -556,7 +556,7 @@ class TestWrappers:
 
         for function in (before, after):
             with pytest.raises(PluginError) as caught:
-                load(wrapper("w", function)).wrap_publish(PUBLISH, lambda: 1)
+                load(wrapper("w", function)).enter_publish(PUBLISH).run(lambda: 1)
             assert caught.value is error
 
 
@@ -1065,9 +1065,9 @@ class Plugin:
 
 plugins = Plugins.load([Plugin])
 plugins.prepare(Message())
-plugins.wrap_publish(PublishOperation(subject="orders.1"), lambda: 5)
+plugins.enter_publish(PublishOperation(subject="orders.1")).run(lambda: 5)
 try:
-    plugins.wrap_publish(PublishOperation(), lambda: 1 / 0)
+    plugins.enter_publish(PublishOperation()).run(lambda: 1 / 0)
 except ZeroDivisionError:
     pass
 try:

@@ -44,7 +44,7 @@ def publish():
 
         plugins = types.SimpleNamespace(
             status=None,
-            wrap_publish=None,
+            enter_publish=None,
             prepare=None,
             shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
