@@ -51,9 +51,9 @@ def test_every_rule_has_a_row(extension, rows):
         assert row[2] == ("no" if rule.effect is Effect.ALIVE else "yes")
 
 
-def test_what_is_raised(rows):
+def test_errors_of_statuses(rows):
     """
-    A fault names its error for fetch, and for consume if it ends a consumption.
+    An error status names its error for fetch, and for consume if it ends a consumption.
     """
     for rule, row in zip(STATUS_RULES, rows, strict=False):
         if rule.effect is Effect.FAULT:

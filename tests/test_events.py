@@ -23,8 +23,8 @@ from jetsync.hookspecs import hookimpl
 
 def classes_below(parent):
     """
-    The subclasses of a class; attrs makes each one anew, and what it replaces lives until the
-    garbage collector comes by.
+    Return the subclasses of a class. attrs replaces each class by a new one, and the replaced one
+    lives until the garbage collector runs.
     """
     return [cls for cls in parent.__subclasses__() if "__slots__" in vars(cls)]
 
@@ -279,7 +279,7 @@ class TestDispatcher:
         assert seen == [ClosedEvent(), LameDuckEvent()]
         assert len(caplog.records) == 2
 
-    def test_an_interpreter_that_ends_takes_no_threads(self, monkeypatch):
+    def test_an_interpreter_that_ends_starts_no_thread(self, monkeypatch):
         """
         If the interpreter is shutting down, events are dropped without an error.
         """

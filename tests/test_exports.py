@@ -25,7 +25,7 @@ BESIDE_THE_FACADE = {
     "cli": "a program",
     "devserver": "used without the client",
     "testing": "used without the client",
-    "hookspecs": "hooks are found by name; `hookimpl` alone is for everybody",
+    "hookspecs": "hooks are found by name; only `hookimpl` is public",
     "__main__": "a program",
 }
 """Public modules whose names are imported from the module itself."""
@@ -177,7 +177,8 @@ def run_python(program: str) -> set[str]:
 
 def test_importing_jetsync_is_lazy():
     """
-    `import jetsync` imports neither the client nor what only the client, a tool or an extra needs.
+    `import jetsync` does not import the client, or modules that only the client, a tool or an extra
+    needs.
     """
     client = {"jetsync.client", "jetsync._io", "nats", "aiohttp", "anyio", "asyncio", "uvloop"}
     tools = {"click", "cryptography", "jetsync.cli", "jetsync.testing", "matplotlib", "pytest"}

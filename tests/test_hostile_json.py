@@ -1,5 +1,6 @@
 """
-Whatever JSON, headers and subjects a server sends: each parser returns, or raises an error of ours.
+Whatever JSON, headers and subjects a server sends, each parser returns or raises an error of
+jetsync.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ DIGITS = st.sampled_from([b"", b"1", b"-1", b"+1", b"1_0", b" 1", b"x", b"\xd9\x
 
 
 def objects(*keys):
-    """Objects with any values for these keys."""
+    """Objects with arbitrary values for these keys."""
     return st.dictionaries(st.sampled_from(keys) | st.text(max_size=3), VALUES, max_size=8)
 
 
 def dumped(*keys):
-    """The same as bytes, and bytes that are no JSON."""
+    """The same as bytes, and bytes that are not JSON."""
     return objects(*keys).map(lambda value: json.dumps(value).encode()) | RAW | st.binary()
 
 
@@ -76,7 +77,7 @@ def fields_of(model):
 
 
 def survives(parse, *arguments):
-    """Call, and let errors of ours pass."""
+    """Call a function, and accept jetsync's errors."""
     try:
         return parse(*arguments)
     except errors.JetSyncError:
@@ -87,7 +88,7 @@ class TestJson:
     @FEW
     @given(dumped("a"))
     def test_any_bytes(self, data):
-        """Bytes are a JSON object, or a protocol error."""
+        """Bytes are a JSON object or a protocol error."""
         found = survives(decode_json, data)
         assert found is None or isinstance(found, dict)
 
@@ -105,7 +106,7 @@ class TestJson:
     @FEW
     @given(dumped("stream", "seq", "error"), DIGITS)
     def test_a_window_of_publishes(self, data, digits):
-        """Each message ends, whatever is answered to it."""
+        """Each message ends, whatever its answer is."""
         pipeline = Pipeline(b"i.")
         pipeline.flying[1] = "m"
         pipeline.settle([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
@@ -114,20 +115,20 @@ class TestJson:
     @FEW
     @given(dumped("error", "config", "num_pending"))
     def test_probes(self, data):
-        """An info says that the consumer is gone, or not."""
+        """An info answer means that the consumer is gone, or that it is not."""
         assert isinstance(read_gone(data), (errors.JetSyncError, type(None)))
 
     @FEW
     @given(objects("code", "err_code", "description") | VALUES)
     def test_errors(self, error):
-        """An error object is an error of ours."""
+        """An error object becomes an error of jetsync."""
         found = survives(from_api_error, error)
         assert found is None or isinstance(found, errors.ApiError)
 
     @FEW
     @given(dumped("max_payload", "headers", "version", "api_lvl", "client_id", "ldm", "domain"))
     def test_info_lines(self, data):
-        """What is read of an INFO line has the right types."""
+        """The fields that are read from an INFO line have the right types."""
         info = survives(parse_info, b"INFO " + data, None)
         if info is not None:
             assert type(info.max_payload) is int
@@ -135,7 +136,7 @@ class TestJson:
 
     @pytest.mark.parametrize("model", MODELS)
     def test_models(self, model):
-        """A model is made of values of the right types only."""
+        """A model has values of the right types only."""
 
         @FEW
         @given(objects(*fields_of(model)))
@@ -163,7 +164,7 @@ class TestHeaders:
     @FEW
     @given(BLOCKS)
     def test_blocks(self, block):
-        """A header block is read, or refused."""
+        """A header block is parsed or refused."""
         for start in (b"", b"NATS/1.0\r\n", b"NATS/1.0 "):
             survives(Headers.parse, start + block)
             survives(read_status, start + block)
@@ -175,7 +176,7 @@ class TestHeaders:
     @FEW
     @given(st.lists(DIGITS, min_size=7, max_size=7))
     def test_ack_subjects(self, numbers):
-        """The reply subject of a message is one of a consumer, or it is not."""
+        """A reply subject is that of a consumer's message, or it is not."""
         reply = b".".join([b"$JS", b"ACK", b"S", b"C", *numbers[:5]])
         assert parse_ack_reply(reply) is None or set(numbers[:5]) == {b"1"}
         message = Message(b"$KV.b.k", reply, None, b"")
@@ -186,14 +187,14 @@ class TestHeaders:
         survives(cursor.take, reply.replace(b".C.", b".C_1."))
 
     def test_a_time_out_of_range(self):
-        """A time that no datetime has is a protocol error."""
+        """A time outside the range of datetime is a protocol error."""
         message = Message(b"s", b"$JS.ACK.S.C.1.1.1.%b.0" % (b"9" * 25), None, b"")
         with pytest.raises(errors.ProtocolError):
             _ = message.metadata.timestamp
 
     @pytest.mark.parametrize("text", ["", "-1", "+1", "1_0", " 1", "\u0661", "9" * 5000, "1.0"])
     def test_digits(self, text):
-        """A number in a header has digits only, and 64 bits."""
+        """A number in a header has only digits, and at most 64 bits."""
         with pytest.raises(errors.ProtocolError):
             read_digits(text)
         assert read_digits(str((1 << 64) - 1)) == (1 << 64) - 1

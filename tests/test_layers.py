@@ -55,7 +55,7 @@ SINGLE_IMPORTERS = {"nats": "jetsync._io.nats_seam", "anyio": "jetsync._io.bridg
 IMPURE = {"time", "datetime", "threading", "queue", "socket", "ssl", "select", "selectors", "os"}
 IMPURE |= {"asyncio", "anyio", "nats", "subprocess", "concurrent", "multiprocessing", "signal"}
 IMPURE |= {"logging", "structlog", "random", "secrets"}
-"""What an engine may not touch: I/O, clocks, threads, chance and logs are its caller's."""
+"""Modules that an engine must not use: I/O, clocks, threads, random numbers and logs."""
 
 IMPURE_OWN = {"jetsync._base.deadline", "jetsync._base.log", "jetsync._base.locks"}
 IMPURE_OWN |= {"jetsync._base.stop_signal"}
@@ -83,7 +83,7 @@ class Import:
 
 def module_name(path: Path) -> str:
     """
-    Return the name that the file is imported by.
+    Return the name under which the file is imported.
     """
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -95,7 +95,7 @@ MODULES = {module_name(path) for path in FILES}
 
 def imports_in(source: str, importer: str) -> list[Import]:
     """
-    List what the source of a module imports; `from a import b` is `a.b` where that is a module.
+    List the imports in the source of a module; `from a import b` is `a.b` if that is a module.
     """
     tree = ast.parse(source)
     type_blocks = [
@@ -128,7 +128,7 @@ def top(module: str) -> str:
 
 def is_own(each: Import) -> bool:
     """
-    Tell whether the import is of another part of the package.
+    Return whether the import is of another part of the package.
     """
     return each.imported.split(".")[0] == "jetsync" and top(each.imported) != top(each.importer)
 
@@ -232,7 +232,8 @@ def test_single_importer(package, importer):
 
 def test_engines_are_pure():
     """
-    Engines import nothing that does I/O, tells time, makes threads, draws lots or writes logs.
+    Engines import nothing that does I/O, reads the clock, makes threads, draws random numbers or
+    logs.
     """
     impure = [
         each
@@ -260,9 +261,9 @@ def test_values_do_no_io():
     assert [str(each) for each in impure] == []
 
 
-def test_no_drawer_modules():
+def test_no_catch_all_modules():
     """
-    No file is named for being a drawer; a name says what is inside.
+    No file has a catch-all name such as `utils`; a name says what is inside.
     """
     drawers = {"utils", "util", "helpers", "constants", "common", "misc", "exceptions"}
 

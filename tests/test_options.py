@@ -84,7 +84,7 @@ class TestServers:
             ConnectOptions(servers=servers)
 
     def test_two_halves_of_a_login(self):
-        """A password is not combined with the user of a URL, and the error says so."""
+        """A password is not combined with the user of a URL, and the error says that."""
         with pytest.raises(InvalidArgumentError, match="not combined"):
             ConnectOptions(servers="nats://app@h", password="x")
 
@@ -286,7 +286,7 @@ class TestValue:
         assert pickle.loads(pickle.dumps(options)) == options
 
     def test_ssl_context_can_not_be_pickled(self):
-        """Options with an SSLContext can be copied. Pickling says what to use instead."""
+        """Options with an SSLContext can be copied. The error of pickling suggests a way."""
         options = ConnectOptions(tls=ssl.create_default_context())
         with pytest.raises(ConfigurationError, match="tls_ca"):
             pickle.dumps(options)
@@ -392,7 +392,7 @@ FORMS = (
     "nats://u:{}@h:x",
     "nats://u:{}@[::1",
 )
-"""Where a secret may be in what is given as servers, well-formed or not."""
+"""Values of ``servers`` that contain a secret, well-formed or not."""
 
 
 class TestSecretUrls:
@@ -430,7 +430,7 @@ class TestSecretUrls:
     @pytest.mark.parametrize("form", FORMS)
     def test_contexts_and_environment(self, contexts, monkeypatch, form):
         """Saved contexts and $NATS_URL do not show the secret, either."""
-        # Tracebacks contain lines of this file, so the secret is not in them as it is.
+        # Tracebacks contain lines of this file, so the secret is assembled at run time.
         secret = "2retnuh"[::-1]
         url = form.format(secret)
         contexts("dev", url=url)

@@ -1,8 +1,8 @@
 """
-The plugins of this repository: each a distribution of its own, on public names only.
+The plugins of this repository: each is a distribution, and uses only public names.
 
-Nothing is imported here: the files are read. What holds for `plugins/` holds for the example that
-the tutorial builds, too, as it is what plugins are copied from.
+The tests read the files and import nothing. They also cover the tutorial's example, because authors
+copy it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDERS += sorted(file.parent for file in ROOT.glob("examples/*/pyproject.toml")
 PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
 
 WITHOUT_HOOKS = {"jetsync-spark"}
-"""Distributions that build on the client rather than plug into it."""
+"""Distributions that use the client rather than extend it."""
 
 BY_NAME = {"getattr", "hasattr", "setattr"}
 MAX_LINES = 600
@@ -47,7 +47,7 @@ def project(folder: Path) -> dict:
 
 def package(folder: Path) -> Path:
     """
-    Return the one package of a distribution, which is named after it.
+    Return the only package of a distribution, which is named after it.
     """
     return folder / project(folder)["name"].replace("-", "_")
 
@@ -81,9 +81,9 @@ def root_of(node: ast.expr) -> ast.expr:
 
 def private_uses(tree: ast.AST) -> list[str]:
     """
-    List where code reaches for what jetsync keeps to itself, as `line: what`.
+    List the uses of jetsync's private names, as `line: name`.
 
-    That is an import, an attribute of what was imported, or either of them by a string.
+    A use is an import, an attribute of an imported object, or a string with either.
     """
     found = []
     ours: set[str] = set()
@@ -133,7 +133,7 @@ def private_uses(tree: ast.AST) -> list[str]:
         "def f(message):\n    return getattr(message, '_acker')",
     ],
 )
-def test_what_is_private_is_found(code):
+def test_private_names_are_found(code):
     """
     The test below finds private names in imports, attributes and strings.
     """
@@ -150,9 +150,9 @@ def test_what_is_private_is_found(code):
         "'''jetsync._proto is private'''",
     ],
 )
-def test_what_is_public_is_left_alone(code):
+def test_public_names_are_accepted(code):
     """
-    A plugin may have private names of its own, and may mention others in prose.
+    A plugin may have its own private names, and may mention others in prose.
     """
     assert private_uses(ast.parse(code)) == []
 
@@ -211,9 +211,9 @@ def test_private_members_are_not_excused(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
-def test_has_what_a_distribution_needs(folder):
+def test_files_of_a_distribution(folder):
     """
-    A README, a typed package that is named after the distribution, and tests.
+    A distribution has a README, a typed package that is named after it, and tests.
     """
     missing = [
         short(path)
@@ -230,7 +230,7 @@ def test_has_what_a_distribution_needs(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
-def test_says_what_it_is(folder):
+def test_metadata(folder):
     """
     Name, licence, Python versions and the dependency on jetsync are the same in all plugins.
     """
@@ -245,7 +245,7 @@ def test_says_what_it_is(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
-def test_can_be_asked_for_by_name(folder):
+def test_can_be_loaded_by_name(folder):
     """
     A plugin has an entry point in the group `jetsync`, named after its distribution.
     """
@@ -273,7 +273,7 @@ def test_readme_fits_a_screen_and_begins_with_code(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
-def test_files_can_be_read_in_one_sitting(folder):
+def test_files_are_short(folder):
     """
     No file is longer than 600 lines.
     """

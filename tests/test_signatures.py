@@ -1,5 +1,5 @@
 """
-Rules that hold for the signature of every public function and method.
+Rules for the signatures of all public functions and methods.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import jetsync
 BY_POSITION = {
     "PublishFuture.result": "as concurrent.futures.Future.result",
     "PublishFuture.exception": "as concurrent.futures.Future.exception",
-    "Acker.acknowledge_sync": "what messages call, not users; every argument is given",
+    "Acker.acknowledge_sync": "messages call it, not users, and pass every argument",
 }
-"""Functions that take these arguments by position, and why."""
+"""Functions that take these arguments by position, and the reasons."""
 
 
 def public_functions():
@@ -42,7 +42,7 @@ FUNCTIONS = dict(public_functions())
 
 def is_keyword(parameter):
     """
-    Return whether house rules ask for a keyword: a time, an expected revision, or a switch.
+    Return whether an argument must be a keyword: a time, an expected revision, or a switch.
     """
     return (
         parameter.name in {"timeout", "ttl", "last"}
@@ -54,7 +54,7 @@ def is_keyword(parameter):
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_times_revisions_and_switches_are_keywords(name):
     """
-    Nobody mistakes a revision for a time-to-live, or passes a bare `True`.
+    A caller cannot mistake a revision for a time-to-live, or pass a bare `True`.
     """
     parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
     by_position = [
@@ -91,7 +91,7 @@ def takes_any_keyword(function):
 )
 def test_a_wrong_keyword_names_a_public_call(name):
     """
-    A `TypeError` about arguments names what users call, no internal class.
+    A `TypeError` about arguments names the public function, and no internal class.
     """
     function = CALLS[name]
     arguments = [] if inspect.isclass(function) else [object()] * name.count(".")

@@ -1,5 +1,5 @@
 """
-Keywords of public calls are typed by TypedDicts, which have to match the classes they stand for.
+Keywords of public calls are typed by TypedDicts, which must match their classes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PAIRS = [
 
 def accepted(cls, left_out):
     """
-    Return what the constructor of a class accepts, by field, as the source says it.
+    Return the fields that the constructor of a class accepts, with their types in the source.
     """
     written = {}
     for base in reversed(cls.__mro__):
         written |= vars(base).get("__annotations__", {})
-    # The annotation of the converter counts, unless it says Any.
+    # The annotation of the converter counts, unless it is Any.
     init = {name: str(typed) for name, typed in cls.__init__.__annotations__.items()}
     return {
         item.name: written[item.name] if init[item.name].endswith("Any") else init[item.name]
@@ -54,9 +54,9 @@ def test_the_keywords_are_the_fields_of_the_class(fields, cls, left_out):
 
 
 @pytest.mark.parametrize("module", [stream_config, consumer_config])
-def test_the_words_are_those_of_the_enumerations(module):
+def test_the_literals_are_those_of_the_enumerations(module):
     """
-    Every word that an enumeration has is a literal that type checkers accept, and no other.
+    Type checkers accept exactly the values of each enumeration as literals.
     """
     enumerations = [
         item

@@ -795,7 +795,7 @@ class TestConnectionOnTheWire:
         assert connection.server.max_payload == 1000
 
     def test_no_responders(self, connection, server):
-        """Where nobody serves the subject the request says so."""
+        """If no client serves the subject, the request raises NoRespondersError."""
 
         def refuse(peer, words, payload):
             block = b"NATS/1.0 503\r\nNats-Subject: a\r\n\r\n"
@@ -807,7 +807,7 @@ class TestConnectionOnTheWire:
             connection.exchange(b"a", None, b"", Deadline.after(LONG))
 
     def test_denied(self, connection, server):
-        """A request whose subject is denied ends at once, although its thread reads by itself."""
+        """A request whose subject is denied ends at once, although its own thread reads."""
 
         def deny(peer, words, payload):
             peer.send(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % words[1])
@@ -821,7 +821,7 @@ class TestConnectionOnTheWire:
         assert connection.is_connected
 
     def test_denied_inbox(self, connection, server):
-        """If the reply subscription is denied every request ends with that."""
+        """If the reply subscription is denied, every request ends with that error."""
         interest = connection.router.interest
         server.peers[0].send(
             b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
@@ -831,14 +831,14 @@ class TestConnectionOnTheWire:
         assert caught.value.operation == "subscribe"
 
     def test_timeout(self, connection):
-        """A request without an answer ends at its deadline, and leaves nothing behind."""
+        """A request without an answer ends at its deadline, and leaves no waiter."""
         with pytest.raises(RequestTimeoutError) as caught:
             connection.exchange(b"a", None, b"", Deadline.after(0.03))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.03)
         assert connection.statistics().requests_in_flight == 0
 
     def test_lost(self, connection, server):
-        """A request whose connection is lost ends at once; the next one uses the new connection."""
+        """A lost connection ends a request at once; the next one uses the new connection."""
         server.on_publish = lambda peer, words, payload: peer.sock.shutdown(socket.SHUT_RDWR)
         started = time.monotonic()
         with pytest.raises(ConnectionLostError):
@@ -883,7 +883,7 @@ class TestConnectionOnTheWire:
         until(lambda: not connection._bridge._thread.is_alive(), "the end of the thread")
 
     def test_late_frame(self, connection, server):
-        """A box that was left with a linger still gets what was on its way."""
+        """A mailbox that lingers after its end still gets frames in flight."""
         box = Mailbox(b"x")
         sid, line = connection.listen(box)
         connection.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
@@ -894,7 +894,7 @@ class TestConnectionOnTheWire:
         until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")
 
     def test_budget(self, server):
-        """The first connect has a budget for all attempts together and leaves no thread behind."""
+        """The first connect has one budget for all attempts, and leaves no thread."""
         server.manners = ["silent"] * 50
         before = set(threading.enumerate())
         options = ConnectOptions(

@@ -33,7 +33,7 @@ def test_not_asked_for(servers):
 
 
 def test_own_context():
-    """A given context is used unchanged."""
+    """An SSLContext is used unchanged."""
     context = ssl.create_default_context()
     assert tls_context(ConnectOptions(tls=context)) is context
 

@@ -93,8 +93,8 @@ class TestLayout:
         ]
         assert sent["subjects"] == ["$KV.B.>"]
 
-    def test_only_what_is_given(self):
-        """An update changes the fields that are given, and 0 removes a limit."""
+    def test_only_given_fields(self):
+        """An update only changes the given fields, and 0 removes a limit."""
         assert KeyValueConfig(bucket="B").stream_fields() == {
             "name": "KV_B",
             "subjects": ["$KV.B.>"],

@@ -1,5 +1,5 @@
 """
-Core NATS on a real server: publish, request, subscribe, and the limits of all three.
+Core NATS on a real server: publish, request, subscribe, and their limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jetsync.testing import HookRecorder
 
 def publish_for(client, subject, seconds):
     """
-    Publish in bursts for a while; return how many messages.
+    Publish in bursts for a while; return the number of messages.
     """
     end, count = time.monotonic() + seconds, 0
     while time.monotonic() < end:
@@ -63,7 +63,7 @@ class TestPublish:
         expected = data.encode() if isinstance(data, str) else bytes(data)
         assert (message.data, message.subject, message.reply) == (expected, unique, "")
 
-    def test_what_is_reused_after_the_call_is_not_sent(self, client, unique):
+    def test_buffers_may_be_reused(self, client, unique):
         """
         A buffer may be changed as soon as publish has returned.
         """
@@ -75,7 +75,7 @@ class TestPublish:
 
     def test_reply_and_headers(self, client, unique):
         """
-        Both arrive, and the caller's headers are left as they are.
+        Reply subject and headers arrive, and the caller's headers stay unchanged.
         """
         headers = {"A": ["1", "2"]}
         with client.subscribe(unique) as subscription:
@@ -87,7 +87,7 @@ class TestPublish:
     @pytest.mark.parametrize("subject", ["", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\r\nPING"])
     def test_a_bad_subject_sends_nothing(self, client, subject):
         """
-        No server sees a subject that none would take.
+        An invalid subject is refused before anything is sent.
         """
         before = client.statistics().bytes_out
         for call in (client.publish, client.request, client.jetstream().publish):
@@ -97,7 +97,7 @@ class TestPublish:
 
     def test_too_large_a_message_is_refused_here(self, client, js, stream):
         """
-        One byte more than max_payload is a local error, and the connection lives on.
+        One byte more than max_payload is a local error, and the connection stays.
         """
         limit = client.server.max_payload
         subject = f"{stream.name}.a"
@@ -129,7 +129,7 @@ class TestPublish:
 class TestRequest:
     def test_the_reply_is_returned(self, client, responder):
         """
-        Payload and headers of the first reply.
+        A request returns payload and headers of the first reply.
         """
         reply = client.request(responder, b"ab", headers={"K": "v"}, timeout=5)
         assert (reply.data, reply.headers["K"]) == (b"abab", "v")
@@ -149,17 +149,18 @@ class TestRequest:
             assert list(pool.map(ask, range(16))) == [True] * 16
         assert client.statistics().requests_in_flight == 0
 
-    def test_nobody_listens(self, client, unique):
+    def test_no_responders(self, client, unique):
         """
-        NoRespondersError at once, with the subject; not a time-out.
+        Without responders, NoRespondersError with the subject is raised at once.
         """
         with timed(0.0, 1.0), pytest.raises(jetsync.NoRespondersError) as caught:
             client.request(unique, timeout=5)
         assert caught.value.subject == unique
 
-    def test_nobody_answers(self, client, unique):
+    def test_no_answer(self, client, unique):
         """
-        RequestTimeoutError after the time-out; an answer that comes later goes to nobody.
+        Without an answer, RequestTimeoutError is raised after the timeout; a late answer is
+        dropped.
         """
         with client.subscribe(unique) as subscription:
             with pytest.raises(jetsync.RequestTimeoutError) as caught:
@@ -175,7 +176,7 @@ class TestRequest:
 class TestSubscribe:
     def test_messages_come_in_order(self, client, unique):
         """
-        All messages of a publisher, oldest first, through wildcards too.
+        Messages of one publisher arrive in order, also through wildcards.
         """
         with client.subscribe(f"{unique}.*") as star, client.subscribe(f"{unique}.>") as rest:
             for number in range(1000):
@@ -184,9 +185,9 @@ class TestSubscribe:
             assert [star.next(timeout=5).data for _ in range(1000)] == expected
             assert [rest.next(timeout=5).data for _ in range(1000)] == expected
 
-    def test_next_waits_and_gives_up(self, client, unique):
+    def test_next_times_out(self, client, unique):
         """
-        None after the time-out; with 0 it only looks.
+        next() returns None after its timeout, and with 0 at once.
         """
         with client.subscribe(unique) as subscription:
             with timed(0.2, 0.7):
@@ -198,7 +199,8 @@ class TestSubscribe:
 
     def test_closed_at_any_moment(self, client, unique):
         """
-        Threads that take messages while another one closes the subscription get no other error.
+        Threads that take messages while another one closes the subscription get no unexpected
+        error.
         """
 
         def take(subscription):
@@ -219,8 +221,8 @@ class TestSubscribe:
 
     def test_closing_ends_the_iteration(self, client, unique):
         """
-        A thread that iterates stops, next() says that the subscription is closed, and the server
-        forgets it.
+        An iterating thread stops, next() raises that the subscription is closed, and the server has
+        removed it.
         """
         subscription = client.subscribe(unique)
         got = []
@@ -237,9 +239,9 @@ class TestSubscribe:
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
 
-    def test_draining_keeps_what_is_here(self, client, unique):
+    def test_draining_keeps_buffered_messages(self, client, unique):
         """
-        After drain() the messages that had arrived are taken, then the iteration ends.
+        After drain() the buffered messages can be taken, and then the iteration ends.
         """
         subscription = client.subscribe(unique)
         for number in range(10):
@@ -252,7 +254,7 @@ class TestSubscribe:
 
     def test_draining_a_client_loses_nothing(self, nats_server, client, unique):
         """
-        A member of a queue group that drains takes all that the server gave it until it left.
+        A queue group member that drains gets all messages that the server sent it before it left.
         """
         for _ in range(5):
             with (
@@ -264,7 +266,7 @@ class TestSubscribe:
                 leaving.flush()
                 parts.append(pool.submit(list, staying))
                 sent = pool.submit(publish_for, client, unique, 0.2)
-                # More than the server's INFO: messages arrive.
+                # More than the server's INFO has arrived, so messages have.
                 eventually(lambda: leaving.statistics().bytes_in > 5000)
                 leaving.drain()
                 count = sent.result(5)
@@ -290,7 +292,7 @@ class TestSubscribe:
 
     def test_queue_groups_share_the_messages(self, nats_server, client, unique):
         """
-        Each message goes to one member of each group, and to everybody outside of groups.
+        Each message goes to one member of each group, and to every subscription without a group.
         """
         with jetsync.connect(nats_server.url) as other:
             members = [client.subscribe(unique, queue="q"), other.subscribe(unique, queue="q")]
@@ -313,7 +315,7 @@ class TestSubscribe:
 
     def test_without_echo_own_messages_do_not_come_back(self, nats_server, client, unique):
         """
-        echo=False: only what others publish.
+        With echo=False, a client gets only messages of other clients.
         """
         with (
             jetsync.connect(nats_server.url, echo=False) as quiet,
@@ -325,10 +327,10 @@ class TestSubscribe:
             assert subscription.next(timeout=5).data == b"other"
             assert subscription.next(timeout=0) is None
 
-    def test_a_slow_consumer_is_told_once_and_goes_on(self, nats_server, unique, caplog):
+    def test_a_slow_consumer_gets_one_error_and_continues(self, nats_server, unique, caplog):
         """
-        Messages beyond the limit are dropped, the newest first; the next call raises once with
-        their number, and the calls after it return what is buffered.
+        Messages beyond the limit are dropped, the newest first. The next call raises once with
+        their number, and later calls return the buffered messages.
         """
         recorder = HookRecorder("jetsync_status")
         with (
@@ -368,7 +370,7 @@ class TestSubscribe:
 
     def test_the_buffer_is_limited_in_bytes(self, nats_server, unique):
         """
-        A subscription that nobody reads keeps no more bytes than its limit, whatever is published.
+        A subscription that is not read keeps no more bytes than its limit.
         """
         payload = bytes(1 << 20)
         tracemalloc.start()
@@ -377,10 +379,10 @@ class TestSubscribe:
                 jetsync.connect(nats_server.url) as client,
                 client.subscribe(unique, max_pending_bytes=4 << 20) as subscription,
             ):
-                # A message may be no larger than the server's max_payload, headers included.
+                # A message may not be larger than the server's max_payload, headers included.
                 for _ in range(100):
                     client.publish(unique, payload[:-100], headers={"A": "b"})
-                    # The server disconnects a client for which it has to keep 64 MiB.
+                    # The server disconnects a client once it has to buffer 64 MiB for it.
                     client.flush(timeout=20)
                 assert subscription.pending == 4
                 assert subscription.dropped == 96
@@ -414,7 +416,7 @@ class TestSubscribe:
     @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\n"])
     def test_a_bad_filter_sends_nothing(self, client, subject):
         """
-        What no server would take is refused here, and so is a queue group with a blank.
+        Invalid subjects are refused before anything is sent, and so is a queue group with a space.
         """
         before = client.statistics()
         with pytest.raises(jetsync.InvalidArgumentError):

@@ -19,7 +19,7 @@ VERSIONS = ["2.12.8", "2.14.6", None]
 @pytest.fixture
 def counting(js, unique):
     """
-    A stream that holds counters.
+    A stream with counters.
     """
     yield js.create_stream(
         unique,
@@ -36,7 +36,7 @@ class TestAdd:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_on_every_server(self, server_for, nats_server, unique, version):
         """
-        What is added is summed, exactly, and 0 is something to add.
+        Increments are summed exactly, and 0 is a valid increment.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -56,7 +56,7 @@ class TestAdd:
 
     def test_any_length(self, counting):
         """
-        More digits than Python turns into text by itself are counted, too.
+        Numbers with more digits than Python converts by default are counted, too.
         """
         counter = counting.counter(f"{counting.name}.big")
         assert counter.add(10**5000) == 10**5000
@@ -64,7 +64,7 @@ class TestAdd:
 
     def test_many_clients(self, nats_server, counting):
         """
-        The server adds, so nothing is lost where many do so at once.
+        The server adds, so concurrent increments are not lost.
         """
         with jetsync.connect(nats_server.url) as other:
             abroad = other.jetstream().stream(counting.name)
@@ -75,7 +75,7 @@ class TestAdd:
 
     def test_a_repeated_call(self, counting):
         """
-        With a message id it counts once, and returns what it did the first time.
+        With a message id the increment counts once, and a repeated call returns the first result.
         """
         counter = counting.counter(f"{counting.name}.n")
         assert counter.add(3, msg_id="a") == 3
@@ -85,7 +85,7 @@ class TestAdd:
 
     def test_a_repeated_call_of_a_short_memory(self, js, unique):
         """
-        Where the stream does not keep the change, it returns what the counter is now.
+        If the stream does not keep the first change, the repeated call returns the current value.
         """
         stream = js.create_stream(
             unique, subjects=[unique], allow_msg_counter=True, max_msgs_per_subject=1
@@ -97,9 +97,9 @@ class TestAdd:
         js.delete_stream(unique)
 
     @pytest.mark.parametrize("value", [1.0, "1", None, True, 1.5])
-    def test_what_is_no_integer(self, client, counting, value):
+    def test_not_an_integer(self, client, counting, value):
         """
-        It is refused before a byte is sent.
+        A value that is not an integer is refused before anything is sent.
         """
         before = client.statistics().bytes_out
         with pytest.raises(jetsync.InvalidTypeError):
@@ -108,7 +108,7 @@ class TestAdd:
 
     def test_wrong_subjects(self, counting):
         """
-        One that is none, and one that the stream does not take.
+        Invalid subjects are refused, and so are subjects that the stream does not have.
         """
         for subject in ("", "a b", f"{counting.name}.*", f"{counting.name}.>"):
             with pytest.raises(jetsync.InvalidSubjectError):
@@ -118,7 +118,7 @@ class TestAdd:
 
     def test_a_plain_stream(self, js, stream):
         """
-        It holds no counters, and nothing is stored.
+        A stream without counters refuses an increment, and nothing is stored.
         """
         counter = stream.counter(f"{stream.name}.n")
         for call in (counter.add, counter.load):
@@ -131,7 +131,7 @@ class TestAdd:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        They would store an increment as any other message, so nothing is sent.
+        Older servers would store an increment like any other message, so nothing is sent.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -143,9 +143,9 @@ class TestAdd:
             assert stream.info().state.messages == 0
             js.delete_stream(unique)
 
-    def test_what_the_server_refuses(self, js, counting):
+    def test_errors_of_the_server(self, js, counting):
         """
-        The errors of messages that are made by hand have classes of their own.
+        Errors of increments that are published as plain messages have their own classes.
         """
         subject = f"{counting.name}.n"
         for data, headers, error, code in (
@@ -163,7 +163,7 @@ class TestLoad:
     @pytest.mark.parametrize("direct", [True, False])
     def test_a_missing_counter(self, js, counting, direct):
         """
-        It is not found, which is something else than 0.
+        A missing counter is not found, which differs from 0.
         """
         counting.update(allow_direct=direct)
         counter = counting.counter(f"{counting.name}.n")
@@ -173,7 +173,7 @@ class TestLoad:
 
     def test_an_entry(self, counting):
         """
-        It has the last change, its place and its time.
+        An entry has the last change, its sequence and its time.
         """
         counter = counting.counter(f"{counting.name}.n")
         counter.add(5)
@@ -187,7 +187,7 @@ class TestLoad:
 
     def test_many(self, counting):
         """
-        All counters that some subjects match, by subject.
+        Reading several counters returns all that match the subjects, by subject.
         """
         for number in range(5):
             counting.counter(f"{counting.name}.{number % 2}.{number}").add(number)
@@ -201,7 +201,7 @@ class TestLoad:
 
     def test_a_sum(self, js, counting, unique):
         """
-        A stream that sums others tells where it has a value from.
+        In a stream that sums others, an entry lists the sources of its value.
         """
         name = f"{unique}-sum"
         total = js.create_stream(
@@ -237,7 +237,7 @@ class TestLoad:
 
     def test_a_message_that_is_no_counter(self, js, stream):
         """
-        A stream that came to hold counters later may have others.
+        A stream in which counters were allowed later may have other messages.
         """
         js.publish(f"{stream.name}.n", b"4")
         stream.cached_info.config.allow_msg_counter = True
@@ -246,7 +246,7 @@ class TestLoad:
 
     def test_repr(self, counting):
         """
-        It says which counter this is.
+        The repr names the counter.
         """
         counter = counting.counter(f"{counting.name}.n")
         assert repr(counter) == f"<Counter '{counting.name}.n' of stream '{counting.name}'>"

@@ -1,7 +1,7 @@
 """
 The code in the README and in `docs/` runs.
 
-The page of a plugin is left to that plugin's own tests: what it needs is not installed here.
+Each plugin tests its own page, because this environment lacks the plugin's dependencies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCRIPTS = {str(page.relative_to(ROOT)): page for page in sorted(PAGES) if script
 
 def test_the_pages_have_examples():
     """
-    The README, the start page and each how-to have code that runs.
+    The README, the start page and each how-to have runnable code.
     """
     how_to = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "howto").glob("*.md")}
 

@@ -1,9 +1,9 @@
 """
-Somebody who follows the tutorial, and nothing else, ends with the plugin that is in `examples/`.
+A reader who follows only the tutorial ends with the plugin that is in `examples/`.
 
-The tutorial's blocks are turned into one shell script: those with a caption are files, or what is
-added to one, and those in `shell` are typed in. It runs in an empty folder and makes a virtual
-environment of its own, with the interpreter that runs the tests.
+The tutorial's blocks become one shell script. Blocks with a caption are files or additions to a
+file, and those in `shell` are commands. The script runs in an empty folder and makes its own
+virtual environment, with the interpreter that runs the tests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def script():
     for block in BLOCK.finditer(PAGE):
         path, text = block["path"], block["text"]
         if path:
-            # Two empty lines before what begins at the margin, as everywhere, one before a method.
+            # Two empty lines before unindented code, as everywhere, and one before a method.
             text = "\n" + text if block["added"] else text
             lines += [
                 f"mkdir -p $(dirname {path})",
@@ -51,7 +51,7 @@ def script():
 
 def files_of(folder):
     """
-    Return the files of a plugin with what is in them, without what tools leave behind.
+    Return the files of a plugin with their contents, without files that tools create.
     """
     left = {".venv", "__pycache__", ".pytest_cache", "build"}
     return {
@@ -66,10 +66,10 @@ def files_of(folder):
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
     """
-    The folder in which the tutorial was followed, and what was printed.
+    The folder in which the script followed the tutorial, and its output.
     """
     folder = tmp_path_factory.mktemp("tutorial")
-    # As in a fresh clone: nothing that an earlier build has left gets into this one.
+    # As in a fresh clone, without the results of earlier builds.
     clone = tmp_path_factory.mktemp("jetsync")
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.cfg"):
         shutil.copy(ROOT / name, clone)
@@ -98,9 +98,9 @@ def followed(tmp_path_factory):
 
 @pytest.mark.live
 @pytest.mark.timeout(400)
-def test_whoever_follows_it_has_a_plugin_that_works(followed):
+def test_the_tutorial_ends_with_a_working_plugin(followed):
     """
-    It is installed, its tests pass, it is listed with its hooks, and its calls are shown.
+    The plugin is installed, its tests pass, its hooks are listed, and its calls are shown.
     """
     _, output = followed
 
@@ -113,16 +113,16 @@ def test_whoever_follows_it_has_a_plugin_that_works(followed):
         "jetsync_shared_headers",
         "jetsync_prepare_message",
     ]
-    # What the page says that it prints, but for the time that it took.
+    # The output that the page shows, except for the durations.
     without_time = [re.sub(r"\[\d+ us\]", "[n us]", line) for line in shown]
     assert all(line in re.sub(r"\[\d+ us\]", "[n us]", PAGE) for line in without_time)
 
 
 @pytest.mark.live
 @pytest.mark.timeout(400)
-def test_the_example_is_what_the_tutorial_builds(followed):
+def test_the_example_equals_the_tutorial(followed):
     """
-    File by file; so what the page says and what may be copied never differ.
+    Each file is equal, so the page and the code to copy never differ.
     """
     folder, _ = followed
 

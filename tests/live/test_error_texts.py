@@ -1,5 +1,5 @@
 """
-What a user sees when something fails: the texts of errors, and the errors that they are chained to.
+The texts of errors that users see, and the chains of their causes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def chain(error):
 
 def interrupted(call):
     """
-    Press Ctrl-C while *call* waits, and return the exception.
+    Send Ctrl-C while *call* waits, and return the exception.
     """
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -97,7 +97,7 @@ class TestChains:
             url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
             with pytest.raises(jetsync.ConnectTimeoutError) as caught:
                 jetsync.connect(url, connect_timeout=0.3)
-        # The limits of the attempt and of its first line end at about the same time.
+        # The limits of the attempt and of its first line are reached at about the same time.
         reasons = "the server sends no first line", "the server did not answer within 0.3 s"
         expected = [f"no connection within 0.3 s: {reason} ({url})" for reason in reasons]
         assert str(caught.value) in expected
@@ -105,7 +105,7 @@ class TestChains:
 
 
 class TestObjects:
-    """Errors name what was asked for."""
+    """Errors name the requested object."""
 
     @pytest.mark.parametrize("allow_direct", [False, True])
     def test_a_missing_message(self, js, unique, allow_direct):
@@ -135,7 +135,7 @@ class TestObjects:
 
 
 class TestAdvice:
-    """Errors say what to do."""
+    """Errors say how to fix the problem."""
 
     def test_of_streams_and_consumers(self, js, unique):
         stream = js.create_stream(unique, subjects=[unique], storage="memory")

@@ -1,5 +1,5 @@
 """
-Headers over the wire: what is published is what every way of reading returns.
+Headers over the wire: every way of reading returns the published headers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import jetsync
 GIVEN = {
     "A": ["first", "second"],
     "b": "lower",
-    "Trailing": "a blank ",
+    "Trailing": "a space ",
     "Leading": "  two",
     "Empty": "",
     "Accent": "é",
     "Colon": "a:b: c",
     "Other": "日本 🚀",
 }
-"""Headers that are easily damaged on their way."""
+"""Headers that are easily damaged in transit."""
 
 PAIRS = [
     (name, one)
@@ -52,7 +52,7 @@ def direct(js, unique):
 
 def given(headers):
     """
-    The names and values, in order, without those that the server adds to direct gets.
+    Return names and values in order, without those that the server adds to direct gets.
     """
     return [pair for pair in headers.items() if not pair[0].startswith("Nats-")]
 
@@ -61,8 +61,8 @@ class TestRoundTrip:
     @pytest.mark.parametrize("publish", ["publish", "publish_many", "request"])
     def test_headers_survive(self, client, js, direct, publish):
         """
-        Values, their order, the case of names, blanks and UTF-8, from every way of
-        publishing to every way of reading.
+        Values, their order, the case of names, spaces and UTF-8 survive each way of publishing and
+        each way of reading.
         """
         subject = f"{direct.name}.a"
         if publish == "publish":
@@ -88,7 +88,7 @@ class TestRoundTrip:
 
     def test_no_headers(self, client, js, direct):
         """
-        A message without headers has none, and an empty mapping is none too.
+        A message without headers has None, also if it was published with an empty mapping.
         """
         for headers in (None, {}):
             js.publish(f"{direct.name}.a", b"x", headers=headers)
@@ -99,7 +99,7 @@ class TestRoundTrip:
 
     def test_many_headers(self, js, direct):
         """
-        A thousand values of one name, and a value of 50 kB: servers take 64 kB in all.
+        A thousand values of one name and a value of 50 kB are stored: servers accept 64 kB in all.
         """
         headers = {"Many": [str(number) for number in range(1000)], "Long": "x" * 50_000}
         js.publish(f"{direct.name}.a", headers=headers)
@@ -109,7 +109,7 @@ class TestRoundTrip:
 
     def test_more_than_the_server_stores(self, js, direct):
         """
-        Beyond 64 kB of headers the server's refusal is an error of its own, not a time-out.
+        Beyond 64 kB of headers, the server's refusal raises its own error instead of timing out.
         """
         with pytest.raises(jetsync.ApiError) as caught:
             js.publish(f"{direct.name}.a", headers={"Long": "x" * 70_000})
@@ -132,7 +132,7 @@ class TestRefusal:
     )
     def test_line_ends_and_bad_names_send_nothing(self, client, js, direct, headers):
         """
-        ValueError before any byte is sent, on every path.
+        Each way of publishing raises ValueError before any byte is sent.
         """
         subject = f"{direct.name}.a"
         before = client.statistics().bytes_out

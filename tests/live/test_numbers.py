@@ -1,6 +1,6 @@
 """
-Durations, sequences and counts that no server can use: every public call refuses them by name, and
-sends nothing.
+Durations, sequences and counts that are invalid for every server. Each public call refuses them
+with the name of the argument, and sends nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CALLS = {
     "Consumer.fetch": {"max_messages": 1},
     "OrderedConsumer.fetch": {"max_messages": 1},
 }
-"""Further arguments that a call needs, so that only the wrong one is wrong."""
+"""Further arguments that a call needs, so that exactly one is wrong."""
 
 ANY_SIZE = {"Counter.add.value"}
 """Integers without a limit."""
@@ -99,7 +99,7 @@ HANDLES = {
 
 @pytest.fixture
 def handles(client, js):
-    """What handles are made of: a client, a context, a stream with every feature, and a bucket."""
+    """A client, a context, a stream with every feature, and a bucket, to make handles from."""
     features = {"allow_atomic": True, "allow_batched": True, "allow_msg_schedules": True}
     stream = js.create_stream(
         "S", subjects=["s.>"], allow_direct=True, allow_msg_ttl=True, **features
@@ -117,7 +117,7 @@ def handles(client, js):
 @pytest.mark.parametrize("name", sorted(HANDLES))
 def test_calls_refuse_wrong_numbers(handles, name):
     """
-    No call accepts a number that a server would round away, read as another one or not parse.
+    No call accepts a number that a server would round, reinterpret or fail to parse.
     """
     handle = HANDLES[name](**handles)
     accepted = []
@@ -202,7 +202,7 @@ def test_configurations_refuse_wrong_numbers(js, cls):
 )
 def test_a_number_outside_the_range_of_its_field(js, cls, fields):
     """
-    Servers answer some of these numbers with an error of their JSON parser, and ignore others.
+    Servers answer some of these numbers with a JSON parser error, and ignore others.
     """
     with pytest.raises(jetsync.InvalidArgumentError, match=r"must be (at|less)") as caught:
         CONFIGURATIONS[cls](js, **fields)

@@ -1,8 +1,7 @@
 """
-What happens to clients when processes fork, are interrupted, and end.
+Clients when processes fork, are interrupted, and end.
 
-Most of it needs a process of its own: a script is run and its status, its output and its time are
-looked at.
+Most tests run a script in a process of its own, and check its status, output and duration.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from jetsync.devserver import DevServer
 
 def run(script, *arguments, timeout=60.0):
     """
-    Run a script in an interpreter of its own and return its output, which must be all it leaves:
-    status 0 and an empty stderr.
+    Run a script in an interpreter of its own and return its output. Its status must be 0 and its
+    stderr empty.
 
     The script can import the test helpers. Warnings are off, because newer interpreters warn of
     every fork in a process that has threads.
@@ -98,7 +97,7 @@ FORK = """
             raise SystemExit(f"call {number} did not notice the fork")
         assert not client.is_connected
         assert "forked" in repr(client), repr(client)
-        # Closing what was inherited does no harm to the parent, and closes nothing of it.
+        # Closing inherited handles does not affect the parent's.
         subscription.close()
         client.close()
         with jetsync.connect(url) as own:
@@ -133,10 +132,10 @@ class TestFork:
     @pytest.mark.parametrize(
         "leave", ["sys.exit(status)", "os._exit(status)"], ids=["exit", "_exit"]
     )
-    def test_a_fork_costs_nobody_anything(self, nats_server, js, unique, leave):
+    def test_a_fork_affects_neither_process(self, nats_server, js, unique, leave):
         """
-        In the child the inherited client says so at once and a new one works; the
-        parent goes on as if nothing had happened, and each has its own connection.
+        In the child, the inherited client raises an error at once and a new one works. The parent
+        continues undisturbed, and each has its own connection.
         """
         output = run(FORK.replace("{leave}", leave), nats_server.url, unique)
         found = re.fullmatch(
@@ -148,7 +147,7 @@ class TestFork:
 
     def test_the_parents_subscription_gets_nothing_twice(self, nats_server, unique):
         """
-        What is published while the child lives comes once, to the parent.
+        Messages that are published while the child lives arrive once, in the parent.
         """
         script = """
             import os, sys, time
@@ -174,9 +173,9 @@ class TestFork:
             got = [subscription.next(timeout=5).data for _ in range(100)]
             client.flush()
             assert subscription.pending == 0
-            for who in "cp":
-                mine = [data for data in got if data.startswith(who.encode())]
-                assert mine == [b"%s%d" % (who.encode(), n) for n in range(50)], mine
+            for source in "cp":
+                mine = [data for data in got if data.startswith(source.encode())]
+                assert mine == [b"%s%d" % (source.encode(), n) for n in range(50)], mine
         """
         run(script, nats_server.url, unique)
 
@@ -252,7 +251,7 @@ class TestFork:
 
     def test_a_pool_of_forked_workers_connects_by_itself(self, nats_server, js, stream):
         """
-        With multiprocessing's "fork" options travel, every worker has a client of its own.
+        With multiprocessing's "fork", options can be pickled, and every worker has its own client.
         """
         script = """
             import multiprocessing, sys
@@ -334,7 +333,7 @@ class TestReconnectAfterFork:
             js.delete_stream(unique)
 
     def test_calls(self, nats_server, js, unique):
-        """Every handle that holds nothing open works on a connection of the child."""
+        """Every idle handle works on a connection of the child."""
         calls = """
             assert js.publish(name + ".a", b"child").sequence == 2
             assert client.is_connected and client.server.client_id != parent
@@ -368,7 +367,7 @@ class TestReconnectAfterFork:
 
     @pytest.mark.parametrize("connected", [True, False])
     def test_open_handles(self, nats_server, js, unique, connected):
-        """What the parent has opened raises ForkedProcessError, and closing it does no harm."""
+        """Open handles of the parent raise ForkedProcessError, and closing them does no harm."""
         calls = f"""
             if {connected}:
                 client.flush()
@@ -418,7 +417,7 @@ class TestReconnectAfterFork:
         assert output == "error\nerror\n3\n"
 
     def test_options(self):
-        """The default is the error, and there is nothing else."""
+        """The default is "error", and only "reconnect" is accepted otherwise."""
         assert jetsync.ConnectOptions().after_fork == "error"
         with pytest.raises(jetsync.InvalidArgumentError, match="after_fork must be one of"):
             jetsync.ConnectOptions(after_fork="retry")
@@ -432,14 +431,14 @@ class TestGreenThreads:
     }
 
     def run(self, library, script, *arguments):
-        """Run a script whose threads are those of a library."""
+        """Run a script whose threads come from a library."""
         pytest.importorskip("uvloop")
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
         return run(f"{self.PATCH[library]}\n{textwrap.dedent(script)}", *arguments, timeout=30.0)
 
     def test_calls(self, library, nats_server, unique):
-        """A client works with the threads of a library, and needs no close at exit."""
+        """A client works with the library's threads, and needs no close at exit."""
         script = """
             import sys, threading, jetsync
             url, name = sys.argv[1:]
@@ -464,7 +463,7 @@ class TestGreenThreads:
         assert self.run(library, script, nats_server.url, unique) == "50 50\n50\n"
 
     def test_connect_timeout(self, library):
-        """A server that is silent costs no more than `connect_timeout`."""
+        """A silent server costs no more than `connect_timeout`."""
         script = """
             import sys, time, jetsync
             begin = time.monotonic()
@@ -478,7 +477,7 @@ class TestGreenThreads:
         assert 0.4 < float(took) < 0.5 + LATE
 
     def test_uvloop(self, library):
-        """uvloop, which would stop all threads of the library, is refused."""
+        """The client refuses uvloop, which would block all threads of the library."""
         script = """
             import jetsync
             try:
@@ -492,8 +491,8 @@ class TestGreenThreads:
 class TestInterrupt:
     def test_ctrl_c_ends_a_wait_at_once(self, nats_server, js, stream):
         """
-        KeyboardInterrupt within a second from next, a fetch, a subscription, a request
-        and a flush; the calls that follow work, and the server forgets the pulls.
+        Ctrl-C raises KeyboardInterrupt within a second from next, a fetch, a subscription, a
+        request and a flush. Later calls work, and the server removes the pulls.
         """
         script = """
             import os, signal, sys, threading, time
@@ -541,8 +540,8 @@ class TestInterrupt:
 
     def test_ctrl_c_ends_waits_for_a_connection(self):
         """
-        Connecting to a server that says nothing, and a call without a connection, are left at once;
-        a connect leaves no thread.
+        Connecting to a silent server, and a call without a connection, end at once. A connect
+        leaves no thread.
         """
         script = """
             import os, signal, socket, sys, threading, time
@@ -580,7 +579,7 @@ class TestInterrupt:
 
 
 SAMPLES = 80
-"""Steps of a call at which it is interrupted: all would be some thousand."""
+"""Steps of a call at which it is interrupted; running all some thousand takes too long."""
 
 
 class TestInterruptedReads:
@@ -659,14 +658,14 @@ def test_a_dropped_client_is_closed_at_once(nats_server, unique):
         gc.enable()
 
 
-# A client that is interrupted before its close has begun is a dropped client.
+# A client that is interrupted before its close has begun counts as dropped.
 @pytest.mark.filterwarnings("ignore:client was dropped:ResourceWarning")
 class TestInterruptedLife:
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
     def test_nothing_is_left(self, request, nats_server, what, loop):
         """
-        Ctrl-C at any step of connecting, of a with block and of closing raises KeyboardInterrupt
+        Ctrl-C at any step of connecting, of a with block and of closing raises KeyboardInterrupt,
         and leaves neither a thread nor a file descriptor.
         """
         made = []
@@ -676,7 +675,8 @@ class TestInterruptedLife:
 
         def use():
             with jetsync.connect(nats_server.url, loop=loop) as client:
-                # Kept: an interrupt that strikes a weak reference's callback is swallowed.
+                # The list keeps the client, because an interrupt in a weak reference's callback is
+                # swallowed.
                 made.append(client)
                 client.publish("a", b"1")
 
@@ -693,7 +693,7 @@ class TestInterruptedLife:
             }
             return len(list(Path("/proc/self/fd").iterdir())), ours
 
-        # Collections run after each step. They only have to see what the test itself makes.
+        # Collections run after each step. They only need to see objects of this test.
         gc.collect()
         gc.freeze()
         request.addfinalizer(gc.unfreeze)
@@ -706,7 +706,7 @@ class TestInterruptedLife:
         total = steps_of(call)
         while made:
             made.pop().close()
-        # A run may have fewer steps than another, as it waits more or less often.
+        # Runs differ in their number of steps, because they wait more or less often.
         struck = 0
         for step in range(1, total, max(total // SAMPLES, 1)):
             if what == "close":
@@ -752,7 +752,7 @@ class TestEnd:
     def test_a_forgotten_close_costs_nothing(self, paused):
         """
         A script that leaves a client, a subscription and waiting daemon threads ends within 3 s
-        with status 0 and nothing on stderr, also while the server hangs. It has published nothing.
+        with status 0 and an empty stderr, even if the server hangs. It has published nothing.
         """
         script = """
             import os, signal, sys, threading, time
@@ -778,10 +778,10 @@ class TestEnd:
             server.resume()
         assert seconds < 3.0 + LATE
 
-    def test_what_was_handed_over_is_delivered(self, nats_server, client, js, stream):
+    def test_accepted_messages_are_delivered(self, nats_server, client, js, stream):
         """
-        A script that publishes 1000 messages and acknowledges 1000 others, and ends without close,
-        has them all delivered.
+        If a script publishes 1000 messages, acknowledges 1000 others and ends without close, all of
+        them are delivered.
         """
         consumer = stream.create_consumer("c", max_ack_pending=2000)
         js.publish_many([(f"{stream.name}.a", b"%d" % number) for number in range(1000)])
@@ -801,14 +801,14 @@ class TestEnd:
             run(script, nats_server.url, stream.name)
             got = [subscription.next(timeout=5).data for _ in range(1000)]
         assert got == [b"%d" % number for number in range(1000)]
-        # An acknowledgement is not stored yet when the server has read it.
+        # The server may have read an acknowledgement without having stored it yet.
         eventually(lambda: consumer.info().num_ack_pending == 0)
         info = consumer.info()
         assert (info.num_ack_pending, info.num_pending, info.ack_floor.stream_seq) == (0, 0, 1000)
 
     def test_an_exception_ends_the_script_as_any_other(self, nats_server):
         """
-        The status is 1, the traceback is the program's own, and the client does not delay it.
+        The status is 1, the traceback is the program's, and the client does not delay the exit.
         """
         script = (
             f"import jetsync, time; c = jetsync.connect({nats_server.url!r});"
@@ -824,7 +824,7 @@ class TestEnd:
 
     def test_everything_in_a_thread(self, nats_server):
         """
-        It may be imported, used and left by another thread than the main one.
+        A thread other than the main one may import and use jetsync, and end.
         """
         script = """
             import sys, threading
@@ -843,7 +843,7 @@ class TestEnd:
 
     def test_nothing_is_printed(self, nats_server):
         """
-        A library writes neither to stdout nor to stderr, whatever happens to the connection.
+        The client writes neither to stdout nor to stderr, whatever happens to the connection.
         """
         script = """
             import os, signal, sys
@@ -862,7 +862,7 @@ class TestEnd:
 
 
 def server_connections(server):
-    """Return what a server says about its connections."""
+    """Return the server's monitoring of its connections."""
     return server.monitor("connz")["connections"]
 
 
@@ -883,7 +883,7 @@ class TestForgottenClient:
         Python warns and names the line that connected. No thread, no descriptor and no connection
         is left, whichever handle was dropped last.
         """
-        # The first event loop of a process opens a pipe for good.
+        # The first event loop of a process opens a pipe that stays.
         jetsync.connect(nats_server.url).close()
         gc.collect()
         threads, files = set(threading.enumerate()), set(Path("/proc/self/fd").iterdir())
@@ -915,7 +915,7 @@ class TestForgottenClient:
 
     def test_a_failed_connect_is_no_handle(self):
         """
-        A client that could not connect needs no close.
+        A connect that failed leaves no client to close.
         """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -932,7 +932,7 @@ class TestForgottenSubscription:
 
     def test_it_unsubscribes(self, client, unique):
         """
-        Python warns, the server forgets it, and the client stays usable.
+        Python warns, the server removes the subscription, and the client stays usable.
         """
         handles = [client.subscribe(unique)]
         client.flush()
@@ -954,7 +954,7 @@ class TestForgottenSubscription:
 
     def test_its_client_ends(self, nats_server, unique):
         """
-        A client that nobody holds closes in the background.
+        A client without references closes in the background.
         """
         before = set(threading.enumerate())
         client = jetsync.connect(nats_server.url)
@@ -973,7 +973,7 @@ class TestForgottenSubscription:
 class TestManyClients:
     def test_two_clients_in_one_process(self, nats_server, unique):
         """
-        Each has its own connection, thread and inbox; closing one leaves the other alone.
+        Each client has its own connection, thread and inbox; closing one does not affect the other.
         """
         with jetsync.connect(nats_server.url) as first:
             second = jetsync.connect(nats_server.url)

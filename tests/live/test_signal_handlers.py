@@ -1,9 +1,9 @@
 """
 Calls from signal handlers: a handler may interrupt any call, at any step, and make any call.
 
-Each pair of an outer and an inner call is run many times, and the inner call strikes at another
-step of the outer one each time. The inner call works or raises an error of jetsync at once; the
-outer call is not disturbed; afterwards both work, and no message is lost or comes twice.
+Each pair of an outer and an inner call runs many times, and the inner call runs at another step of
+the outer one each time. The inner call works or raises an error of jetsync at once. The outer call
+is not disturbed. Afterwards both work, and no message is lost or delivered twice.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import jetsync
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
 STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))
-"""Steps of an outer call at which each inner call strikes, spread evenly; 0 for every step."""
+"""Steps of an outer call at which each inner call runs, spread evenly; 0 for every step."""
 
 HANGS_AFTER = 20
-"""Seconds after which a call hangs: every wait of the calls below ends long before."""
+"""Seconds after which a call counts as hanging: every wait of the calls below is shorter."""
 
 
 class Rig:
     """
-    The handles of one client, and what has become of the messages that went through them.
+    The handles of one client, and the outcome of the messages that went through them.
     """
 
     def __init__(self, client, other, name):
@@ -48,19 +48,19 @@ class Rig:
         self.consumer = self.stream.create_consumer("C", **filled)
         self.puller = self.stream.create_consumer("P", **filled)
         self.filled = 0
-        """How many messages there were for each reader."""
+        """The number of messages for each reader."""
 
         self.done = {"C": [], "P": []}
-        """The messages that were acknowledged, of each consumer."""
+        """The acknowledged messages of each consumer."""
 
         self.late = []
-        """Those that still have to be."""
+        """Messages that still have to be acknowledged."""
 
         self.read = []
-        """The messages that came in order."""
+        """Messages that arrived in order."""
 
         self.stored = self.unknown = 0
-        """How many messages were stored for certain, and of how many that is not known."""
+        """The number of stored messages, and of messages with an unknown outcome."""
 
         self.open()
 
@@ -104,7 +104,7 @@ class Rig:
 
     def settle(self, message, done):
         """
-        Acknowledge a message, later if that is not possible in a signal handler.
+        Acknowledge a message, later if a signal handler cannot do it.
         """
         try:
             message.ack()
@@ -114,14 +114,14 @@ class Rig:
 
     def note(self, message):
         """
-        Note a message that came in order.
+        Note a message that arrived in order.
         """
         self.at = message.sequence
         self.read.append(int(message.data))
 
     def check(self):
         """
-        Assert that no message is lost or came twice.
+        Assert that no message was lost or delivered twice.
         """
         self.consumption.close()
         assert self.consumption.wait(timeout=10)
@@ -143,7 +143,7 @@ class Rig:
         assert self.stored <= stored <= self.stored + self.unknown
 
 
-# What is called. There is something for each reader; what is published is counted.
+# The calls. Each reader has a message to read; published messages are counted.
 
 
 def publish(rig):
@@ -185,7 +185,7 @@ def atomic_batch(rig):
     """
     with rig.js.atomic_batch() as batch:
         batch.add(rig.out)
-    # Read first: a call that strikes in here counts, too.
+    # Read first: a call that interrupts this one counts, too.
     size = batch.ack.size
     rig.stored += size
 
@@ -203,7 +203,7 @@ def fast_publisher(rig):
 
 def fetch(rig):
     """
-    Fetch a message that is there.
+    Fetch a message that is available.
     """
     rig.batch = rig.puller.fetch(1, expires=1)
     for message in rig.batch:
@@ -333,10 +333,10 @@ ENDING = frozenset(
         "watch_close",
     }
 )
-"""Inner calls that end a handle."""
+"""Inner calls that close a handle."""
 
 ENDED = (jetsync.ConsumptionClosedError, jetsync.HandleClosedError)
-"""What an outer call raises if the handler ended its handle."""
+"""Errors that an outer call raises if the handler closed its handle."""
 
 UNKNOWN = (jetsync.PublishOutcomeUnknownError, jetsync.PublishManyError)
 
@@ -374,18 +374,18 @@ def no_hang(what):
 
 def strike(rig, outer, inner, step):
     """
-    Have an inner call strike at one step of an outer one.
+    Make an inner call at one step of an outer one.
     """
 
     def handler():
         try:
             INNER[inner](rig)
         except jetsync.JetSyncError as error:
-            # Three messages of a window may be among them.
+            # These may include three messages of a window.
             rig.unknown += 3 * isinstance(error, UNKNOWN)
 
     def call():
-        # The handler may have taken what there was.
+        # The handler may have taken the messages.
         with contextlib.suppress(jetsync.WaitTimeoutError, *(ENDED if inner in ENDING else ())):
             OUTER[outer](rig)
 
@@ -398,7 +398,7 @@ def strike(rig, outer, inner, step):
 
 def steps_of(rig, outer):
     """
-    Return how many steps an outer call takes, about.
+    Return the approximate number of steps of an outer call.
     """
     steps = []
 
@@ -419,12 +419,12 @@ def steps_of(rig, outer):
 @pytest.mark.parametrize("outer", OUTER)
 def test_any_call_in_any_other(rig, outer, inner):
     """
-    A call in a signal handler works or raises, and leaves the call that it interrupted alone.
+    A call in a signal handler works or raises, and does not affect the call that it interrupted.
     """
     with no_hang(f"{inner} in {outer}"):
         total = steps_of(rig, outer)
     stride = max(total // STRIKES, 1) if STRIKES else 1
-    # Each pair strikes at other steps.
+    # Each pair interrupts at other steps.
     first = 1 + sum(map(ord, outer + inner)) % stride
     for step in range(first, total + 1, stride):
         with no_hang(f"{inner} at step {step} of {outer}"):

@@ -73,7 +73,7 @@ def program(nats_server, stream, worker):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
-def test_it_finishes_what_has_arrived(js, stream, worker, program, body, number):
+def test_it_finishes_the_buffered_messages(js, stream, worker, program, body, number):
     """
     Messages that have arrived are handled and acknowledged, and the exit status names the signal.
     """

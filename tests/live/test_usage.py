@@ -1,6 +1,5 @@
 """
-Wrong arguments of the first calls that a new user makes: the error names the argument, and nothing
-is sent.
+Wrong arguments in the first calls of a new user: the error names the argument, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def kv(js, unique):
     ],
 )
 def test_connect(arguments, fields, text):
-    """A wrong argument of `connect` is refused by its name."""
+    """A wrong argument of `connect` is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text) as caught:
         jetsync.connect(*arguments, **fields)
     assert caught.value.argument is not None
@@ -72,7 +71,7 @@ def test_connect(arguments, fields, text):
     ],
 )
 def test_context(js, call, text):
-    """A wrong argument of a context is refused by its name."""
+    """A wrong argument of a context is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text):
         call(js)
 
@@ -86,11 +85,11 @@ def test_pause(stream, until):
 
 
 async def coroutine(*arguments):
-    """Work that a call alone would not do."""
+    """A coroutine function: a plain call would not run its code."""
 
 
 def generator(*arguments):
-    """Work that a call alone would not do."""
+    """A generator function: a plain call would not run its code."""
     yield arguments
 
 
@@ -116,13 +115,15 @@ class Async:
     ],
 )
 def test_handler(stream, handler, text, ack):
-    """A handler whose code would not run is refused, so no message is acknowledged unhandled."""
+    """
+    A handler whose code a call would not run is refused, so no message is acknowledged unhandled.
+    """
     with pytest.raises(jetsync.InvalidTypeError, match=text):
         stream.create_consumer("w").consume(handler, ack=ack)
 
 
 def test_a_stream_keeps_its_name(stream):
-    """An update cannot rename a stream, and says so."""
+    """An update cannot rename a stream, and the error says that."""
     with pytest.raises(jetsync.InvalidTypeError, match="cannot be renamed"):
         stream.update(name="X")
 
@@ -136,7 +137,7 @@ def test_a_stream_keeps_its_name(stream):
     ],
 )
 def test_keys(kv, call, text):
-    """A wrong argument of a bucket is refused by its own name."""
+    """A wrong argument of a bucket is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text):
         call(kv)
 
@@ -168,7 +169,7 @@ COPIES = {"pickle": pickle.dumps, "copy": copy.copy, "deepcopy": copy.deepcopy}
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("kind", HANDLES)
 def test_pickling(client, js, unique, kv, kind, copied):
-    """Handles stay in their process; the error says what to pass on instead."""
+    """Handles cannot be pickled, and the error says what to pass on instead."""
     stream = js.create_stream(unique + "S", subjects=[f"{unique}S.>"], allow_direct=True)
     handle = HANDLES[kind](stream, kv, client)
     advice = "pass ConnectOptions|wait for result"
@@ -181,7 +182,7 @@ def test_pickling(client, js, unique, kv, kind, copied):
 
 
 def test_calls_in_the_guide_exist():
-    """The guide to buckets names only methods that exist, and their keywords as such."""
+    """The guide to buckets mentions only methods and keywords that exist."""
     text = (DOCS / "howto" / "key-value.md").read_text(encoding="utf-8")
     owners = (jetsync.JetStream, jetsync.KeyValue, jetsync.Transaction, jetsync.Watch)
     called = set(re.findall(r"`(?:kv\.|js\.)?(\w+)\(", text))

@@ -66,7 +66,7 @@ def entries(parts):
 
 
 def add(engine, item):
-    """Add a message, and return what is to be written for it, or None."""
+    """Add a message, and return the message to write, or None."""
     due = engine.add(item)
     found = entries(engine.take())
     assert len(found) <= 1
@@ -319,7 +319,7 @@ FAULTS = {
     "incomplete": (failure(*INCOMPLETE), None),
     "junk": (b"nonsense", None),
 }
-"""What may be answered instead of the truth; "lost" and "late" lose the question or the answer."""
+"""Answers instead of the truth; "lost" and "late" lose the message or the answer."""
 
 OUTCOMES = st.lists(
     st.sampled_from(["true", "true", "true", "true", "true", "lost", "late", *FAULTS]), max_size=12
@@ -349,7 +349,7 @@ class Driver:
                 continue
             outcome = next(self.outcomes)
             if outcome in FAULTS:
-                # The server says so, and has forgotten the batch.
+                # The server's answer says that it has dropped the batch.
                 data, header = FAULTS[outcome]
                 self.server.gone = True
             elif outcome == "lost":
@@ -405,8 +405,8 @@ class Driver:
 @settings(max_examples=RUNS, deadline=None)
 def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, every, outcomes):
     """
-    Whatever server and connection do: no message twice or left out, one commit and at the end, no
-    more than the limit, always an end, and what the end says is so.
+    Whatever the server and the connection do, no message is sent twice or left out, the only commit
+    is the last one, and the limit is kept. The batch always ends, and its outcome is true.
     """
     engine = make(
         hold_back=hold_back,
@@ -419,7 +419,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
     taken = driver.run(adds, last)
     written = driver.written
 
-    # What went out.
+    # The messages that were sent.
     assert [entry.sequence for entry in written] == list(range(1, len(written) + 1))
     items = [entry.item for entry in written if entry.item is not None]
     assert items == list(range(len(items))) == engine.items[: len(items)]
@@ -430,7 +430,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
     if hold_back:
         assert all(entry.item is not None for entry in written)
 
-    # How it ended.
+    # The end of the batch.
     if engine.state is BatchState.OPEN:
         # A refused call leaves the batch unchanged.
         assert not taken
@@ -445,7 +445,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
             with pytest.raises(errors.BatchClosedError):
                 call()
 
-    # What it says.
+    # The outcome that the engine reports.
     if engine.state is BatchState.COMMITTED:
         assert driver.written[-1].commit
         assert server.stored == engine.items
@@ -564,7 +564,7 @@ class TestHeaderRules:
         rules.take("B", [])
         assert rules.ids == 2
 
-    def test_blanks_of_ids(self, rules):
+    def test_spaces_before_ids(self, rules):
         """Spaces before an id are ignored."""
         for value in ("", " ", " "):
             rules.take("B", [("Nats-Msg-Id", value)])
@@ -584,7 +584,7 @@ class TestHeaderRules:
         with pytest.raises(errors.BatchRuleError, match=r"Nats-Incr.*2\.14"):
             HeaderRules(counters=False).take("B", [("Nats-Incr", "+1")])
 
-    def test_what_was_refused_is_forgotten(self, rules):
+    def test_a_refused_message_leaves_no_trace(self, rules):
         """A refused message leaves no trace."""
         empty = HeaderRules(counters=True)
         for each in (rules, empty):
@@ -602,6 +602,6 @@ class TestHeaderRules:
         assert pairs == [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
 
 
-def test_parts_are_told_apart():
+def test_parts_are_equal_only_to_themselves():
     """Two parts are the same only if they are one."""
     assert Part(1, ["a"]) != Part(1, ["a"])

@@ -24,7 +24,7 @@ WELL = b'{"name":"C","num_waiting":0}'
 
 
 def block(text, messages=None, size=None):
-    """A status's header block, with the server's counts or without."""
+    """Return a status's header block, with or without the server's counts."""
     counts = ""
     if messages is not None:
         counts = f"Nats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {size or 0}\r\n"
@@ -32,14 +32,14 @@ def block(text, messages=None, size=None):
 
 
 def message(number=0, size=40, header=None):
-    """A message of so many bytes, as servers count them."""
+    """Return a message of a size, as servers count it."""
     data = b"%d" % number
     rest = size - 8 - len(header or b"") - len(data)
     return (b"or", b"$JS.AC", header, data + b" " * rest)
 
 
 def options(**changes):
-    """Options of ten messages that are asked for again when half are left."""
+    """Return options for a buffer of ten messages that is refilled at half."""
     plain = {
         "stream": "S",
         "consumer": "C",
@@ -53,7 +53,7 @@ def options(**changes):
 
 
 class Rig:
-    """An engine, a clock, and the pulls that it sent."""
+    """An engine with a clock and the pulls that it sent."""
 
     def __init__(self, **changes):
         self.clock = ManualClock()
@@ -62,7 +62,7 @@ class Rig:
         self.pulls = []
 
     def send(self):
-        """Send what is due; return it."""
+        """Send the pull that is due, and return it."""
         sent = []
         while (request := self.engine.due(self.clock())) is not None:
             pull = self.engine.pulls.open(request, self.clock())
@@ -72,14 +72,14 @@ class Rig:
         return sent
 
     def asked(self):
-        """Send what is due; return how many messages each pull asks for."""
+        """Send the pulls that are due, and return how many messages each requests."""
         return [pull.request.max_messages for pull in self.send()]
 
     def receive(self, *frames):
         return self.engine.receive(list(frames), self.clock())
 
     def status(self, text, *counts, pull=None):
-        """A status of the last pull, or another one; return what follows from it."""
+        """Pass a status of the last pull or another one, and return the outcome."""
         pull = pull or self.pulls[-1]
         ((_, outcome),) = self.receive((pull.subject, b"", block(text, *counts), b""))
         return outcome
@@ -91,7 +91,7 @@ class Rig:
 
 class TestFilling:
     def test_the_buffer_is_filled_to_its_limit(self):
-        """At the threshold a pull is due, for all that is missing."""
+        """At the threshold a pull is due, for as much as the buffer lacks."""
         rig = Rig()
         assert rig.asked() == [10]
         rig.receive(*[message()] * 10)
@@ -106,7 +106,7 @@ class TestFilling:
         assert rig.asked() == []
 
     def test_one_message(self):
-        """A buffer of one asks for each message by itself."""
+        """With a buffer of one message, each pull requests one."""
         rig = Rig(max_messages=1, threshold=0)
         for _ in range(3):
             assert rig.asked() == [1]
@@ -114,8 +114,8 @@ class TestFilling:
             assert (rig.asked(), rig.engine.low_mark()) == ([], 0)
             rig.take(1)
 
-    def test_what_is_not_taken_counts(self):
-        """A user who takes nothing is sent nothing more."""
+    def test_buffered_messages_count(self):
+        """If no messages are taken, no further pull is sent."""
         rig = Rig()
         rig.send()
         rig.receive(*[message()] * 10)
@@ -124,20 +124,20 @@ class TestFilling:
         assert rig.asked() == []
 
     def test_bytes(self):
-        """Bytes are counted as servers do, and asked for up to the limit."""
+        """Bytes are counted as servers do, and requested up to the limit."""
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         (pull,) = rig.send()
         assert (pull.request.max_messages, pull.request.max_bytes) == (UNBOUNDED_BATCH, 400)
         rig.receive(*[message(size=100)] * 3)
         assert rig.send() == []
-        # 300 in the buffer and 100 on the way: down to one message, which is 100 and 100.
+        # 300 are buffered and 100 in flight: down to one message, which is 100 and 100.
         assert rig.engine.low_mark() == 1
         rig.take(2)
         (pull,) = rig.send()
         assert pull.request.max_bytes == 200
 
     def test_a_message_that_does_not_fit_yet(self):
-        """It waits until the buffer is empty, rather than being asked for in a storm."""
+        """The next pull waits until the buffer is empty, so that refusals do not repeat quickly."""
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         rig.send()
         rig.receive(*[message(size=100)])
@@ -149,7 +149,7 @@ class TestFilling:
         assert pull.request.max_bytes == 400
 
     def test_a_message_that_never_fits(self):
-        """One that is larger than the whole buffer ends the consumption."""
+        """A message that is larger than the whole buffer ends the consumption."""
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         rig.send()
         size = "409 Message Size Exceeds MaxBytes"
@@ -157,7 +157,9 @@ class TestFilling:
         assert isinstance(rig.engine.error, errors.MessageSizeExceedsMaxBytesError)
 
     def test_stop_after(self):
-        """No more is asked for than is wanted, and what comes beyond is refused."""
+        """
+        Pulls request no more messages than ``stop_after`` leaves, and further messages are refused.
+        """
         rig = Rig(stop_after=13)
         assert rig.asked() == [10]
         rig.receive(*[message()] * 10)
@@ -168,8 +170,8 @@ class TestFilling:
         assert rig.engine.refused == [message(3)]
         assert rig.asked() == []
 
-    def test_what_the_consumer_allows(self):
-        """Its limit for one pull is kept to by several pulls, and learned from a refusal."""
+    def test_the_limit_of_the_consumer(self):
+        """Pulls keep to the consumer's limit, which a refusal reveals."""
         assert Rig(max_batch=2).asked() == [2, 2, 2]
         rig = Rig()
         rig.send()
@@ -191,7 +193,7 @@ class TestStatuses:
         ],
     )
     def test_conclusions(self, text, kind):
-        """What another pull would meet again ends it; what was buffered stays to be taken."""
+        """A permanent refusal ends the consumption, and buffered messages can still be taken."""
         rig = Rig()
         rig.send()
         rig.receive(message())
@@ -209,8 +211,8 @@ class TestStatuses:
             "499 Something New",
         ],
     )
-    def test_what_passes(self, text):
-        """Another pull follows after a pause, which grows until messages come."""
+    def test_temporary_refusals(self, text):
+        """After a temporary refusal there is a pause, which grows until messages arrive."""
         rig = Rig()
         pauses = []
         for _ in range(6):
@@ -228,7 +230,7 @@ class TestStatuses:
         assert round(rig.engine.next_look() - rig.clock(), 3) == 0.1
 
     def test_several_at_once(self):
-        """A new leader ends all pulls: that is one reason to pause."""
+        """A new leader ends all pulls at once, which causes only one pause."""
         rig = Rig(max_batch=2)
         pulls = rig.send()
         for pull in pulls:
@@ -237,7 +239,9 @@ class TestStatuses:
         assert rig.asked() == [2, 2, 2]
 
     def test_expired(self):
-        """A pull whose time is over is followed by another one at once, for what is missing."""
+        """
+        A pull that expires is followed by another one at once, for as much as the buffer lacks.
+        """
         rig = Rig()
         rig.send()
         rig.receive(*[message()] * 3)
@@ -246,7 +250,7 @@ class TestStatuses:
         assert rig.asked() == [7]
 
     def test_expired_at_once(self):
-        """A pull that ends with nothing long before its time is no reason for a storm."""
+        """A pull that ends empty long before its time is followed by a pause."""
         rig = Rig()
         rig.send()
         assert rig.status("408 Request Timeout", 10, 0) is PullOutcome.ENDED
@@ -254,8 +258,8 @@ class TestStatuses:
         rig.clock.advance(0.1)
         assert rig.asked() == [10]
 
-    def test_nobody_there(self):
-        """Where nobody answers, the consumer is asked after once for each try."""
+    def test_no_responders(self):
+        """If no server answers, the consumer's info is requested once per attempt."""
         rig = Rig()
         rig.send()
         assert rig.status("503") is PullOutcome.RETRIED
@@ -269,7 +273,7 @@ class TestStatuses:
         assert rig.engine.probe_due(rig.clock()) not in {None, subject}
 
     def test_gone(self):
-        """A consumer that does not exist any more ends it, and so does its stream."""
+        """A consumer or a stream that no longer exists ends the consumption."""
         rig = Rig()
         rig.send()
         rig.status("503")
@@ -280,12 +284,12 @@ class TestStatuses:
 
     @pytest.mark.parametrize("answer", [WELL, b"", b'{"error":{}}', b'{"error":null}'])
     def test_not_gone(self, answer):
-        """Any other answer means that it may be there."""
+        """After any other answer, the consumer may still exist."""
         assert read_gone(answer) is None
 
     @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"error":1}', b"[" * 100_000, b"\xff"])
-    def test_an_answer_that_is_none(self, answer):
-        """An answer that no server gives ends the consumption."""
+    def test_an_invalid_answer(self, answer):
+        """An invalid answer ends the consumption."""
         rig = Rig()
         rig.send()
         rig.status("503")
@@ -295,7 +299,7 @@ class TestStatuses:
 
 class TestSilence:
     def test_a_miss(self):
-        """Two heartbeats that do not come are told of, and the consumer is asked after."""
+        """Two missed heartbeats are reported, and the consumer's info is requested."""
         rig = Rig()
         rig.send()
         rig.clock.advance(9.9)
@@ -310,7 +314,7 @@ class TestSilence:
         assert rig.engine.look(rig.clock()) == pytest.approx(20.0)
 
     def test_forgotten_pulls(self):
-        """If the consumer is well and its pulls stay silent, the server has lost them."""
+        """If the consumer exists and its pulls stay silent, the server has lost them."""
         rig = Rig()
         rig.send()
         rig.clock.advance(10.0)
@@ -324,7 +328,7 @@ class TestSilence:
         assert rig.asked() == [10]
 
     def test_a_late_sign_of_life(self):
-        """A server that stood still keeps its pulls."""
+        """A paused server keeps its pulls."""
         rig = Rig()
         (pull,) = rig.send()
         rig.clock.advance(10.0)
@@ -336,7 +340,7 @@ class TestSilence:
         assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
 
     def test_well_without_silence(self):
-        """What was asked for after a 503 says nothing of the pull that was sent meanwhile."""
+        """An info request after a 503 does not decide about a pull that was sent meanwhile."""
         rig = Rig()
         rig.send()
         assert rig.status("503") is PullOutcome.RETRIED
@@ -349,7 +353,7 @@ class TestSilence:
         assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
 
     def test_away(self):
-        """Silence while nobody looked is none."""
+        """Silence does not count while the driver was away."""
         rig = Rig()
         rig.send()
         rig.engine.leave(rig.clock())
@@ -359,8 +363,8 @@ class TestSilence:
         rig.clock.advance(10.0)
         assert rig.engine.look(rig.clock()) is not None
 
-    def test_away_again_and_again(self):
-        """A pull that was lost is noticed by a driver that only comes back now and then, too."""
+    def test_away_repeatedly(self):
+        """A lost pull is also noticed by a driver that only runs now and then."""
         rig = Rig()
         rig.send()
         for _ in range(4):
@@ -372,14 +376,14 @@ class TestSilence:
         assert rig.engine.misses == 1
 
     def test_nothing_is_open(self):
-        """Without a pull silence means nothing."""
+        """Without an open pull, silence does not count."""
         rig = Rig()
         rig.send()
         rig.receive(*[message()] * 10)
         rig.clock.advance(60.0)
         assert rig.engine.look(rig.clock()) is None
 
-    def test_forgotten_for_good(self):
+    def test_a_pull_without_a_status(self):
         """A pull without a status is removed some time after it expired."""
         rig = Rig()
         rig.send()
@@ -392,7 +396,7 @@ class TestSilence:
 
 class TestConnections:
     def test_a_loss(self):
-        """All pulls die with their connection; one new pull takes their place."""
+        """All pulls end with their connection, and one new pull replaces them."""
         rig = Rig(max_batch=None)
         rig.send()
         rig.receive(*[message()] * 7)
@@ -405,7 +409,9 @@ class TestConnections:
 
 class TestLimits:
     def test_a_shorter_time(self):
-        """What the consumer allows a pull is learned, and its heartbeat is half of that at most."""
+        """
+        A refusal reveals the consumer's limit for the expiry, and the heartbeat is at most half.
+        """
         rig = Rig()
         rig.send()
         assert rig.status("409 Exceeded MaxRequestExpires of 2s") is PullOutcome.RETRIED
@@ -428,14 +434,14 @@ class TestPins:
         return rig
 
     def test_kept_and_sent(self):
-        """The id that the server gave is sent with every pull from then on."""
+        """Every pull after the server's first pin id contains it."""
         rig = self.pinned()
         (pull,) = rig.send()
         assert json.loads(pull.request.wire)["id"] == "real"
         assert json.loads(rig.pulls[0].request.wire).get("id") is None
 
     def test_dropped(self):
-        """Once another client is pinned, it is forgotten, and pulls go on without it at once."""
+        """Once another client is pinned, pulls continue without the id at once."""
         rig = self.pinned()
         rig.send()
         assert rig.status("423 Nats-Wrong-Pin-Id", 10, 0) is PullOutcome.RETRIED
@@ -444,7 +450,7 @@ class TestPins:
         assert rig.engine.error is None
 
     def test_only_in_groups(self):
-        """Without a group such a header is the publisher's."""
+        """Without a group, the header is the publisher's and ignored."""
         rig = Rig()
         rig.send()
         rig.receive(*[message(size=100, header=self.HEADER)] * 10)
@@ -453,7 +459,7 @@ class TestPins:
 
 class Server:
     """
-    A server that serves its waiting pulls in turn, one message each, and tells the truth.
+    A server that serves its waiting pulls in turn, one message each, and always tells the truth.
     """
 
     def __init__(self, total, sizes):
@@ -477,7 +483,7 @@ class Server:
         self.wire.append((entry["pull"].subject, b"", block(text, *pending), b""))
 
     def deliver(self, count):
-        """Deliver up to so many messages."""
+        """Deliver up to that many messages."""
         while count and self.stored and self.waiting:
             number, size = self.stored[0]
             entry = self.waiting.popleft()
@@ -513,7 +519,7 @@ class Server:
 
 class World:
     """
-    An engine and a server, moved by a tape of bytes: any order of anything that may happen.
+    An engine and a server whose events a sequence of bytes selects, in any order.
     """
 
     def __init__(self, tape):
@@ -534,7 +540,7 @@ class World:
         self.limit = self.engine.options.max_bytes or limit
         self.by_bytes = by_bytes
         self.honest = True
-        """Whether no pull was lost without a word, after which counts are guesses."""
+        """Whether every pull that was lost had a status. Otherwise counts are guesses."""
 
         self.taken = []
 
@@ -542,7 +548,7 @@ class World:
         return next(self.tape, 0) % bound
 
     def check(self):
-        """What must be true at every moment."""
+        """The conditions that hold at every moment."""
         engine, server = self.engine, self.server
         pulls = engine.pulls
         in_wire = [frame for frame in server.wire if frame[1]]
@@ -626,7 +632,7 @@ class World:
             refusal = ("503", "409 Exceeded MaxWaiting", "499 New")[self.draw(2)]
             self.send(refusal)
         elif kind == 3:
-            # The connection is lost, with all that was on its way.
+            # The connection is lost, with everything in flight.
             server.waiting.clear()
             lost = [int(frame[3]) for frame in server.wire if frame[1]]
             server.wire = []
@@ -634,18 +640,18 @@ class World:
             server.stored.extendleft(sorted(sizes.items(), reverse=True))
             self.engine.lost(1, self.rig.clock())
         elif kind == 4:
-            # A status of a pull that ended long ago, and one of a stranger.
+            # A status of a pull that ended long ago, and one of an unknown pull.
             for number in (1, 99_999):
                 subject = b"%b.%d" % (INBOX, number)
                 if self.engine.pulls.opened and subject not in self.engine.pulls:
                     server.wire.append((subject, b"", block("408 Request Timeout", 5, 50), b""))
-        # A leader that steps down forgets the newest pull without a word.
+        # A leader that steps down forgets the newest pull silently.
         elif server.waiting:
             server.waiting.pop()
             self.honest = False
 
     def finish(self):
-        """Once all is well, everything comes within a bounded time."""
+        """Once all faults are over, all messages arrive within a bounded time."""
         wanted = self.total if self.stop_after is None else min(self.stop_after, self.total)
         for _ in range(400):
             if len(self.taken) >= wanted:
@@ -676,7 +682,8 @@ class World:
 )
 def test_anything(tape):
     """
-    Whatever happens, no more than the limit is on its way or untaken, and all that is stored comes.
+    Whatever happens, the messages in flight and in the buffer keep to the limit, and all stored
+    messages arrive.
     """
     world = World(tape)
     for _ in range(len(tape) // 2):

@@ -102,7 +102,7 @@ class TestRequest:
 
 
 class TestBatchPages:
-    def test_the_next_page_begins_behind_the_last_message(self):
+    def test_the_next_page_begins_after_the_last_message(self):
         """
         A batch continues while the end of a page reports remaining messages.
         """
@@ -114,7 +114,7 @@ class TestBatchPages:
         assert (second.get("seq"), came) == (10, [11, 12])
         assert (engine.done, engine.drained, engine.last_sequence) == (True, True, 12)
 
-    def test_only_the_end_is_believed(self):
+    def test_only_the_end_counts(self):
         """
         The count in messages is not used, because servers 2.11 report one too many.
         """
@@ -149,7 +149,7 @@ class TestBatchPages:
         assert (came, engine.done, engine.pending, engine.error) == ([], True, 0, None)
         assert engine.last_sequence == 0
 
-    def test_what_was_stored_behind_the_end_is_left_out(self):
+    def test_messages_after_the_end_are_left_out(self):
         """
         Messages published during a scan do not extend it.
         """
@@ -168,7 +168,7 @@ class TestBatchPages:
         assert (came, take(engine, message(4), message(5))) == ([2, 3], [])
         assert (engine.done, engine.last_sequence, engine.received) == (True, 3, 2)
 
-    def test_what_another_read_is_skipped(self):
+    def test_messages_from_the_leader_are_skipped(self):
         """
         A message from the leader is not requested again.
         """
@@ -219,7 +219,7 @@ class TestBatchPages:
 
 
 class TestLost:
-    def test_it_goes_on_behind_what_came(self):
+    def test_it_continues_after_the_last_message(self):
         """
         After a lost connection, the rest of the page is requested with another reply subject.
         """
@@ -285,7 +285,7 @@ class TestStatuses:
         assert (engine.is_open, engine.done) == (False, True)
 
     @pytest.mark.parametrize("make", [batch_read, last_read])
-    def test_nobody_answers(self, make):
+    def test_no_server_answers(self, make):
         """
         If no server answers, the page can be requested again.
         """
@@ -315,7 +315,7 @@ class TestStatuses:
         assert answer(engine, *frames)[1] == []
         assert isinstance(engine.error, errors.ProtocolError)
 
-    def test_messages_before_a_fault_are_kept(self):
+    def test_messages_before_an_error_are_kept(self):
         """
         Messages before an error are handed out.
         """
@@ -325,7 +325,7 @@ class TestStatuses:
 
 
 class TestLastPages:
-    def test_a_single_page_tells_its_moment(self):
+    def test_the_snapshot_of_a_single_page(self):
         """
         Messages of a single page are held back until its end reports the moment.
         """
@@ -350,7 +350,7 @@ class TestLastPages:
         assert (request.get("seq"), request.get("up_to_time"), came) == (4, "T", [7])
         assert (engine.moment, engine.done, engine.vanished) == (8, True, 0)
 
-    def test_a_server_that_has_not_got_there(self):
+    def test_a_server_that_lags(self):
         """
         The page of a server that has not reached the moment is dropped and requested again.
         """
@@ -373,7 +373,7 @@ class TestLastPages:
         assert (request.get("up_to_time"), request.get("up_to_seq"), came) == (None, 8, [2])
         assert engine.done
 
-    def test_only_the_messages_are_believed(self):
+    def test_only_the_messages_count(self):
         """
         The count at a page's end is not used, because servers 2.11 report one too few.
         """
@@ -392,7 +392,7 @@ class TestLastPages:
         assert (came, engine.done, engine.error) == ([], True, None)
 
     @pytest.mark.parametrize("end", [status("404 No Results"), eob(0, up_to=8)])
-    def test_nothing_at_all_is_doubted(self, end):
+    def test_an_empty_page_is_confirmed(self, end):
         """
         An empty page is requested again or confirmed, because lagging servers send the same answer.
         """
@@ -403,7 +403,7 @@ class TestLastPages:
         engine.confirm()
         assert (engine.nothing, engine.done, engine.vanished) == (False, True, 0)
 
-    def test_a_stranger(self):
+    def test_a_page_of_another_stream(self):
         """
         A page of another stream is dropped and requested again, unless that stream is trusted.
         """
@@ -421,7 +421,7 @@ class TestLastPages:
             _, came = answer(engine, *other, eob(0, last=6, up_to=8))
             assert (came, engine.stranger, engine.from_itself) == ([4, 6], None, False)
 
-    def test_what_vanished_is_counted(self):
+    def test_vanished_messages_are_counted(self):
         """
         The count of vanished messages is based on the first message of the part.
         """
@@ -431,7 +431,7 @@ class TestLastPages:
         assert (engine.done, engine.vanished) == (True, 3)
         assert engine.subjects() == {"a"}
 
-    def test_a_lost_first_page_begins_anew(self):
+    def test_a_lost_first_page_is_requested_again(self):
         """
         A first page that is lost is requested from the beginning, because its moment is not known.
         """
@@ -455,7 +455,7 @@ class TestLastPages:
         assert (request.get("seq"), came, engine.vanished) == (None, [3, 4], 0)
         assert not engine.release()
 
-    def test_a_lost_later_page_goes_on(self):
+    def test_a_lost_later_page_continues(self):
         """
         A later page that is lost continues after the last message, with the same moment.
         """
@@ -465,7 +465,7 @@ class TestLastPages:
         request = engine.open(b"_INBOX.2")
         assert (came, request.get("seq"), request.get("up_to_seq")) == ([3, 4], 5, 9)
 
-    def test_a_message_that_was_removed_under_the_servers_hands(self):
+    def test_a_message_that_was_removed_early(self):
         """
         If a message is removed before the moment is known, the read needs a given moment.
         """
@@ -520,7 +520,7 @@ class TestLastPages:
         answer(engine, message(3), eob(0, 3))
         assert isinstance(engine.error, errors.ProtocolError)
 
-    def test_what_is_kept_back_is_released(self):
+    def test_held_back_messages_are_released(self):
         """
         Held-back messages of a single page are released if the server stalls.
         """
@@ -598,14 +598,14 @@ class ModelStream:
             del self.messages[sorted(self.messages)[place % len(self.messages)]]
 
     def replica(self, behind):
-        """The same stream on a server that lags by *behind* messages."""
+        """Return the same stream on a server that lags by *behind* messages."""
         other = ModelStream(self._keep, self._wrong)
         for subject in self.written[: max(0, self.last - behind)]:
             other.publish(subject)
         return other
 
     def state_at(self, sequence):
-        """The last sequence of each subject, as if no message had been removed."""
+        """Return the last sequence of each subject, as if no message had been removed."""
         return {subject: n for n, subject in enumerate(self.written[:sequence], 1)}
 
     def batch(self, request):
@@ -649,11 +649,11 @@ CHANGES = st.lists(
     max_size=4,
 )
 LOSSES = st.dictionaries(st.integers(0, 9), st.integers(0, 7), max_size=4)
-"""Which pages are cut off by a lost connection, behind how many messages."""
+"""The pages that a lost connection cuts off, and after how many messages."""
 
 
 def change(model, changes):
-    """Publish to subjects and delete by sequence. Return what may be deleted during a read."""
+    """Publish to subjects and delete by sequence. Return the sequences that a read may miss."""
     for each in changes:
         if isinstance(each, str):
             model.publish(each)
@@ -672,8 +672,8 @@ class TestProperties:
     @settings(max_examples=300, deadline=None)
     def test_a_scan_is_complete(self, start, meanwhile, page, old_counts, losses):
         """
-        A scan reads each message that stays once and in order, and none after its end, whatever
-        happens between pages.
+        A scan reads each message that is not deleted, once and in order, and none after its end,
+        whatever happens between pages.
         """
         model = ModelStream(0, old_counts)
         change(model, start)
@@ -713,7 +713,7 @@ class TestProperties:
         self, start, meanwhile, page, keep, old_counts, losses
     ):
         """
-        Each subject has its message of the moment, whichever servers answer and however far they
+        Each subject has its message of the snapshot, whichever servers answer and however far they
         lag.
         """
         model = ModelStream(keep, old_counts)
@@ -726,13 +726,13 @@ class TestProperties:
             if engine.nothing and not any(
                 engine.position <= there <= (engine.moment or there) for there in model.messages
             ):
-                # As the leader says, too.
+                # The leader gives the same counts.
                 engine.confirm()
                 continue
             if engine.cut:
                 engine.begin_again(model.last, str(model.last + 1))
             reply = b"_INBOX.%d" % number
-            # The one that answers by the sequence alone has been asked by time before.
+            # A server that gets the sequence alone has had the request by time before.
             by_sequence = engine.moment is not None and engine._time is None
             server = model.replica(0 if by_sequence else behind)
             frames = server.last_of(engine.open(reply))
@@ -744,7 +744,7 @@ class TestProperties:
             change(model, changes)
         assert engine.done
         if engine.moment is None:
-            # The only server that was asked had nothing yet.
+            # The only server that was asked had no messages yet.
             assert came == []
             return
         assert came == sorted(set(came))

@@ -42,12 +42,12 @@ def wrong_sequence():
 
 
 def unknown_id():
-    """What a server says of a batch that it does not know."""
+    """Return a server's answer about a batch that it does not know."""
     return {"code": 400, "err_code": 10208, "description": "batch publish ID unknown"}
 
 
 def too_large():
-    """An error that stands in the place of an ack."""
+    """Return an error in the place of an ack."""
     return {"code": 400, "err_code": 10054, "description": "message size exceeds maximum allowed"}
 
 
@@ -68,7 +68,7 @@ def refusal(error):
 
 class Talk:
     """
-    An engine, and a server that answers what it sent, one reply at a time.
+    An engine with a server that answers its messages one at a time.
     """
 
     def __init__(self, *, gap="ok", flow=10, outstanding=2, open_with=None):
@@ -87,7 +87,7 @@ class Talk:
         self.engine.start(self.now)
 
     def say(self, data, seq=1, op=OP_APPEND, header=None):
-        """A reply to the message with this sequence."""
+        """Return a reply to the message with this sequence."""
         subject = self.engine.prefix + b"%d" % seq + SUFFIX[op]
         self.engine.receive([(subject, b"", header, data)], self.now)
 
@@ -115,7 +115,9 @@ class Talk:
 
 class TestStart:
     def test_reply_subject(self):
-        """The reply subject says inbox, id, flow and gap mode; the sequence and the act follow."""
+        """
+        The reply subject has inbox, id, flow and gap mode, followed by sequence and operation.
+        """
         talk = Talk(flow=500)
         assert talk.engine.batch_id == "b1"
         talk.begin()
@@ -128,7 +130,7 @@ class TestStart:
         assert strict.engine.prefix == b"_INBOX.f.b1.7.fail."
 
     def test_waits_for_the_first_answer(self):
-        """Nothing may follow the first message before it is answered; the answer gives the flow."""
+        """No message follows the first one until its answer, which sets the flow."""
         talk = Talk(flow=500)
         talk.begin()
         assert (talk.engine.phase, talk.engine.room) == (Phase.STARTING, 0)
@@ -161,7 +163,7 @@ class TestStart:
         assert talk.engine.batches == 1
 
     def test_no_leader(self):
-        """Without a leader the first message is not stored for certain."""
+        """Without a leader, the first message is certainly not stored."""
         talk = Talk()
         talk.begin()
         talk.no_leader(1, OP_START)
@@ -169,7 +171,9 @@ class TestStart:
         assert (talk.engine.phase, talk.ledger.added) == (Phase.NEW, 0)
 
     def test_connection_lost(self):
-        """With the connection goes the answer: the outcome of the first message is unknown."""
+        """
+        If the connection is lost before the answer, the outcome of the first message is unknown.
+        """
         talk = Talk()
         talk.begin()
         talk.engine.lost_connection(NOW)
@@ -177,7 +181,7 @@ class TestStart:
         assert talk.engine.phase is Phase.NEW
 
     def test_denied(self):
-        """A subject that may not be published to begins nothing."""
+        """A denied subject begins no batch."""
         talk = Talk()
         talk.begin()
         denial = errors.PermissionDeniedError("s.x", "publish")
@@ -186,7 +190,9 @@ class TestStart:
         assert talk.engine.phase is Phase.NEW
 
     def test_a_server_that_does_not_know(self):
-        """An ordinary ack means that the message was stored as any other: nothing may follow."""
+        """
+        An ordinary ack means that the server stored the message singly, so no message follows.
+        """
         talk = Talk()
         talk.begin()
         talk.say(b'{"stream":"S", "seq":9}', 1, OP_START)
@@ -195,7 +201,7 @@ class TestStart:
         assert talk.engine.phase is Phase.NEW
 
     def test_unclaim(self):
-        """What certainly did not go out is not counted."""
+        """A message that was certainly not sent is not counted."""
         talk = Talk()
         talk.begin()
         talk.engine.unclaim(1)
@@ -204,7 +210,7 @@ class TestStart:
 
 class TestFlow:
     def test_acks_cover_and_steer(self):
-        """An ack covers all before it and changes the flow; a stale one does neither."""
+        """An ack covers all earlier messages and changes the flow; a stale one does neither."""
         talk = Talk(open_with=4)
         talk.send(7)
         assert (talk.engine.room, talk.ledger.in_flight) == (0, 8)
@@ -214,7 +220,7 @@ class TestFlow:
         assert (talk.engine.flow, talk.ledger.acknowledged) == (6, 8)
 
     def test_slower(self):
-        """After a smaller flow there may be less than no room."""
+        """After the flow shrinks, more messages may be in flight than it allows."""
         talk = Talk(open_with=100)
         talk.send(199)
         talk.ack(100, 10)
@@ -222,7 +228,7 @@ class TestFlow:
 
     @pytest.mark.parametrize("outstanding", [1, 2, 3])
     def test_worth(self, outstanding):
-        """Half a window is waited for, but never where no ack would come."""
+        """A wait for half a window ends early if no ack would arrive."""
         talk = Talk(open_with=10, outstanding=outstanding)
         window = 10 * outstanding
         assert talk.engine.sendable(500) == window - 1
@@ -236,12 +242,12 @@ class TestFlow:
 
     @pytest.mark.parametrize("flow", [0, -1, 1 << 40])
     def test_nonsense(self, flow):
-        """A flow that makes no sense becomes one that does."""
+        """An invalid flow is replaced by a valid one."""
         talk = Talk(open_with=flow)
         assert 1 <= talk.engine.flow < 1 << 16
 
     def test_never_beyond_what_was_sent(self):
-        """An ack cannot confirm what was not sent."""
+        """An ack cannot confirm messages that were not sent."""
         talk = Talk(open_with=5)
         talk.send(2)
         talk.ack(500, 5)
@@ -283,7 +289,7 @@ class TestFlow:
         ],
     )
     def test_junk(self, junk):
-        """An answer that no server gives ends the batch, in which messages may be stored."""
+        """An invalid answer ends the batch, whose messages may be stored."""
         talk = Talk(open_with=5)
         talk.send(4)
         talk.say(junk, 5)
@@ -292,7 +298,7 @@ class TestFlow:
         assert isinstance(talk.engine.failure.__cause__, errors.ProtocolError)
 
     def test_refused_messages_are_not_in_flight(self):
-        """Servers never ack what they only refuse: a full window of it must not stall."""
+        """Servers never ack refused messages: a full window of them must not stall."""
         talk = Talk(open_with=5)
         talk.send(9)
         assert talk.engine.room == 0
@@ -304,7 +310,7 @@ class TestFlow:
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (6, 4)
 
     def test_ping_when_an_ack_is_late(self):
-        """The server is asked after a second, and again after each further one."""
+        """The engine pings after a second without an ack, and after each further second."""
         talk = Talk(open_with=2)
         talk.send(3)
         assert talk.engine.due() == NOW + ACK_TIMEOUT
@@ -318,7 +324,7 @@ class TestFlow:
 
 class TestGapOk:
     def test_gap(self):
-        """Lost messages are reported by number, once, and not counted as confirmed."""
+        """Lost messages are reported once, by number, and not counted as confirmed."""
         talk = Talk(open_with=10)
         talk.send(5)
         talk.gap(3, 5)
@@ -329,7 +335,7 @@ class TestGapOk:
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (4, 0)
 
     def test_overlapping(self):
-        """What is told in pieces and again is reported in runs of what is new."""
+        """If the server reports gaps in parts and repeatedly, only new runs are passed on."""
         talk = Talk(open_with=20)
         talk.send(19)
         talk.error(5)
@@ -338,7 +344,7 @@ class TestGapOk:
         assert talk.lost_numbers() == [(5, 5), (3, 4), (6, 8), (2, 2), (9, 11)]
         assert talk.ledger.lost == 10
 
-    def test_told_late(self):
+    def test_reported_late(self):
         """A loss that is reported after the ack that covers it withdraws the confirmation."""
         talk = Talk(open_with=10)
         talk.send(9)
@@ -349,7 +355,10 @@ class TestGapOk:
         assert talk.ledger.lost == 1
 
     def test_too_large(self):
-        """An error in the place of an ack concerns its message; the gap it leaves is no news."""
+        """
+        An error in the place of an ack is about its message; the gap after it is not reported
+        twice.
+        """
         talk = Talk(open_with=10)
         talk.send(3)
         talk.say(refusal(too_large()), 3)
@@ -359,7 +368,7 @@ class TestGapOk:
         assert isinstance(gap.error, errors.MessageTooLargeError)
 
     def test_clamped(self):
-        """A gap that reaches beyond what was sent ends there; one that goes back is none."""
+        """A gap beyond the sent messages is cut off there; one that goes backwards is ignored."""
         talk = Talk(open_with=10)
         talk.send(3)
         talk.gap(4, 2)
@@ -370,7 +379,7 @@ class TestGapOk:
 
     @pytest.mark.parametrize("how", ["503", "cut"])
     def test_recovers(self, how):
-        """Without a leader or a connection nothing is sent until a ping has been answered."""
+        """Without a leader or a connection, nothing is sent until a ping is answered."""
         talk = Talk(open_with=10)
         talk.send(4)
         if how == "503":
@@ -391,7 +400,9 @@ class TestGapOk:
         assert talk.engine.room == 20
 
     def test_lost_again(self):
-        """If the connection is lost before the ping's answer, all that is in flight is reported."""
+        """
+        If the connection is lost before the ping's answer, all messages in flight are reported.
+        """
         talk = Talk(open_with=10)
         talk.send(4)
         talk.no_leader(4)
@@ -406,7 +417,7 @@ class TestGapOk:
         assert talk.lost_numbers() == [(1, 5)]
 
     def test_patience(self):
-        """A server that does not answer is asked ever more seldom, but every second."""
+        """A server that does not answer is pinged less and less often, at least once a second."""
         talk = Talk(open_with=10)
         talk.send(4)
         talk.engine.lost_connection(NOW)
@@ -421,7 +432,9 @@ class TestGapOk:
 
     @pytest.mark.parametrize("op", [OP_APPEND, OP_PING])
     def test_forgotten(self, op):
-        """What was not confirmed of a batch that is forgotten is given up; a new one may begin."""
+        """
+        If the server forgot a batch, unconfirmed messages count as lost, and a new one may begin.
+        """
         talk = Talk(open_with=10)
         talk.send(14)
         talk.ack(10, 10)
@@ -442,14 +455,14 @@ class TestGapOk:
         assert (talk.ledger.acknowledged, talk.ledger.added, talk.engine.batches) == (13, 20, 2)
 
     def test_ping_that_begins_a_batch(self):
-        """A gap from the first message on means that the server has forgotten, too."""
+        """A gap from the first message on also means that the server has forgotten the batch."""
         talk = Talk(open_with=10)
         talk.gap(1, 2, op=OP_PING)
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.ledger.gaps[0].error, errors.FastBatchUnknownError)
 
     def test_ended_by_the_server(self):
-        """A batch that the server ends is over; what its ack does not count is not stored."""
+        """If the server ends a batch, messages that its ack does not count are not stored."""
         talk = Talk(open_with=10)
         talk.send(9)
         talk.end(7)
@@ -458,7 +471,7 @@ class TestGapOk:
         assert talk.ledger.acknowledged == 7
 
     def test_ping_refused(self):
-        """A server that cannot take a ping now is asked again."""
+        """A server that refuses a ping is pinged again."""
         talk = Talk(open_with=10)
         busy = {"code": 503, "err_code": 10023, "description": "insufficient resources"}
         talk.say(refusal(busy), 1, OP_PING)
@@ -467,7 +480,7 @@ class TestGapOk:
 
     @pytest.mark.parametrize("code", [10205, 10206, 10207])
     def test_refusal_of_the_batch(self, code):
-        """Where the stream takes no batch any more, this one is over."""
+        """If the stream no longer accepts batches, the batch ends."""
         talk = Talk(open_with=10)
         talk.send(2)
         talk.say(refusal({"code": 400, "err_code": code, "description": "no"}), 2)
@@ -475,14 +488,14 @@ class TestGapOk:
         assert talk.ledger.lost == 3
 
     def test_denied(self):
-        """A subject that may not be published to ends the publisher."""
+        """A denied subject ends the publisher."""
         talk = Talk(open_with=10)
         denial = errors.PermissionDeniedError("s.y", "publish")
         talk.engine.stop(denial)
         assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, denial)
 
     def test_stored_singly(self):
-        """A server that came in and does not know fast ingest ends the publisher."""
+        """A new server without fast ingest ends the publisher."""
         talk = Talk(open_with=10)
         talk.send(1)
         talk.say(b'{"stream":"S", "seq":9}', 2)
@@ -491,7 +504,7 @@ class TestGapOk:
 
 class TestGapFail:
     def test_gap(self):
-        """A gap ends the batch; the server says what it has before."""
+        """A gap ends the batch, and the server states what it has stored before."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(5)
         talk.gap(3, 5)
@@ -506,7 +519,7 @@ class TestGapFail:
         assert (talk.ledger.acknowledged, talk.engine.failure) == (2, failure)
 
     def test_error(self):
-        """So does an error of one message."""
+        """An error of one message ends the batch."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(5)
         talk.error(4)
@@ -518,7 +531,7 @@ class TestGapFail:
 
     @pytest.mark.parametrize("error", [wrong_sequence(), too_large()])
     def test_refusal(self, error):
-        """And one that stands in the place of an ack; the server ends the batch later."""
+        """An error in the place of an ack ends the batch; the server's end follows later."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
         talk.say(refusal(error), 2)
@@ -530,7 +543,7 @@ class TestGapFail:
         assert (talk.ledger.acknowledged, talk.ledger.lost) == (1, 0)
 
     def test_refusal_of_the_batch(self):
-        """Where the refusal is the end, no other is waited for."""
+        """If a refusal ends the batch, no further answer is awaited."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
         talk.say(refusal({"code": 400, "err_code": 10205, "description": "disabled"}), 2)
@@ -538,7 +551,7 @@ class TestGapFail:
         assert not talk.engine.awaits_end
 
     def test_lost(self):
-        """And the connection; the reason says how much is confirmed."""
+        """A lost connection ends the batch, and the error states how much is confirmed."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(14)
         talk.ack(10, 10)
@@ -547,7 +560,7 @@ class TestGapFail:
         assert "10 of 15 messages" in str(talk.engine.failure)
 
     def test_forgotten(self):
-        """And a server that has forgotten the batch."""
+        """A server that has forgotten the batch ends it."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
         talk.say(refusal(unknown_id()), 2)
@@ -555,7 +568,7 @@ class TestGapFail:
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
 
     def test_no_leader(self):
-        """Without a leader the server is asked, and tells of the gap."""
+        """Without a leader, a ping reveals the gap."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(4)
         talk.no_leader(4)
@@ -565,7 +578,7 @@ class TestGapFail:
         assert talk.engine.failure.first_missing == 4
 
     def test_ended_by_the_server(self):
-        """An end that jetsync did not ask for is handled too."""
+        """The engine accepts an end that it did not request."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(4)
         talk.end(3)
@@ -576,7 +589,7 @@ class TestGapFail:
 class TestCommit:
     @pytest.mark.parametrize("gap", ["ok", "fail"])
     def test_with_a_message(self, gap):
-        """The last message commits; its ack ends it all."""
+        """The last message commits, and its ack ends the batch."""
         talk = Talk(gap=gap, open_with=10)
         talk.send(1)
         assert talk.engine.commit(NOW, store=True) == 3
@@ -589,7 +602,7 @@ class TestCommit:
         assert (engine.sequence, talk.ledger.lost) == (77, 0)
 
     def test_without_a_message(self):
-        """The end of a batch has a sequence but is no message."""
+        """The end of a batch has a sequence but is not a message."""
         talk = Talk(open_with=10)
         talk.send(2)
         assert talk.engine.commit(NOW, store=False) == 4
@@ -597,7 +610,7 @@ class TestCommit:
         assert (talk.engine.phase, talk.ledger.added, talk.ledger.lost) == (Phase.DONE, 3, 0)
 
     def test_alone(self):
-        """A batch of one message begins and ends with it."""
+        """A batch of one message begins and ends with that message."""
         talk = Talk()
         talk.engine.open("S")
         assert talk.engine.commit(NOW, store=True) == 1
@@ -608,7 +621,7 @@ class TestCommit:
         assert talk.engine.batches == 1
 
     def test_the_server_ended_it(self):
-        """Where the server has forgotten the batch, there is nothing left to commit."""
+        """If the server has forgotten the batch, there is no batch left to commit."""
         talk = Talk(open_with=10)
         talk.send(3)
         talk.ack(3, 10)
@@ -619,7 +632,7 @@ class TestCommit:
         assert (talk.engine.sequence, talk.ledger.acknowledged, talk.ledger.lost) == (0, 3, 1)
 
     def test_alone_and_lost(self):
-        """A ping for it would begin a batch: its outcome stays unknown."""
+        """A ping for the only message would begin a batch, so its outcome stays unknown."""
         talk = Talk()
         talk.engine.open("S")
         talk.engine.commit(NOW, store=True)
@@ -627,7 +640,7 @@ class TestCommit:
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
 
     def test_refused(self):
-        """An error of the last message: the others are committed."""
+        """If the last message is refused, the others are committed."""
         talk = Talk(open_with=10)
         talk.send(1)
         talk.engine.commit(NOW, store=True)
@@ -641,15 +654,17 @@ class TestCommit:
         assert isinstance(strict.engine.failure, errors.WrongLastSequenceError)
         assert strict.ledger.acknowledged == 1
 
-    def test_not_taken(self):
-        """A commit that is refused outright fails in both modes."""
+    def test_commit_refused(self):
+        """A commit that is refused fails in both modes."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=True)
         talk.say(refusal(too_large()), 2, OP_COMMIT)
         assert isinstance(talk.engine.failure, errors.MessageTooLargeError)
 
-    def test_nobody_took_it(self):
-        """After a 503 it is sent again, with the same sequence; then it is not in doubt."""
+    def test_no_stream_took_it(self):
+        """
+        After a 503 the commit is sent again with the same sequence, so its outcome is not in doubt.
+        """
         talk = Talk(open_with=10)
         seq = talk.engine.commit(NOW, store=False)
         assert talk.engine.commits_out == 1
@@ -664,7 +679,7 @@ class TestCommit:
 
     @pytest.mark.parametrize("cut", [True, False])
     def test_answer_lost(self, cut):
-        """The server is asked up to the message before; if the batch is open, it commits again."""
+        """The engine pings up to the message before; if the batch is open, it commits again."""
         talk = Talk(open_with=10)
         talk.send(3)
         seq = talk.engine.commit(NOW, store=True)
@@ -679,8 +694,8 @@ class TestCommit:
         talk.end(5)
         assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
 
-    def test_answer_lost_for_good(self):
-        """If the server knows the batch no more, the outcome is unknown."""
+    def test_answer_lost_and_batch_forgotten(self):
+        """If the server no longer knows the batch, the outcome is unknown."""
         talk = Talk(open_with=10)
         talk.send(3)
         talk.engine.commit(NOW, store=True)
@@ -691,7 +706,7 @@ class TestCommit:
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
 
     def test_count(self):
-        """What the final ack does not count is not stored."""
+        """Messages that the final ack does not count are not stored."""
         talk = Talk(open_with=10)
         talk.send(4)
         talk.engine.commit(NOW, store=False)
@@ -704,7 +719,7 @@ class TestCommit:
         assert (strict.engine.failure.first_missing, strict.engine.failure.sequence) == (4, 6)
 
     def test_take_back(self):
-        """A commit that certainly did not go out can be made again."""
+        """A commit that was certainly not sent can be repeated."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=True)
         talk.engine.unclaim(1)
@@ -716,7 +731,7 @@ class TestCommit:
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
 
     def test_given_up(self):
-        """Whoever waits may end it."""
+        """A waiting caller may end the batch."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=False)
         error = errors.PublishOutcomeUnknownError("s.x", timeout=5.0)
@@ -726,7 +741,7 @@ class TestCommit:
 
 class TestLedger:
     def test_memory(self):
-        """However many are refused, only the latest are remembered."""
+        """Only the latest refusals are remembered."""
         ledger = Ledger()
         for seq in range(1, 40_001):
             ledger.sent = seq
@@ -742,31 +757,31 @@ class TestLedger:
 
 
 # ----------------------------------------------------------------------------------------------
-# Against a server that does all that servers do, over a network that does all that networks do
+# Against a server with all known answers, over a network with all known faults
 
 
 @attrs.define
 class Faults:
     """
-    How probable each fault is, for each message.
+    The probability of each fault, for each message.
     """
 
     drop: float = 0.0
-    """A message is lost on its way to the server."""
+    """A message to the server is lost."""
     refuse: float = 0.0
-    """The server refuses it."""
+    """The server refuses the message."""
     reset: float = 0.0
-    """The leader steps down; for a moment there is none."""
+    """The leader steps down; for a moment there is no leader."""
     forget: float = 0.0
     """All batches are forgotten, for instance by a restart."""
     cut: float = 0.0
-    """The connection is lost, with what is under way."""
+    """The connection is lost, with everything in flight."""
     mute: float = 0.0
     """A reply is lost."""
     double: float = 0.0
-    """A reply comes twice."""
+    """A reply arrives twice."""
     shuffle: float = 0.0
-    """A reply is overtaken by others."""
+    """Later replies overtake a reply."""
 
 
 @attrs.define
@@ -786,7 +801,7 @@ class Batch:
 
 class Server:
     """
-    A stream's leader, after the facts about 2.14.6 and 2.15.1.
+    A stream's leader, modelled on the facts about 2.14.6 and 2.15.1.
     """
 
     def __init__(self, chance, clock, faults):
@@ -882,11 +897,11 @@ class Server:
 
 class World:
     """
-    One publisher, one server and what is between them; runs until it has ended.
+    One publisher, one server and the network between them; runs until the publisher has ended.
     """
 
     ASK_WAIT_LIMIT = 60.0
-    """Seconds after which the publisher gives up waiting, as a handle does at its deadline."""
+    """Seconds after which the publisher stops waiting, as a handle does at its deadline."""
 
     def __init__(self, seed, faults, *, gap, flow, outstanding, count, store):
         self.chance = random.Random(seed)
@@ -967,7 +982,7 @@ class World:
                 engine.fail(errors.PublishOutcomeUnknownError("s.x"))
 
     def _wait(self, done):
-        """Wait for room as a handle does; without hope of it, that is the end."""
+        """Wait for room as a handle does; end if none can come."""
         engine, end = self.engine, self.clock() + self.ASK_WAIT_LIMIT
         while not done() and engine.phase is not Phase.FAILED:
             self._pass_time(min(end, engine.due()))
@@ -986,7 +1001,7 @@ class World:
     # The network.
 
     def _send(self, seq, op, number):
-        """Write one message; it and its replies take their time."""
+        """Write one message; it and its replies take a random time."""
         reply = (self.engine.prefix + b"%d" % seq + SUFFIX[op]).decode()
         chance = self.chance.random
         if chance() < self.faults.cut:
@@ -1019,7 +1034,7 @@ class World:
         self._collect()
 
     def _pass_time(self, until):
-        """Let the next thing happen, or the time pass until then."""
+        """Process the next event, or let the time until then pass."""
         if self.events and self.events[0][0] <= until:
             at, _, call, arguments = heapq.heappop(self.events)
             self.clock.advance(max(at - self.clock(), 0.0))
@@ -1027,10 +1042,10 @@ class World:
         elif until > self.clock():
             self.clock.advance(until - self.clock())
 
-    # What has to be true.
+    # The conditions.
 
     def _collect(self):
-        """Take what is reported lost: in range, and never twice."""
+        """Take the losses that are reported: in range, and never twice."""
         for gap in self.ledger.gaps:
             assert 1 <= gap.first <= gap.last <= self.ledger.added
             for number in range(gap.first, gap.last + 1):
@@ -1045,7 +1060,7 @@ class World:
     def _check(self):
         ledger, engine = self.ledger, self.engine
         self._collect()
-        # Messages whose start was given up are numbered again, so they may be there twice.
+        # Messages of an abandoned first send get new numbers, so they may be stored twice.
         if engine.phase is Phase.DONE:
             assert ledger.in_flight == 0
             assert ledger.acknowledged == ledger.added - ledger.lost
@@ -1053,12 +1068,12 @@ class World:
 
 
 def counts():
-    """Sizes of a run: small ones, where all edges are, and some larger."""
+    """Sizes of a run: mostly small ones with all edge cases, and some larger."""
     return st.one_of(st.integers(1, 12), st.integers(1, 80))
 
 
 def world(seed, faults, **more):
-    """A run with these faults."""
+    """Return a run with these faults."""
     return World(seed, faults, **more)
 
 
@@ -1085,7 +1100,7 @@ class TestRuns:
     @many
     @given(**runs)
     def test_peace(self, **how):
-        """Whatever the flow does, every message is stored, once and in order, in both modes."""
+        """Whatever the flow is, every message is stored once and in order, in both modes."""
         for gap in ("ok", "fail"):
             run = world(how["seed"], Faults(), gap=gap, **_without(how, "seed"))
             assert run.run() is Phase.DONE
@@ -1098,8 +1113,8 @@ class TestRuns:
     @example(fault=0.2, seed=3, flow=2, outstanding=1, count=12, store=True)
     def test_exact(self, fault, **how):
         """
-        Where replies come in order, what is not reported lost is stored once, and what was reported
-        is not, unless the server had forgotten the batch.
+        If replies arrive in order, messages not reported as lost are stored once, and reported ones
+        are not stored, unless the server had forgotten the batch.
         """
         rates = random.Random(how["seed"])
         kinds = ("drop", "refuse", "reset", "forget")
@@ -1123,7 +1138,8 @@ class TestRuns:
     @given(fault=st.sampled_from([0.02, 0.2]), **runs)
     def test_fail(self, fault, **how):
         """
-        Where gaps are not allowed, either all is stored, or it fails and what was confirmed is.
+        If gaps are not allowed, either all messages are stored, or the batch fails and the
+        confirmed ones are stored.
         """
         rates = random.Random(how["seed"])
         kinds = ("drop", "refuse", "reset", "forget", "cut", "mute", "double")
@@ -1141,8 +1157,8 @@ class TestRuns:
     @given(fault=st.sampled_from([0.02, 0.2]), gap=st.sampled_from(["ok", "fail"]), **runs)
     def test_chaos(self, fault, gap, **how):
         """
-        Whatever is lost, late, doubled or overtaken: no more in flight than allowed, none counted
-        twice, and an end.
+        Whatever is lost, late, doubled or overtaken, the flow is kept, no message is counted twice,
+        and the batch ends.
         """
         rates = random.Random(how["seed"])
         names = [field.name for field in attrs.fields(Faults)]

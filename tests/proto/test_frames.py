@@ -28,7 +28,7 @@ class Box:
 
 
 def cut(*pieces, boxes=None):
-    """Feed pieces one by one; return the splitter, its boxes, what was touched, what is foreign."""
+    """Feed pieces; return the splitter, its mailboxes, those touched, and the foreign bytes."""
     boxes = {sid: Box() for sid in OURS} if boxes is None else boxes
     splitter = Splitter(boxes)
     touched, foreign = [], []
@@ -48,7 +48,7 @@ def wire(sid, subject, reply, header, payload):
 
 class TestSplitter:
     def test_message(self):
-        """A frame is subject, reply, no header block and payload, all as they came."""
+        """A frame has subject, reply, no header block and payload, all unchanged."""
         _, boxes, touched, foreign = cut(b"MSG a.b 1000000 r.1 5\r\nhello\r\n")
         assert list(boxes[b"1000000"].frames) == [(b"a.b", b"r.1", None, b"hello")]
         assert touched == [boxes[b"1000000"]]
@@ -60,7 +60,7 @@ class TestSplitter:
         assert list(boxes[b"1000000"].frames) == [(b"a", b"", None, b""), (b"a", b"", BLOCK, b"x")]
 
     def test_headers(self):
-        """The header block is cut off the payload and comes whole."""
+        """The header block is separated from the payload."""
         _, boxes, _, _ = cut(wire(OURS[0], b"a", b"r", BLOCK, b"x\r\ny"))
         assert list(boxes[b"1000000"].frames) == [(b"a", b"r", BLOCK, b"x\r\ny")]
 
@@ -70,7 +70,7 @@ class TestSplitter:
         assert list(boxes[b"1000000"].frames) == [(b"a", b"", STATUS, b"")]
 
     def test_payload_of_protocol(self):
-        """What looks like a frame inside of a payload is payload."""
+        """Bytes in a payload that look like a frame are payload."""
         payload = b"\r\nMSG a 1000001 1\r\nx\r\nPING\r\n"
         _, boxes, _, foreign = cut(wire(OURS[0], b"a", b"", None, payload))
         assert boxes[b"1000000"].frames[0][3] == payload
@@ -94,13 +94,13 @@ class TestSplitter:
 
     @pytest.mark.parametrize("sid", [UNKNOWN, OTHER, b"x"])
     def test_strays(self, sid):
-        """Frames of ids that nobody listens for are counted and dropped."""
+        """Frames for unknown ids are counted and dropped."""
         splitter, _, touched, foreign = cut(wire(sid, b"a", b"", None, b"x") * 3)
         assert splitter.strays == 3
         assert touched == foreign == []
 
     def test_touched_once_a_run(self):
-        """A mailbox is named once for each run of its frames, not once a frame."""
+        """A mailbox is listed once per run of its frames, not once per frame."""
         first, second = OURS[:2]
         runs = [first] * 50 + [second] * 50 + [first]
         data = b"".join(wire(sid, b"a", b"", None, b"") for sid in runs)
@@ -108,7 +108,7 @@ class TestSplitter:
         assert touched == [boxes[first], boxes[second], boxes[first]]
 
     def test_left_between_blocks(self):
-        """A mailbox that is gone gets nothing more, also in the middle of a run."""
+        """A mailbox that is removed gets no more frames, also in the middle of a run."""
         boxes = {OURS[0]: Box()}
         splitter = Splitter(boxes)
         data = wire(OURS[0], b"a", b"", None, b"x")
@@ -118,7 +118,7 @@ class TestSplitter:
         assert (len(box.frames), splitter.strays) == (1, 1)
 
     def test_large_payload_is_joined_once(self):
-        """A frame that comes in many pieces waits for its last one."""
+        """A frame in many pieces is joined when the last one arrives."""
         payload = b"x" * 1_000_000
         data = wire(OURS[0], b"a", b"", None, payload)
         boxes = {OURS[0]: Box()}
@@ -132,7 +132,7 @@ class TestSplitter:
         assert boxes[OURS[0]].frames[0][3] == payload
 
     def test_express(self):
-        """A mailbox may take a run at once; what it leaves goes the usual way."""
+        """A mailbox may take a run at once; the remaining frames are pushed one by one."""
         data = wire(OURS[0], b"a", b"", None, b"1") + wire(OURS[0], b"a", b"", None, b"2")
         half = len(data) // 2
         for taken, left in ((half, [b"2"]), (0, [b"1", b"2"]), (2 * half, [])):
@@ -151,7 +151,7 @@ class TestSplitter:
             assert foreign == [b"PING\r\n", b"PONG\r\n"]
 
     def test_express_is_asked_once(self):
-        """Where runs are short a mailbox that left one is not asked again for the same bytes."""
+        """If runs are short, a mailbox that declined one is not asked again for the same bytes."""
         boxes = {sid: Box() for sid in OURS[:2]}
         asked = []
         boxes[OURS[0]].express = lambda _, position: asked.append(position) or position
@@ -194,12 +194,12 @@ class TestSplitter:
         ],
     )
     def test_garbage(self, line):
-        """A message line without a meaning is a ValueError, and never an endless loop."""
+        """An invalid message line is a ValueError, and never an endless loop."""
         with pytest.raises(ValueError, match=r".+"):
             cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
 
     def test_a_body_beyond_the_limit(self):
-        """A frame that is larger than the server sends is refused before its body is there."""
+        """A frame above the server's limit is refused before its body arrives."""
         line = b"MSG a 1000000 %d\r\n"
         with pytest.raises(ValueError, match="frame"):
             cut(line % (SERVER_BUFFER + 1))
@@ -208,7 +208,7 @@ class TestSplitter:
             cut(b"HMSG a 1000000 1 %d\r\n" % (SERVER_BUFFER + 1))
 
     def test_the_limit_follows_max_payload(self):
-        """A server with a large max_payload may send twice as much, with headers and in base64."""
+        """A server may send frames of twice its max_payload, with headers and in base64."""
         Splitter({}, SERVER_BUFFER).feed(b"MSG a 1000000 %d\r\n" % (2 * SERVER_BUFFER), [], [])
         with pytest.raises(ValueError, match="frame"):
             Splitter({}, SERVER_BUFFER).feed(
@@ -219,13 +219,15 @@ class TestSplitter:
     @pytest.mark.parametrize("start", [b"INFO {", b"MSG a", b"PING", b"\r", b""])
     @pytest.mark.parametrize("piece", [1 << 17, 3 * MAX_LINE])
     def test_an_endless_line(self, start, piece):
-        """A line that does not end is refused at the limit, however it comes."""
+        """A line that does not end is refused at the limit, in one piece or in many."""
         pieces = [start, *[b"x" * piece] * (MAX_LINE // piece + 1)]
         with pytest.raises(ValueError, match="line"):
             cut(*pieces)
 
     def test_a_long_line_is_joined_once(self):
-        """The pieces of a line are joined when it ends, so its cost grows with its size."""
+        """
+        The pieces of a line are joined when it ends, so the cost grows linearly with its size.
+        """
         looked_at = []
 
         class Counting(Splitter):
@@ -243,7 +245,7 @@ class TestSplitter:
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b"MSG ", b"HMSG ", b" 1 "])))
     def test_any_bytes(self, pieces):
-        """Whatever comes is taken, kept for later, given back or refused with a ValueError."""
+        """Any bytes are taken, kept for later, returned or refused with a ValueError."""
         try:
             _, _, touched, foreign = cut(*pieces, boxes={})
         except ValueError:
@@ -266,7 +268,7 @@ LINES = st.sampled_from(
 
 @st.composite
 def streams(draw):
-    """Bytes as a server sends them, and what has to become of them."""
+    """Bytes as a server sends them, and the expected frames and foreign bytes."""
     pieces, inboxes, foreign, strays = [], {sid: [] for sid in OURS}, [], 0
     for line in draw(st.lists(LINES | st.none(), max_size=25)):
         if line is not None:
@@ -290,7 +292,7 @@ class TestCutAnywhere:
     @given(streams())
     @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_same_frames(self, stream):
-        """However the stream is cut, the same frames and foreign bytes come in the same order."""
+        """The same frames and foreign bytes result in the same order, however the stream is cut."""
         pieces, inboxes, foreign, strays = stream
         splitter, boxes, _, found = cut(*pieces)
         assert {sid: list(box.frames) for sid, box in boxes.items()} == inboxes
@@ -301,7 +303,7 @@ class TestCutAnywhere:
     @given(streams())
     @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_byte_by_byte(self, stream):
-        """Single bytes are no worse than any other cut."""
+        """Single bytes give the same result as any other cut."""
         pieces, inboxes, foreign, _ = stream
         data = b"".join(pieces)[:4000]
         whole = cut(data)
@@ -350,7 +352,7 @@ class TestBuilders:
         ],
     )
     def test_a_line_beyond_the_limit(self, build):
-        """A line has as many bytes as a server takes, and one more is an error."""
+        """A line may have as many bytes as a server accepts, and one more is an error."""
         room = MAX_CONTROL_LINE - len(build(b"").partition(b"\r\n")[0].partition(b" ")[2])
         line = build(b"a" * room).partition(b"\r\n")[0]
         assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
@@ -359,7 +361,7 @@ class TestBuilders:
         assert (caught.value.size, caught.value.limit) == (4097, 4096)
 
     def test_a_subject_with_any_reply(self):
-        """A subject that passes leaves room for an inbox and what is added to it."""
+        """A valid subject leaves room for an inbox and the tokens that are added to it."""
         frames.check_subject(b"a" * 4000, "_INBOX.0123456789abcdef")
         with pytest.raises(MaxControlLineError):
             frames.check_subject(b"a" * 4000, "_INBOX.0123456789abcdef" + "x" * 10)
@@ -367,7 +369,7 @@ class TestBuilders:
     @given(TOKENS, st.just(b"") | TOKENS, HEADERS, PAYLOADS)
     @settings(max_examples=50, deadline=None)
     def test_as_others_read_it(self, subject, reply, header, payload):
-        """What is built is read back by the test kit's parser."""
+        """The test kit's parser reads back the frames that are built."""
         from jetsync.testing import ScriptedTransport
 
         transport = ScriptedTransport()

@@ -11,7 +11,7 @@ from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPol
 
 
 def cursor(**wanted):
-    """A cursor whose first consumer was made."""
+    """Return a cursor whose first consumer has been created."""
     made = OrderedCursor(ConsumerConfig(**wanted), "R")
     made.next_config()
     made.made(0)
@@ -19,7 +19,7 @@ def cursor(**wanted):
 
 
 def reply(stream, consumer, name="R_1", head=b"$JS.ACK"):
-    """The reply subject of a message with these sequences."""
+    """Return the reply subject of a message with these sequences."""
     return b"%b.S.%b.1.%d.%d.1700000000.0" % (head, name.encode(), stream, consumer)
 
 
@@ -43,7 +43,7 @@ class TestConfig:
         config = cursor(deliver_policy="by_start_sequence", opt_start_seq=3).next_config()
         assert (config.name, config.opt_start_seq) == ("R_2", 3)
 
-    def test_behind_the_last_message(self):
+    def test_after_the_last_message(self):
         """
         The next consumer begins after the last message, whatever the deliver policy.
         """
@@ -55,7 +55,7 @@ class TestConfig:
         assert config.filter_subjects == ["a", "b"]
 
     @pytest.mark.parametrize("policy", ["new", "last"])
-    def test_what_is_new_stays_what_it_was(self, policy):
+    def test_new_keeps_its_start(self, policy):
         """
         With "new" and "last", the next consumer begins where the first one did.
         """
@@ -84,7 +84,7 @@ class TestOrder:
         assert made.take(reply(4, 4)) is Order.GAP
         assert made.last == 1
 
-    def test_repeats_and_strangers(self):
+    def test_repeated_and_foreign_messages(self):
         """
         Messages of another consumer and repeated messages are dropped.
         """

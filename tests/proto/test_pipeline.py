@@ -201,7 +201,7 @@ class TestRefused:
         assert pipeline.tally == Tally(2, 0, 1, 2)
 
     def test_nothing_is_kept(self, pipeline):
-        """Messages that were sent again and acknowledged leave nothing behind."""
+        """Messages that were sent again and acknowledged leave no state."""
         for number in range(0, 100, 2):
             send(pipeline, (number,), due=number)
             pipeline.settle([refusal(number)])

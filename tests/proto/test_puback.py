@@ -21,7 +21,7 @@ class TestNoResponders:
         "header", [b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"]
     )
     def test_both_forms(self, header):
-        """Old servers send a bare 503, newer ones say which subject it is about."""
+        """Old servers send a bare 503, newer ones name the subject."""
         assert is_no_responders(frame(header=header))
 
     @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ class TestNoResponders:
         ],
     )
     def test_others(self, data, header):
-        """A payload, another status or none is something else."""
+        """A payload, another status or no status is not "no responders"."""
         assert not is_no_responders(frame(data, header))
 
 
@@ -61,7 +61,7 @@ class TestParseAck:
         assert parse_ack(data) == ack
 
     def test_error(self):
-        """An error is returned in the place of the ack, by its code, although a stream is given."""
+        """An error object is returned as the error of its code, even if it names a stream."""
         data = {"code": 400, "err_code": 10071, "description": "wrong last sequence: 5"}
         found = parse_ack(json.dumps({"error": data, "stream": "S", "seq": 0}).encode())
         assert type(found) is errors.WrongLastSequenceError
@@ -70,7 +70,7 @@ class TestParseAck:
 
     @pytest.mark.parametrize("stream", [{}, {"stream": ""}, {"stream": None}])
     def test_error_without_stream(self, stream):
-        """An error needs no stream, and no known code."""
+        """An error needs neither a stream nor a known code."""
         found = parse_ack(json.dumps({"error": {"err_code": 99999}, **stream}).encode())
         assert type(found) is errors.ApiError
         assert (found.err_code, found.stream) == (99999, None)
@@ -101,7 +101,7 @@ class TestParseAck:
         ],
     )
     def test_neither(self, data):
-        """What is neither ack nor error is a protocol error that shows how it starts."""
+        """Any other text is a protocol error that shows the beginning of the text."""
         with pytest.raises(errors.ProtocolError) as caught:
             parse_ack(data + b" " * 100)
         assert repr(data)[2:-1][:20] in str(caught.value)
@@ -129,7 +129,7 @@ class TestParseAck:
 
 class TestPlainPrefix:
     def test_plain(self):
-        """An ack that ends with its sequence is plain, and all like it start the same way."""
+        """An ack that ends with its sequence is plain, and similar ones share its prefix."""
         assert plain_prefix(b'{"stream":"S","seq":12}') == b'{"stream":"S","seq":'
         assert plain_prefix(b'{"stream":"S", "seq":1}') == b'{"stream":"S", "seq":'
         found = plain_prefix(b'{"stream":"S","domain":"hub","seq":12}')
@@ -149,12 +149,12 @@ class TestPlainPrefix:
         ],
     )
     def test_more_than_plain(self, data):
-        """An ack that says more is not plain."""
+        """An ack with further fields is not plain."""
         assert plain_prefix(data) is None
 
     @pytest.mark.parametrize("field", ["error", "duplicate"])
     def test_never_an_error(self, field):
-        """What starts with the prefix of an ack is never an error or a duplicate."""
+        """An error or a duplicate never starts with the prefix of a plain ack."""
         prefix = plain_prefix(b'{"stream":"S","seq":12}')
         answer = {"stream": "S", "seq": 0, field: {"code": 400}}
         for data in (answer, dict(reversed(answer.items()))):

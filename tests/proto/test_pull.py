@@ -30,7 +30,7 @@ ENDING = [EXPIRED, DELETED, LEADERSHIP, SHUTDOWN, ABSENT, NEW_FAULT]
 
 
 def message(size=20, header=None):
-    """A message of so many bytes, as servers count them."""
+    """Return a message of a size, as servers count it."""
     data = b"x" * (size - 8 - len(header or b""))
     frame = (b"orders.1"[:2], b"$JS.AC", header, data)
     assert message_size(frame) == size
@@ -38,19 +38,19 @@ def message(size=20, header=None):
 
 
 def ended(messages, size=0):
-    """The status of a pull whose time is over with so much left, as the server counts."""
+    """Return the status of an expired pull with these remaining counts."""
     text = "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d"
     return (text % (messages, size)).encode() + b"\r\n\r\n"
 
 
 def status(pull, block):
-    """A status on a pull's own subject."""
+    """Return a status on a pull's own subject."""
     return (pull.subject, b"", block, b"")
 
 
 @pytest.fixture
 def clock():
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
     return ManualClock()
 
 
@@ -62,17 +62,17 @@ def engine():
 
 @pytest.fixture
 def pull(engine, clock):
-    """A pull for ten messages."""
+    """Send a pull for ten messages."""
     return engine.open(PullRequest(max_messages=10, expires=5.0, heartbeat=1.0), clock())
 
 
 class TestRequest:
     def test_least(self):
-        """Only what is set is sent; times are nanoseconds."""
+        """Only fields that are set are sent, with times in nanoseconds."""
         assert PullRequest(max_messages=1, expires=0.5).wire == b'{"batch":1,"expires":500000000}'
 
     def test_all(self):
-        """Every option has its field."""
+        """Every option sets its field."""
         request = PullRequest(
             max_messages=10,
             expires=30.0,
@@ -96,7 +96,7 @@ class TestRequest:
         }
 
     def test_made_once(self):
-        """The JSON is made once, and anew for a changed request."""
+        """The JSON is made once, and again for a changed request."""
         request = PullRequest(max_messages=1, expires=1.0)
         assert request.wire is request.wire
         changed = attrs.evolve(request, max_messages=2)
@@ -104,17 +104,17 @@ class TestRequest:
 
     @pytest.mark.parametrize(("seconds", "sent"), [(0.1 + 0.2, 300_000_000), (1e-9, 1)])
     def test_rounded(self, seconds, sent):
-        """Seconds that are not exact in binary are sent as the number that was meant."""
+        """Seconds that are not exact in binary are sent as the intended decimal number."""
         assert json.loads(PullRequest(max_messages=1, expires=seconds).wire)["expires"] == sent
 
     def test_without_expiry(self):
-        """A pull that never expires says nothing of it."""
+        """A pull that never expires has no expiry field."""
         assert json.loads(PullRequest(max_messages=1, expires=0.0).wire) == {"batch": 1}
 
 
 class TestMessages:
     def test_counted(self, engine, pull, clock):
-        """Messages are handed on as they came and are counted."""
+        """Messages are passed on unchanged and counted."""
         frames = [message(), message(header=HEADER, size=60)]
         received = engine.receive(frames, clock())
         assert list(received.messages) == frames
@@ -123,7 +123,7 @@ class TestMessages:
         assert repr(engine) == "<PullEngine open=1 messages=8 bytes=0>"
 
     def test_filled(self, engine, pull, clock):
-        """A filled pull is over: servers send nothing more for it."""
+        """A filled pull has ended: servers send nothing more for it."""
         engine.receive([message()] * 9, clock())
         assert not engine.is_idle
         engine.receive([message()], clock())
@@ -132,19 +132,19 @@ class TestMessages:
 
     @pytest.mark.parametrize("header", [None, HEADER])
     def test_sizes(self, engine, clock, header):
-        """Subject, reply subject, header block and payload count against the bytes asked for."""
+        """Subject, reply subject, header block and payload count towards the requested bytes."""
         engine.open(PullRequest(max_messages=100, expires=1.0, max_bytes=100), clock())
         engine.receive([message(60, header)], clock())
         assert (engine.pending_messages, engine.pending_bytes) == (99, 40)
 
     def test_exact_fit(self, engine, clock):
-        """A pull that is filled to the exact byte is over without any status."""
+        """A pull that is filled to the exact byte ends without a status."""
         engine.open(PullRequest(max_messages=100, expires=1.0, max_bytes=92), clock())
         engine.receive([message(92)], clock())
         assert engine.is_idle
 
     def test_measured_size(self):
-        """A message that servers were seen to count as 92 bytes has 92 bytes (facts, 3.5)."""
+        """A message that servers count as 92 bytes has 92 bytes (facts, 3.5)."""
         assert message_size((b"ab", b"r" * 40, None, b"x" * 50)) == 92
         assert message_size((b"ab", b"r" * 40, HEADER, b"x" * 50)) == 92 + len(HEADER)
 
@@ -159,14 +159,14 @@ class TestMessages:
         assert engine.pending_messages == 1
 
     def test_subjects(self, engine, clock):
-        """Each pull is answered on a subject of its own below the inbox."""
+        """The answers to each pull have their own subject below the inbox."""
         subjects = [
             engine.open(PullRequest(max_messages=1, expires=1.0), clock()).subject for _ in range(3)
         ]
         assert subjects == [b"_INBOX.p.1", b"_INBOX.p.2", b"_INBOX.p.3"]
 
     def test_unexpected(self, engine, pull, clock):
-        """Messages beyond what was asked for are handed on, and make no pull negative."""
+        """Messages beyond the request are passed on, and no count becomes negative."""
         received = engine.receive([message()] * 13, clock())
         assert len(received.messages) == 13
         assert (engine.pending_messages, engine.is_idle) == (0, True)
@@ -175,7 +175,7 @@ class TestMessages:
 class TestStatuses:
     @pytest.mark.parametrize("block", ENDING)
     def test_ends_its_pull(self, engine, pull, clock, block):
-        """A status that ends its pull leaves nothing pending, with counts in it or without."""
+        """A status that ends its pull leaves nothing pending, with or without counts."""
         received = engine.receive([message(), status(pull, block)], clock())
         assert len(received.messages) == 1
         ((found, _),) = received.ended
@@ -184,13 +184,13 @@ class TestStatuses:
 
     @pytest.mark.parametrize("block", [HEARTBEAT, NEW_NOTE])
     def test_alive(self, engine, pull, clock, block):
-        """A heartbeat, or a note that is not known, changes nothing and is not handed on."""
+        """A heartbeat, or an unknown note, changes nothing and is not passed on."""
         received = engine.receive([status(pull, block), message()], clock())
         assert (len(received.messages), list(received.ended)) == (1, [])
         assert engine.pending_messages == 9
 
     def test_twice(self, engine, pull, clock):
-        """Of two statuses for one pull the second is noise, in one block or in two."""
+        """The second of two statuses for one pull is ignored, in one block or in two."""
         received = engine.receive([status(pull, SHUTDOWN), status(pull, LEADERSHIP)], clock())
         assert [found.description for found, _ in received.ended] == ["Server Shutdown"]
         second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
@@ -199,14 +199,14 @@ class TestStatuses:
         assert second.messages == engine.pending_messages == 4
 
     def test_of_others(self, engine, pull, clock):
-        """A status below the inbox that answers no pull of ours is dropped."""
+        """A status below the inbox that belongs to no pull is dropped."""
         stranger = (INBOX + b".99", b"", EXPIRED, b"")
         received = engine.receive([stranger, message()], clock())
         assert (len(received.messages), list(received.ended)) == (1, [])
         assert engine.pending_messages == 9
 
     def test_order(self, engine, clock):
-        """What came before a status is counted before it, what came after it after it."""
+        """Frames before a status count before it, and frames after it count after it."""
         first = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
         frames = [message(), status(first, ended(1)), message(), message()]
@@ -215,7 +215,7 @@ class TestStatuses:
         assert second.messages == engine.pending_messages == 3
 
     def test_messages_with_headers(self, engine, pull, clock):
-        """A message with headers is no status, whatever its headers say."""
+        """A message with headers is not a status, whatever its headers are."""
         block = b"NATS/1.0\r\nStatus: 409\r\nNats-Pending-Messages: 5\r\n\r\n"
         received = engine.receive([message(80, block), message(60, HEADER)], clock())
         assert (len(received.messages), list(received.ended)) == (2, [])
@@ -223,7 +223,7 @@ class TestStatuses:
 
 class TestConnections:
     def test_lost(self, engine, clock):
-        """A loss takes the pulls that were sent on that connection, and no others."""
+        """A loss ends the pulls that were sent on that connection, and no others."""
         request = PullRequest(max_messages=5, expires=1.0)
         old, new, unsent = (engine.open(request, clock()) for _ in range(3))
         old.epoch, new.epoch = 1, 2
@@ -237,7 +237,7 @@ class TestConnections:
         assert engine.is_idle
 
     def test_late_status(self, engine, pull, clock):
-        """A status of a pull that died with its connection is noise."""
+        """A status of a pull that ended with its connection is ignored."""
         pull.epoch = 1
         engine.lost(1)
         assert not engine.receive([status(pull, EXPIRED)], clock()).ended
@@ -245,7 +245,9 @@ class TestConnections:
 
 class TestHeartbeats:
     def test_watched_as_asked(self, engine, pull, clock):
-        """Two of the pull's intervals without a frame are a miss; any frame is a sign of life."""
+        """
+        Two intervals of a pull without a frame are a miss; any frame shows that the server works.
+        """
         assert engine.next_miss() == clock() + 2.0
         for frame in (message(), status(pull, HEARTBEAT), (INBOX + b".9", b"", EXPIRED, b"")):
             clock.advance(1.75)
@@ -254,7 +256,7 @@ class TestHeartbeats:
         assert engine.missed(clock.advance(2.0))
 
     def test_not_asked_for(self, engine, clock):
-        """A pull without heartbeats is not watched."""
+        """Silence does not count for a pull without heartbeats."""
         engine.open(PullRequest(max_messages=1, expires=1.0), clock())
         assert engine.next_miss() is None
         assert not engine.missed(clock.advance(1e9))
@@ -262,7 +264,7 @@ class TestHeartbeats:
     @given(st.floats(0.1, 60.0), st.lists(st.floats(0.0, 100.0)))
     @settings(max_examples=50, deadline=None)
     def test_missed_from_when_it_is_due(self, interval, steps):
-        """A miss is found at the moment that was announced, and not before."""
+        """A miss is found at the announced moment, and not before."""
         clock, engine = ManualClock(), PullEngine(INBOX)
         engine.open(PullRequest(max_messages=9, expires=1.0, heartbeat=interval), clock())
         for step in steps:
@@ -272,10 +274,10 @@ class TestHeartbeats:
 
 
 class TestSeveral:
-    """Servers serve several pulls in turn, so what each has left is only known at its end."""
+    """Servers serve several pulls in turn, so only the end of one reveals what it has left."""
 
     def test_more_was_left_than_counted(self, engine, clock):
-        """What was counted against a pull that it did not bring was brought by the others."""
+        """Messages that were counted for a pull and not delivered by it came from the others."""
         first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         engine.receive([message()] * 8, clock())
@@ -284,7 +286,7 @@ class TestSeveral:
         assert second.messages == engine.pending_messages == 6
 
     def test_less_was_left_than_counted(self, engine, clock):
-        """What a pull brought beyond our count was not brought by the others."""
+        """Messages that a pull delivered beyond its count were wrongly counted for the others."""
         first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         engine.receive([message()] * 8, clock())
@@ -292,7 +294,7 @@ class TestSeveral:
         assert first.messages == engine.pending_messages == 6
 
     def test_full_by_count_only(self, engine, clock):
-        """A pull that is full by our count may end with something left."""
+        """A pull that is full by our count may end with a rest."""
         first = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         engine.receive([message()] * 4, clock())
@@ -301,7 +303,7 @@ class TestSeveral:
         assert (found.code, second.messages) == (408, 2)
 
     def test_room_again(self, engine, clock):
-        """A pull that was full by our count has room again if the other one brought its part."""
+        """A pull that was full by our count has room again if another one delivered its part."""
         first = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         engine.receive([message()] * 4, clock())
@@ -309,7 +311,7 @@ class TestSeveral:
         assert (first.messages, engine.pending_messages, engine.is_idle) == (2, 2, False)
 
     def test_bytes(self, engine, clock):
-        """Bytes are put right in the same way."""
+        """The counts of bytes are corrected in the same way."""
         request = PullRequest(max_messages=100, expires=1.0, max_bytes=100)
         first, second = (engine.open(request, clock()) for _ in range(2))
         engine.receive([message(40)] * 3, clock())
@@ -318,7 +320,7 @@ class TestSeveral:
         assert second.size == engine.pending_bytes == 20
 
     def test_refused(self, engine, clock):
-        """A pull that was refused brought nothing, whatever was counted against it."""
+        """A refused pull delivered nothing, whatever was counted for it."""
         first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         engine.receive([message()] * 4, clock())
@@ -326,14 +328,14 @@ class TestSeveral:
         assert second.messages == 6
 
     def test_all_full(self, engine, clock):
-        """Once nothing is left all pulls are full in truth, and a late status is noise."""
+        """If nothing is left, all pulls are full in truth, and a late status is ignored."""
         pulls = [engine.open(PullRequest(max_messages=2, expires=1.0), clock()) for _ in range(3)]
         engine.receive([message()] * 6, clock())
         assert engine.is_idle
         assert not any(pull.subject in engine for pull in pulls)
 
     def test_forgotten(self, engine, clock):
-        """A pull without a status is removed 2 seconds after its time."""
+        """A pull without a status is removed 2 seconds after its expiry."""
         old = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         assert engine.next_expiry() == clock() + 3.0
         clock.advance(1.0)
@@ -345,7 +347,7 @@ class TestSeveral:
         assert (engine.is_idle, engine.next_expiry()) == (True, None)
 
     def test_memory(self, engine, clock):
-        """Pulls that are full by our count are not remembered without end."""
+        """Pulls that are full by our count are forgotten after a while."""
         for _ in range(5000):
             engine.open(PullRequest(max_messages=1, expires=1.0), clock())
         engine.open(PullRequest(max_messages=9000, expires=1.0), clock())
@@ -356,7 +358,7 @@ class TestSeveral:
 
 class PullMachine(RuleBasedStateMachine):
     """
-    Any number of pulls, blocks of messages and of statuses that need not be true, losses.
+    Any number of pulls, blocks of messages, statuses with true or false counts, and losses.
     """
 
     def __init__(self):
@@ -382,7 +384,7 @@ class PullMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def receive(self, data):
-        """A block in which anything may be."""
+        """Return a block of arbitrary frames."""
         frames, messages = [], []
         kinds = st.sampled_from(["message", "message", "message", "status", "stranger"])
         for kind in data.draw(st.lists(kinds, max_size=12)):
@@ -428,7 +430,7 @@ class PullMachine(RuleBasedStateMachine):
 
     @invariant()
     def within_bounds(self):
-        """What is pending is never negative and never more than was asked for."""
+        """The pending counts are never negative and never more than requested."""
         known = self.engine._pulls()
         assert self.engine.pending_messages >= 0
         assert self.engine.pending_bytes >= 0

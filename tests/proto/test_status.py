@@ -9,7 +9,7 @@ from jetsync.values.headers import encode_headers
 PENDING = {"Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "99908"}
 LAST = {"Nats-Last-Consumer": "4", "Nats-Last-Stream": "17"}
 
-# Every line that servers were seen to send, with the headers it came with (facts, section 3.1).
+# Every status line that servers were observed to send, with its headers (facts, section 3.1).
 LINES = [
     ("100 Idle Heartbeat", LAST, Effect.ALIVE, None),
     ("100 Idle Heartbeat", {}, Effect.ALIVE, None),
@@ -80,14 +80,14 @@ LINES = [
 
 
 def block(line, headers):
-    """A status as it comes over the wire."""
+    """Return a status as it arrives over the wire."""
     return b"NATS/1.0 " + line.encode() + encode_headers(headers.items())[8:]
 
 
 class TestLines:
     @pytest.mark.parametrize(("line", "headers", "effect", "error"), LINES)
     def test_seen(self, line, headers, effect, error):
-        """Every status line that servers send has one meaning, with its headers or without."""
+        """Every status line of servers has one meaning, with or without its headers."""
         status = read_status(block(line, headers))
         code, _, description = line.partition(" ")
         assert (status.code, status.description) == (int(code), description)
@@ -116,26 +116,26 @@ class TestLines:
 
     @pytest.mark.parametrize(("text", "count"), [("0", 0), ("-1", None)])
     def test_counts(self, text, count):
-        """What was not asked for is not counted: servers say -1 then."""
+        """Limits that were not requested are not counted: servers send -1 for them."""
         status = read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
         assert (status.pending_messages, status.pending_bytes) == (count, None)
 
     @pytest.mark.parametrize(
         "text", ["", "x", "+1", "1_0", "\u0661", "9" * 4300, "1e9", str(1 << 64)]
     )
-    def test_a_count_that_is_none(self, text):
+    def test_an_invalid_count(self, text):
         """A count that is not a number of 64 bits is a protocol error."""
         with pytest.raises(errors.ProtocolError):
             read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
 
     @pytest.mark.parametrize("code", [b"9" * 4300, b"-1", b"+408", b"4_8", "\u0664".encode()])
-    def test_a_code_that_is_none(self, code):
+    def test_an_invalid_code(self, code):
         """A code that is not a short number is a protocol error."""
         with pytest.raises(errors.ProtocolError):
             read_status(b"NATS/1.0 " + code + b" Oops\r\n\r\n")
 
     def test_not_a_block(self):
-        """Bytes that are no header block are a protocol error."""
+        """Bytes that are not a header block are a protocol error."""
         with pytest.raises(errors.ProtocolError):
             read_status(b"HTTP/1.1 404\r\n\r\n")
 
@@ -145,7 +145,7 @@ class TestRules:
         "rule", STATUS_RULES, ids=lambda rule: f"{rule.code} {rule.text}".strip()
     )
     def test_found_by_itself(self, rule):
-        """No rule hides another one: each is found by its own code and text, in any case."""
+        """No rule hides another one: each matches its own code and text, in any case."""
         assert find_rule(rule.code, rule.text) is rule
         assert find_rule(rule.code, rule.text.upper() + " and more") is rule
         assert rule.text == rule.text.lower()
@@ -153,14 +153,14 @@ class TestRules:
 
     @pytest.mark.parametrize("rule", STATUS_RULES, ids=lambda rule: str(rule.code))
     def test_errors_where_needed(self, rule):
-        """What is raised, now or if it lasts, has an error; what is a sign of life has none."""
+        """A status that is raised, at once or if it lasts, has an error; a heartbeat has none."""
         if rule.effect in {Effect.FAULT, Effect.TRANSIENT, Effect.ABSENT}:
             assert issubclass(rule.error, errors.StatusError)
         if rule.effect is Effect.ALIVE:
             assert rule.error is None
 
     def test_every_rule_was_seen(self):
-        """No rule is there for a line that no server sends."""
+        """Every rule matches a line that servers send."""
         found = {find_rule(int(line.split()[0]), line[4:]) for line, *_ in LINES}
         assert found == set(STATUS_RULES)
 
@@ -168,8 +168,8 @@ class TestRules:
         ("code", "description"),
         [(400 + 99, "Teapot"), (500, ""), (409, "Something New"), (599, "x"), (429, "Too Many")],
     )
-    def test_unknown_fault(self, code, description):
-        """A status from 400 up that no rule names is a fault, and is shown as it came."""
+    def test_unknown_error(self, code, description):
+        """A status from 400 up that no rule matches is an error, and is shown unchanged."""
         rule = find_rule(code, description)
         assert (rule.effect, rule.error) == (Effect.FAULT, errors.UnknownStatusError)
         status = read_status(block(f"{code} {description}".strip(), {}))
@@ -179,11 +179,11 @@ class TestRules:
 
     @pytest.mark.parametrize("code", [101, 200, 299, 399])
     def test_unknown_note(self, code):
-        """A status below 400 that no rule names changes nothing."""
+        """A status below 400 that no rule matches changes nothing."""
         assert find_rule(code, "whatever").effect is Effect.ALIVE
 
     def test_error(self):
-        """The error of a status says which consumer, and the limit where there is one."""
+        """The error of a status names the consumer, and the limit if there is one."""
         error = read_status(block("409 Exceeded MaxRequestBatch of 10", {})).error("S", "c")
         assert (error.code, error.stream, error.consumer, error.limit) == (409, "S", "c", 10)
         error = read_status(block("409 Exceeded MaxRequestExpires of 2s", {})).error("S", "c")

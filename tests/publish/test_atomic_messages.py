@@ -43,7 +43,7 @@ def parsed(block):
 
 def request(wire, part, before=(b"S.A", b"", b"")):
     """
-    The frame of the last message of a part that asks for an answer.
+    Return the frame of the last message of a part that asks for an answer.
     """
     target, header, payload = wire.last(part, before)
     return hpub(target, b"_R.1", header, payload)
@@ -156,7 +156,7 @@ def streams():
 
 class Stage:
     """
-    Checks messages, and keeps those that were admitted.
+    A checker of messages, which keeps the admitted ones.
     """
 
     def __init__(self, messages):
@@ -178,7 +178,7 @@ class Stage:
 @pytest.fixture
 def stage(streams):
     """
-    A factory of what checks the messages of a batch on stream S.
+    A factory of checkers for a batch on stream S.
     """
 
     def check_size(size):
@@ -289,7 +289,7 @@ class TestAdmit:
             assert part.admit(("NEW.A", b""))[0] == b"NEW.A"
         assert streams.asked == [("NEW.A", True)]
 
-    def test_a_subject_of_nobody(self, stage):
+    def test_a_subject_without_a_stream(self, stage):
         """
         A subject without a stream is refused, and the batch stays usable.
         """
@@ -352,7 +352,7 @@ class TestAdmit:
 
     def test_a_batch_that_is_sent_again_is_measured(self, stage):
         """
-        The largest message has to fit with what the batch adds to it under its next id.
+        The size of the largest message includes the headers that the batch adds under its next id.
         """
         part = stage()
         part.admit(("S.A", bytes(500), {"A": "1"}))

@@ -23,7 +23,7 @@ PREFIX = b"_INBOX.r."
 
 
 class StubConnection:
-    """A connection whose server takes so many bytes."""
+    """A connection whose server has this limit."""
 
     inbox = "_INBOX"
 
@@ -43,7 +43,7 @@ class StubConnection:
 
 @pytest.fixture
 def connection():
-    """A connection whose server takes 64 bytes."""
+    """A connection whose server accepts 64 bytes."""
     return StubConnection()
 
 
@@ -69,27 +69,27 @@ class TestBlocks:
     )
     @pytest.mark.parametrize("form", ["pair", "message"])
     def test_plain(self, encode, data, payload, form):
-        """Whatever the payload is given as, its bytes are sent, with their number."""
+        """The bytes of any payload are sent, with their number."""
         item = ("a.b", data) if form == "pair" else OutboundMessage("a.b", data)
         expected = b"PUB a.b _INBOX.r.7 %d\r\n%b\r\n" % (len(payload), payload)
         assert encode(item, PREFIX, 7) == expected
 
     def test_headers(self, encode):
-        """A message with headers is HPUB with a whole header block."""
+        """A message with headers becomes HPUB with a complete header block."""
         block = b"NATS/1.0\r\nA: 1\r\n\r\n"
         expected = b"HPUB a _INBOX.r.0 %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block)
         assert encode(("a", b"x", {"A": "1"}), PREFIX, 0) == expected
         assert encode(OutboundMessage("a", "x", {"A": "1"}), PREFIX, 0) == expected
 
     def test_everything(self, encode, connection):
-        """What a message asks for besides is in its headers."""
+        """Further fields of a message become headers."""
         connection.limit = 4096
         message = OutboundMessage("a", b"", msg_id="m", ttl=5, expect=Expect(last_sequence=0))
         block = Encoder(connection).frame(message, PREFIX, 1)
         assert b"\r\nNats-Msg-Id: m\r\nNats-TTL: 5\r\nNats-Expected-Last-Sequence: 0\r\n" in block
 
     def test_no_headers_after_all(self, encode):
-        """Empty headers are none."""
+        """Empty headers count as none."""
         assert encode(("a", b"", {}), PREFIX, 3) == b"PUB a _INBOX.r.3 0\r\n\r\n"
 
     def test_subject(self, encode):
@@ -104,14 +104,14 @@ class TestRefused:
         "subject", ["", " ", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\r\nPUB b 0", "a\tb"]
     )
     def test_subjects(self, encode, subject, form):
-        """A subject that no server takes as one is refused, the first time and every time."""
+        """An invalid subject is refused, the first time and every time."""
         for _ in range(2):
             with pytest.raises(InvalidSubjectError):
                 encode(form(subject), PREFIX, 1)
 
     @pytest.mark.parametrize("subject", [None, 5, b"a", ["a"], {}])
     def test_subject_types(self, encode, subject):
-        """A subject that is no text is refused with an error of ours."""
+        """A subject that is not text raises InvalidTypeError."""
         for item in ((subject, b""), (subject, b"", {"A": "1"})):
             with pytest.raises(JetSyncError):
                 encode(item, PREFIX, 1)
@@ -125,7 +125,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("item", ["a", ("a",), ("a", b"", {}, 1), None, 5, ["a", b""]])
     def test_items(self, encode, item):
-        """What stands for no message is refused."""
+        """A value that is not a message is refused."""
         with pytest.raises(InvalidTypeError):
             encode(item, PREFIX, 1)
 
@@ -139,7 +139,7 @@ class TestRefused:
 
 class TestSize:
     def test_payload(self, encode, connection):
-        """A payload of just the server's limit passes unasked, one byte more does not."""
+        """A payload of exactly the server's limit is accepted, one byte more is not."""
         encode(("a", b"x" * 64), PREFIX, 1)
         assert connection.asked == []
         with pytest.raises(MaxPayloadError) as caught:
@@ -147,7 +147,7 @@ class TestSize:
         assert (caught.value.size, caught.value.limit) == (65, 64)
 
     def test_headers_count(self, encode):
-        """Headers and payload together are what counts."""
+        """The size counts headers and payload together."""
         block = len(b"NATS/1.0\r\nA: 1\r\n\r\n")
         encode(("a", b"x" * (64 - block), {"A": "1"}), PREFIX, 1)
         with pytest.raises(MaxPayloadError) as caught:
@@ -155,12 +155,12 @@ class TestSize:
         assert caught.value.size == 65
 
     def test_bytes_count(self, encode):
-        """Text counts as the bytes that are sent."""
+        """Text counts as its encoded bytes."""
         with pytest.raises(MaxPayloadError):
             encode(("a", "é" * 33), PREFIX, 1)
 
     def test_another_server(self, encode, connection):
-        """After a reconnect to a server that takes more, the connection is asked and knows."""
+        """After a reconnect to a server with a larger limit, the encoder uses the new limit."""
         connection.limit = 100
         encode(("a", b"x" * 100), PREFIX, 1)
         assert connection.asked == [100]
@@ -168,7 +168,7 @@ class TestSize:
 
 class TestKnownSubjects:
     def test_bounded(self, connection, monkeypatch):
-        """An encoder remembers so many subjects and no more."""
+        """An encoder remembers a limited number of subjects."""
         monkeypatch.setattr(_encode, "KNOWN_SUBJECTS", 10)
         encoder = Encoder(connection)
         for number in range(35):
@@ -179,21 +179,21 @@ class TestKnownSubjects:
 
 class TestParts:
     def test_all(self, connection):
-        """The parts are what a frame is made of."""
+        """The parts together make the frame."""
         encoder = Encoder(connection)
         assert encoder.encode(("a.b", "x")) == (b"a.b", b"", b"x", ())
         header = b"NATS/1.0\r\nA: 1\r\n\r\n"
         assert encoder.encode(("a.b", b"x", {"A": "1"})) == (b"a.b", header, b"x", [("A", "1")])
 
     def test_a_payload_that_changes_later(self, connection):
-        """The payload is a copy: the caller may use its buffer again."""
+        """The payload is a copy: the caller may reuse its buffer."""
         data = bytearray(b"one")
         parts = Encoder(connection).encode(("a.b", data))
         data[:] = b"two"
         assert parts[2] == b"one"
 
     def test_a_subject_that_the_caller_refuses(self, connection):
-        """The encoder asks about each new subject once, and forgets one that is refused."""
+        """The encoder checks each new subject once, and forgets a refused one."""
         asked = []
 
         def check(subject):
@@ -211,7 +211,7 @@ class TestParts:
 
 class TestBlock:
     def test_ends(self, connection):
-        """A block ends with the messages asked for, with enough bytes, or with the messages."""
+        """A block ends with enough messages, with enough bytes, or when no message is left."""
         connection.limit = 1 << 20
         encoder = Encoder(connection)
         for items, most, count, over in (
@@ -224,7 +224,7 @@ class TestBlock:
             assert len(frames) == count
 
     def test_failures(self, connection):
-        """A message that cannot be sent has an empty frame and a failure, or ends the block."""
+        """An invalid message has an empty frame and a failure, or ends the block."""
         encoder = Encoder(connection, b".s")
         items = [("a", b""), ("a b", b""), ("a", b"1")]
         frames, failures, flying = [], [], {}
@@ -240,7 +240,7 @@ class TestBlock:
         assert len(frames) == 1
 
     def test_plugins(self, connection):
-        """A plugin's hook sees each message, and its message is sent."""
+        """A plugin's hook sees each message, and the returned message is sent."""
         encoder = Encoder(connection)
         frames, flying = [], {}
         items = [("a", b"1"), ("a", b"2")]
@@ -251,13 +251,13 @@ class TestBlock:
 
 
 class TestSharedHeaders:
-    """Headers that plugins give to many messages are encoded once."""
+    """Headers that plugins share among many messages are encoded once."""
 
     SHARED = SharedHeaders({"A": "100%", "B": ["1", "2"]})
     BLOCK = b"NATS/1.0\r\nA: 100%\r\nB: 1\r\nB: 2\r\n\r\n"
 
     def test_pairs(self, connection):
-        """A pair with such headers is what a message with the same headers is."""
+        """A pair with shared headers is equal to a message with the same headers."""
         encoder = Encoder(connection)
         other = SharedHeaders({"C": "3"})
         for shared in (self.SHARED, other, self.SHARED):
@@ -270,7 +270,7 @@ class TestSharedHeaders:
         )
 
     def test_in_a_block(self, connection):
-        """Pairs in a block get them, whether their subject is known or not."""
+        """Pairs in a block get the shared headers, whether their subject is known or not."""
         encoder = Encoder(connection)
         expected = [encoder.frame(("a.b", b"x", self.SHARED), PREFIX, n) for n in (7, 8)]
         frames, flying = [], {}
@@ -281,7 +281,7 @@ class TestSharedHeaders:
         assert flying == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
     def test_too_large(self, connection):
-        """They count for the size, also where they alone would fit."""
+        """Shared headers count towards the size, even if the message alone would fit."""
         encoder = Encoder(connection)
         item = ("a.b", b"x" * (connection.limit - len(self.BLOCK) + 1), self.SHARED)
         with pytest.raises(MaxPayloadError):
@@ -291,7 +291,7 @@ class TestSharedHeaders:
             encoder.frames([item[:2]], [], PREFIX, 7, shared=self.SHARED)
 
     def test_with_those_of_a_message(self):
-        """What a message has itself stays, and it is not changed; a pair needs no copy."""
+        """A message keeps its own headers and is not changed; a pair needs no copy."""
         own = {"X": "1"}
         message = OutboundMessage("a", b"", own, msg_id="i")
         merged = with_shared(message, self.SHARED)
@@ -302,13 +302,13 @@ class TestSharedHeaders:
 
     @pytest.mark.parametrize("name", ["A", "a"])
     def test_those_of_one_plugin_come_together(self, name):
-        """A message that has one of them itself, in whatever case, gets none of that plugin's."""
+        """A message that sets one of a plugin's shared headers, in any case, gets none of them."""
         shared = SharedHeaders({"A": "1", "B": "2"}, {"C": "3", "D": "4"})
         merged = with_shared(("a", b"", {name: "mine"}), shared)
         assert merged.headers.to_dict() == {name: ["mine"], "C": ["3"], "D": ["4"]}
 
     def test_can_not_be_changed(self):
-        """They belong to other messages; a copy is one's own."""
+        """Shared headers belong to other messages too and cannot be changed, but copied."""
         for change in (
             lambda: self.SHARED.add("C", "3"),
             lambda: self.SHARED.set("A", "3"),

@@ -31,7 +31,7 @@ WRONG = (
 
 @pytest.fixture
 def publish():
-    """Publish where each attempt ends as the test says, and a plugin asks for up to three."""
+    """Publish, where the test decides each outcome and a plugin asks for up to three attempts."""
 
     def publish(*outcomes, msg_id="1"):
         left = iter(outcomes)
@@ -69,8 +69,8 @@ class TestAfterAnUnknownOutcome:
             [WRONG],
         ],
     )
-    def test_a_certain_end_does_not_settle_it(self, publish, later):
-        """What is certain of the last attempt says nothing of the first: the outcome is unknown."""
+    def test_a_later_refusal_leaves_it_unknown(self, publish, later):
+        """A refusal of the last attempt does not decide the first one: the outcome is unknown."""
         with pytest.raises(PublishOutcomeUnknownError) as caught:
             publish(ConnectionLostError(subject="a"), *later)
         assert caught.value.msg_id == "1"
@@ -78,18 +78,18 @@ class TestAfterAnUnknownOutcome:
         assert isinstance(caught.value.__cause__, JetSyncError)
 
     def test_an_ack_settles_it(self, publish):
-        """With its id, one attempt that is acknowledged tells of all."""
+        """If the message has an id, an ack of one attempt decides all of them."""
         assert publish(ConnectionLostError(subject="a"), STORED) == PubAck("S", 1, duplicate=True)
 
     def test_without_an_id_it_is_not_repeated(self, publish):
-        """No plugin can ask for what might store a message twice."""
+        """No plugin can request a retry that might store a message twice."""
         with pytest.raises(PublishOutcomeUnknownError):
             publish(ConnectionLostError(subject="a"), STORED, msg_id=None)
 
 
 class TestCertainOutcomes:
     def test_nothing_was_sent(self, publish):
-        """What ends before anything was sent is raised as it is, also after a refusal."""
+        """An error before anything was sent is raised unchanged, also after a refusal."""
         with pytest.raises(DisconnectedError):
             publish(REFUSED, DisconnectedError(timeout=1.0))
 

@@ -30,7 +30,7 @@ NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 
 class ScriptedLane:
     """
-    A lane without a connection. It keeps what is written, and tests decide what happens to it.
+    A lane without a connection. It records the writes, and tests decide the outcome.
     """
 
     def __init__(self):
@@ -41,7 +41,7 @@ class ScriptedLane:
         self.epoch = 1
         self.lost_epoch = 0
         self.writes = []
-        """How many messages each write had."""
+        """The number of messages in each write."""
 
         self.box = None
         self.on_write = lambda commands: None
@@ -72,7 +72,7 @@ class ScriptedLane:
         return self._take(block)
 
     def _take(self, block):
-        # Only what is new is looked at: there may be many writes.
+        # Only new bytes are parsed: there may be many writes.
         before = len(self.transport.commands)
         self.transport.write(block)
         commands = [each for each in self.transport.commands[before:] if each.verb == "PUB"]
@@ -103,7 +103,7 @@ class ScriptedLane:
     @property
     def payloads(self):
         """
-        The payloads that were written, in order.
+        Return the payloads that were written, in order.
         """
         return [command.data for command in self.transport.published()]
 
@@ -131,7 +131,7 @@ class ScriptedLane:
 
     def close(self):
         """
-        End for good, as when the client is closed.
+        End, as when the client is closed.
         """
         self.state = LaneState.CLOSED
         self.box.fail(jetsync.ConnectionClosedError())
@@ -173,7 +173,7 @@ class ScriptedContext(SimpleNamespace):
 @pytest.fixture
 def lane():
     """
-    A lane that acknowledges nothing by itself.
+    A lane that acknowledges nothing unless the test does.
     """
     return ScriptedLane()
 
@@ -223,7 +223,7 @@ def reason(future):
 
 def stage(window, item, owner=None):
     """
-    Add a message as ``publish`` does, and no more; return its future.
+    Add a message as ``publish`` does, without writing it; return its future.
     """
     future = PublishFuture(owner, item)
     assert window.stage(future)
@@ -245,7 +245,7 @@ def window(lane):
 class TestRaces:
     def test_an_ack_before_the_write_returns(self, lane, make):
         """
-        The message ends once, and nothing is left of it.
+        The message ends once, and no state is left of it.
         """
         lane.on_write = lane.ack
         reports = []
@@ -360,7 +360,7 @@ class TestBlocks:
         publisher = make()
         for number in range(5):
             time.sleep(0.02)
-            # The worker looks for more for a moment, which may be long on a busy machine.
+            # The worker waits a moment for more messages, which may be long on a busy machine.
             eventually(lambda: not publisher._flushing)
             publisher.publish("a.b")
             assert lane.writes == [1] * (number + 1)
@@ -388,7 +388,7 @@ class TestBlocks:
 
 
 class TestStaging:
-    def test_what_comes_as_it_closes_is_taken_back(self, lane, make, monkeypatch):
+    def test_a_message_during_close_is_refused(self, lane, make, monkeypatch):
         """
         A message that is staged after the last flush raises and is not sent.
         """
@@ -548,7 +548,7 @@ class TestFailures:
 
     def test_no_connection_comes_back(self, lane, window):
         """
-        What was collected fails by the ack_timeout, as not sent.
+        Staged messages fail as not sent within the ack_timeout.
         """
         window = window(ack_timeout=0.2)
         stage(window, ("a.b", b""))
@@ -679,7 +679,7 @@ class TestFailures:
 class TestRefused:
     def test_one_that_is_sent_again(self, lane, make):
         """
-        It goes out once more with a number of its own, and its ack is its outcome.
+        The message is sent again with its own number, and its ack is its outcome.
         """
         publisher = make(retry_wait=0.01)
         future = publisher.publish("a.b", b"x")
@@ -714,7 +714,7 @@ class TestRefused:
 
     def test_no_connection_comes_back(self, lane, window):
         """
-        Then it fails with that: it is not stored.
+        The message then fails with that error: it is not stored.
         """
         window = window(ack_timeout=0.1, retry_wait=0.0)
         stage(window, ("a.b", b""))

@@ -44,12 +44,12 @@ class TestPatterns:
             ({"cron": "@daily"}, "@daily"),
         ],
     )
-    def test_what_servers_read(self, given, pattern):
+    def test_each_kind(self, given, pattern):
         """Each kind of schedule is written as servers read it."""
         assert headers(**given) == {"Nats-Schedule": pattern, "Nats-Schedule-Target": "out.a"}
 
     def test_everything(self):
-        """What else there is, is a header of its own."""
+        """Further options have their own headers."""
         found = headers(
             cron="@hourly", time_zone="Europe/Berlin", source="in.a", ttl=60, rollup=True
         )
@@ -68,7 +68,7 @@ class TestPatterns:
             ({}, "at"),
             ({"at": NOON, "every": 5}, "at"),
             ({"every": 5, "cron": "@daily"}, "at"),
-            ({"at": dt.datetime(2026, 8, 6)}, "at"),  # noqa: DTZ001 - the point of it
+            ({"at": dt.datetime(2026, 8, 6)}, "at"),  # noqa: DTZ001 - the test passes it on purpose
             ({"at": -1}, "at"),
             ({"at": 2**63}, "at"),
             ({"at": 1_500_000_000}, "at"),
@@ -90,8 +90,8 @@ class TestPatterns:
             ({"every": 5, "source": "out.a"}, "source"),
         ],
     )
-    def test_what_makes_no_sense(self, given, argument):
-        """It is refused here, with the argument's name."""
+    def test_invalid_arguments(self, given, argument):
+        """An invalid value is refused before it is sent, and the error names the argument."""
         with pytest.raises(errors.InvalidArgumentError) as caught:
             headers(**given)
         assert caught.value.argument == argument
@@ -110,7 +110,7 @@ class TestPatterns:
         ],
     )
     def test_other_errors(self, given, error):
-        """Types, subjects and times to live have their own errors."""
+        """Wrong types, subjects and times-to-live have their own errors."""
         with pytest.raises(error):
             headers(**given)
 
@@ -127,5 +127,5 @@ class TestPatterns:
     ],
 )
 def test_levels(given, level):
-    """Only a time and a target are known to servers of 2.12."""
+    """Servers of 2.12 know only a time and a target."""
     assert ScheduleOptions(**{**PLAIN, **given}).level == level

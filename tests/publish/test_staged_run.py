@@ -1,5 +1,5 @@
 """
-Runs of staged messages: what the loop thread sends, and when it stops.
+Runs of staged messages: the writes of the loop thread, and their end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, Stage
 
 class Lane:
     """
-    A lane that records what is written, and calls that the loop has to make later.
+    A lane that records writes, and delayed calls of the loop.
     """
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Lane:
         self.calls.append((seconds, call))
 
     def run(self):
-        """Make the next call and return after how many seconds it was due."""
+        """Make the next delayed call and return its delay in seconds."""
         seconds, call = self.calls.pop(0)
         call()
         return seconds

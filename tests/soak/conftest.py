@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
 
 
 def patiently(call):
-    """Repeat a request until it is answered. A request during a leader change is not."""
+    """Repeat a request until it is answered, since a leader change may drop it."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -47,8 +47,8 @@ def read_all():
             )
         )
         found = {}
-        # The consumer may live where a replica still catches up: only the stream's leader knows
-        # how many there are.
+        # The consumer may be on a replica that still catches up: only the stream's leader knows the
+        # number of messages.
         left = patiently(stream.info).state.messages
         while left:
             before = left

@@ -1,7 +1,8 @@
 """
-Servers that are killed while batches are published: what is stored, and what is reported.
+Servers that are killed while batches are published: the stored messages must match the reports.
 
-``JETSYNC_SOAK_MOMENTS`` is how often (200). Each kill meets atomic batches on one stream and fast
+``JETSYNC_SOAK_MOMENTS`` is the number of kills (200). Each kill meets atomic batches on one stream
+and fast
 ingest on another at a random moment.
 """
 
@@ -30,16 +31,16 @@ CERTAIN = (
     jetsync.DisconnectedError,
     jetsync.TooManyInflightError,
 )
-"""Errors after which nothing of a batch may be in the stream."""
+"""Errors that promise that no message of the batch is in the stream."""
 
 PASSING = (jetsync.RequestTimeoutError, jetsync.ApiError)
-"""Errors of asking for the stream, before a batch begins."""
+"""Errors of the lookup of the stream, before a batch begins."""
 
 
 @attrs.define
 class Round:
     """
-    What was tried between two kills, and what was reported.
+    The attempts between two kills, and their reports.
     """
 
     number: int
@@ -158,7 +159,7 @@ def read_from(stream: jetsync.Stream, start: int) -> dict[int, bytes]:
 
 
 def check_atomic(this: Round, stored: dict[int, bytes]) -> None:
-    """Every batch is there whole or not at all, as it was reported."""
+    """Every batch is stored whole or not at all, as it was reported."""
     batches: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for sequence, data in stored.items():
         name, _, place = data.decode().partition(" ")
@@ -177,7 +178,7 @@ def check_atomic(this: Round, stored: dict[int, bytes]) -> None:
 
 
 def check_fast(this: Round, stored: dict[int, bytes]) -> None:
-    """What was acknowledged is there, once, and in order."""
+    """Acknowledged messages are stored once and in order."""
     places = [int(data.split()[1]) for data in stored.values()]
     assert places == list(range(1, len(places) + 1)), "not a run from the first one on"
     assert this.fast_acknowledged <= len(places) <= this.fast_sent
@@ -213,7 +214,7 @@ class Campaign:
 
     @contextmanager
     def publishing(self, number: int):
-        """Publish while the block ends the server; then settle and check."""
+        """Publish while the block ends the server, then resend unknown batches and check."""
         this = Round(number)
         publishing = Publishing(self._js, this, number)
         assert publishing.moving.wait(30)
@@ -221,7 +222,7 @@ class Campaign:
         yield
         publishing.stop()
         for name, batch in this.unknown.items():
-            # With ids it is safe to send it again: it ends up there once.
+            # Because of the ids it is safe to send it again: it is stored once.
             ack = eventually(lambda batch=batch: batch.resend(timeout=20))
             this.acked[name] = ack
             self.duplicates += ack.duplicate
@@ -235,13 +236,13 @@ class Campaign:
         stream = eventually(lambda: self._js.stream(name))
         found = eventually(lambda: read_from(stream, self._next[name]))
         self._next[name] = max(found, default=self._next[name] - 1) + 1
-        # A server that starts reads all there is.
+        # A server that starts reads its whole store.
         eventually(stream.purge)
         return found
 
 
 def eventually(call):
-    """Call again until the server is there, for at most a minute."""
+    """Call again until the server answers, for at most a minute."""
     until = time.monotonic() + 60
     while True:
         try:
@@ -257,7 +258,7 @@ MOMENTS_OR_FEW = [3, pytest.param(MOMENTS, marks=pytest.mark.soak)]
 
 @pytest.mark.parametrize("moments", MOMENTS_OR_FEW)
 def test_server_is_killed(moments, record_property, tmp_path):
-    """Batches that were acknowledged are there whole, and of others there is no part."""
+    """Acknowledged batches are stored whole, and of other batches there is no part."""
     with (
         DevServer(store=tmp_path) as server,
         jetsync.connect(server.url, reconnect_wait=0.02) as client,
@@ -274,7 +275,7 @@ def test_server_is_killed(moments, record_property, tmp_path):
 @pytest.mark.cluster
 @pytest.mark.parametrize("moments", [1, pytest.param(MOMENTS, marks=pytest.mark.soak)])
 def test_leader_is_killed(moments, record_property):
-    """The same where the leader of the streams is killed and another server takes over."""
+    """The same if the leader of the streams is killed and another server takes over."""
     with (
         DevServer(cluster=3) as servers,
         jetsync.connect(servers.urls, reconnect_wait=0.02) as client,

@@ -1,7 +1,7 @@
 """
-A cluster that loses the leader of a stream again and again while messages are published.
+A cluster that repeatedly loses the leader of a stream while messages are published.
 
-``JETSYNC_SOAK_KILLS`` is how often (10).
+``JETSYNC_SOAK_KILLS`` is the number of kills (10).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STREAM = "HA"
 
 class Publisher(threading.Thread):
     """
-    Publish batches with message ids, and remember what was reported for each.
+    Publish batches with message ids, and record the report about each.
     """
 
     def __init__(self, js: jetsync.JetStream) -> None:
@@ -44,7 +44,7 @@ class Publisher(threading.Thread):
             raise self.error
 
     def wait_acked(self, count: int, timeout: float = 60.0) -> None:
-        """Wait until so many more messages were acknowledged."""
+        """Wait until that many more messages are acknowledged."""
         with self._progress:
             wanted = len(self.acked) + count
             done = self._progress.wait_for(
@@ -127,8 +127,7 @@ def test_leader_is_killed(kills, read_all, record_property):
         }, kinds
         stored = read_all(stream)
         check(publisher, stored)
-        # Whatever was not confirmed can be sent again with the same ids: nothing is there
-        # twice.
+        # Unconfirmed messages can be sent again with the same ids: none is stored twice.
         again = [
             jetsync.OutboundMessage(f"{STREAM}.x", name.encode(), msg_id=name)
             for name in publisher.failed
@@ -140,7 +139,7 @@ def test_leader_is_killed(kills, read_all, record_property):
 
 
 def check(publisher: Publisher, stored: dict[int, tuple[str, bytes, str | None]]) -> None:
-    """Compare what was reported with what is in the stream."""
+    """Compare the reports with the stream."""
     ids = Counter(message_id for _, _, message_id in stored.values())
     assert [name for name, count in ids.items() if count != 1] == []
     assert [

@@ -1,10 +1,10 @@
 """
-Consuming a hundred thousand messages while connections are cut and servers stop, stand still and
-are killed, and a million through a handler that is slower than the server.
+Consuming a hundred thousand messages while connections are cut and servers are stopped, paused and
+killed, and a million messages through a handler that is slower than the server.
 
-``JETSYNC_SOAK_CONSUMED`` is how many messages (100,000), ``JETSYNC_SOAK_FAULTS`` how many faults
-they are met by (60), ``JETSYNC_SOAK_SLOW`` how many the slow handler gets (a million). The figures
-of a run are its properties, which ``--junitxml`` writes down.
+``JETSYNC_SOAK_CONSUMED`` is the number of messages (100,000), ``JETSYNC_SOAK_FAULTS`` the number of
+faults (60), and ``JETSYNC_SOAK_SLOW`` the number of messages of the slow handler (a million). The
+figures of a run are its properties, which ``--junitxml`` writes down.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ SLOW = int(os.environ.get("JETSYNC_SOAK_SLOW", "1_000_000"))
 SEED = int(os.environ.get("JETSYNC_SOAK_SEED", "1"))
 HEARTBEAT = 0.5
 RECONNECT = 2.0
-"""Seconds that a client may take to be connected again, on a machine that does other things."""
+"""Seconds that a client may take to reconnect on a busy machine."""
 
 STALL = 2 * HEARTBEAT + RECONNECT
-"""Seconds without a message, while there are some, after which something is wrong."""
+"""Seconds without a message, although some are available, that count as a failure."""
 
 BUFFER = 200
 BULK = 2000
-"""How many messages are stored ahead of those that are handled, about."""
+"""The approximate number of messages that are stored but not yet handled."""
 
 EASY, HARD = 0.0005, 0.02
 """
-Seconds that a message takes to be handled, and while a fault is under way: so that enough are left
-to see who goes on after it.
+Seconds that handling a message takes, and the same during a fault: enough messages must remain to
+see the consumption continue after it.
 """
 
 FIRST = 0.2
-"""The part of a run after which memory is looked at, and has to stay as it is."""
+"""The part of a run after which memory is measured, and has to stay constant."""
 
 ALLOWED_GROWTH = 24 << 20
-"""Bytes that it may grow by from then on: the allocator's slack, and buffers of reconnects."""
+"""Bytes that memory may grow by from then on: the allocator's slack, and buffers of reconnects."""
 
 
 def resident() -> int:
-    """Return the resident memory of this process in bytes; 0 where that cannot be told."""
+    """Return the resident memory of this process in bytes, or 0 if it is not known."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return 0
@@ -63,11 +63,12 @@ def resident() -> int:
 
 class Record:
     """
-    A handler that notes how often each message is handled, in as much memory at the end as before.
+    A handler that counts how often each message is handled, in constant memory.
     """
 
     def __init__(self, messages: int) -> None:
-        # What was stored without an acknowledgement is published again, so there may be more.
+        # A message that was stored without an acknowledgement is published again, so there may be
+        # more.
         self._handled = bytearray(3 * messages + 10 * BULK)
         self._delivered = bytearray(len(self._handled))
         self._lock = threading.Lock()
@@ -87,7 +88,7 @@ class Record:
         time.sleep(self.effort)
 
     def wait_for(self, wanted: int, timeout: float) -> float | None:
-        """Wait until so many were handled; return the seconds that took, None if they were more."""
+        """Wait until that many are handled; return the seconds, or None if the limit was passed."""
         begin = time.monotonic()
         while self.total < wanted:
             if time.monotonic() > begin + timeout:
@@ -97,12 +98,11 @@ class Record:
 
     def check(self, last: int, *, forgotten: int) -> None:
         """
-        Each message was handled, and no more often than its delivery count says.
+        Each message was handled, and at most as often as its delivery count allows.
 
         Args:
             last: The last sequence of the stream.
-            forgotten: How often a server was killed, which forgets the deliveries of the moments
-                before.
+            forgotten: The number of kills of a server, each of which forgets the latest deliveries.
         """
         handled, delivered = self._handled[: last + 1], self._delivered[: last + 1]
         assert handled.count(0) == 1, "a message was not handled"
@@ -113,8 +113,8 @@ class Record:
 
 class Publishing:
     """
-    A thread that keeps the stream ahead of what is handled, until it has so many messages, and for
-    as long as there are faults.
+    A thread that keeps the stream ahead of the handler until it has enough messages and all faults
+    are over.
     """
 
     def __init__(self, js: jetsync.JetStream, record: Record, messages: int) -> None:
@@ -134,7 +134,7 @@ class Publishing:
         self._thread.join(60)
 
     def join(self) -> None:
-        """Wait until all is stored."""
+        """Wait until all messages are stored."""
         self._faults_are_over.set()
         self._thread.join(120)
         assert not self._thread.is_alive()
@@ -148,18 +148,18 @@ class Publishing:
                 self._stop.wait(0.01)
                 continue
             with contextlib.suppress(jetsync.JetSyncError):
-                # What is not acknowledged may be stored: the stream is asked in the end.
+                # A message without an ack may be stored: the stream is checked in the end.
                 self._js.publish_many(
                     ((f"S.{number % 8}", b"x" * 64) for number in range(BULK)), ack_timeout=2
                 )
             with contextlib.suppress(jetsync.JetSyncError):
-                # Briefly: a request that meets a change of leader gets no answer.
+                # Briefly: a request during a change of leader gets no answer.
                 last = self._js.stream("S", timeout=1).cached_info.state.last_seq
 
 
 class Campaign:
     """
-    Faults at even intervals of a run, and what was seen after each.
+    Faults at even intervals of a run, and the measurements after each.
     """
 
     def __init__(self, record: Record, messages: int, faults: int) -> None:
@@ -171,11 +171,11 @@ class Campaign:
         self.memory: list[int] = []
 
     def __iter__(self):
-        """Yield when it is time for a fault."""
+        """Yield when the next fault is due."""
         for number in range(self._faults):
             due = (number + 1) * self._messages // (self._faults + 1)
             waited = self._record.wait_for(due, 120)
-            assert waited is not None, f"stands still before fault {number}"
+            assert waited is not None, f"no progress before fault {number}"
             if number >= FIRST * self._faults:
                 gc.collect()
                 self.memory.append(resident())
@@ -183,7 +183,7 @@ class Campaign:
             yield number
 
     def over(self, kind: str, number: int, worker: jetsync.Consumer) -> None:
-        """Note that a fault is over: messages come again within the bound, if any are there."""
+        """Note that a fault is over: available messages arrive again within the bound."""
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         self._record.effort = EASY
         wanted = self._record.total + 10
@@ -194,14 +194,14 @@ class Campaign:
             if stall is not None:
                 break
             if not something_waits(worker):
-                # Who publishes has not come back yet.
+                # The publisher has not reconnected yet.
                 begin = time.monotonic()
-            still = f"stands still after fault {number} ({kind})"
+            still = f"no progress after fault {number} ({kind})"
             assert time.monotonic() < min(begin + 4 * STALL, end), still
         self.stalls.append(time.monotonic() - begin)
 
     def report(self, last: int, record_property) -> None:
-        """Note the figures, and see that they keep their bounds."""
+        """Record the figures, and check their bounds."""
         gc.collect()
         self.memory.append(resident())
         figures = {
@@ -218,14 +218,14 @@ class Campaign:
 
 
 def something_waits(worker: jetsync.Consumer) -> bool:
-    """Return whether the consumer has something to deliver, as far as that can be told."""
+    """Return whether the consumer probably has messages to deliver."""
     with contextlib.suppress(jetsync.JetSyncError):
         return worker.info(timeout=0.5).num_pending > 0
     return True
 
 
 def last_sequence(js: jetsync.JetStream) -> int:
-    """Ask until there is an answer: a request that meets a change of leader gets none."""
+    """Ask until there is an answer: a request during a change of leader gets none."""
 
     def ask():
         with contextlib.suppress(jetsync.JetSyncError):
@@ -235,12 +235,12 @@ def last_sequence(js: jetsync.JetStream) -> int:
 
 
 PASSING = ("cut", "reset", "cut", "reset", "restart", "pause")
-"""Faults after which a server still knows what it has delivered."""
+"""Faults after which a server still knows its deliveries."""
 
 
 def trouble(kind: str, chance: random.Random, server: DevServer, proxy: CutProxy) -> None:
     """
-    Do one of the things that happen; the server runs afterwards.
+    Cause one fault; the server runs afterwards.
     """
     if kind in {"cut", "reset"}:
         proxy.cut(reset=kind == "reset")
@@ -263,8 +263,8 @@ LONG = pytest.param(MESSAGES, FAULTS, marks=[pytest.mark.soak, pytest.mark.timeo
 @pytest.mark.parametrize("kinds", [PASSING, (*PASSING, "kill", "kill")], ids=["passing", "kills"])
 def test_one_server(messages, faults, kinds, record_property):
     """
-    Every message is handled, none too often, none stays away for long, and the buffer keeps its
-    bound, while connections are cut and the server is restarted, stopped and killed.
+    While connections are cut and the server is restarted, stopped and killed, every message is
+    handled, none too often or too late, and the buffer keeps its bound.
     """
     chance = random.Random(SEED)
     record = Record(messages)
@@ -302,7 +302,7 @@ def test_one_server(messages, faults, kinds, record_property):
 
 
 def leader_of(worker: jetsync.Consumer, *gone: int) -> tuple[int] | None:
-    """Return which server leads the consumer, None while none does, or one that is gone."""
+    """Return the server that leads the consumer, or None if no running one does."""
     with contextlib.suppress(jetsync.JetSyncError, AttributeError, ValueError):
         leader = int(worker.info(timeout=0.5).cluster.leader.rpartition("-")[2])
         return None if leader in gone else (leader,)
@@ -317,7 +317,7 @@ CLUSTER_LONG = pytest.param(MESSAGES, FAULTS, marks=[pytest.mark.soak, pytest.ma
 def test_a_cluster(messages, faults, record_property):
     """
     The same while the server of the consumer's leader is killed, stopped and restarted, and the
-    connection is dropped: the consumer goes on where its new leader is, as soon as there is one.
+    connection is dropped. The consumption continues with each new leader.
     """
     chance = random.Random(SEED)
     record = Record(messages)
@@ -338,12 +338,12 @@ def test_a_cluster(messages, faults, record_property):
             with Publishing(js, record, messages) as publishing:
                 for number in campaign:
                     (leader,) = eventually(lambda: leader_of(known), 30)
-                    # The first is the one that the short form has.
+                    # The short form has only the first one.
                     kind = chance.choice(("kill", "kill", "pause", "restart", "drop"))
                     kind = kind if number else "kill"
                     if kind == "kill":
                         cluster.kill(leader)
-                        # Others elect a new one, which takes up to 7 seconds.
+                        # The others elect a new one, which takes up to 7 seconds.
                         eventually(lambda gone=leader: leader_of(known, gone), 30)
                     elif kind == "pause":
                         cluster.pause(leader)
@@ -361,7 +361,7 @@ def test_a_cluster(messages, faults, record_property):
             last = last_sequence(js)
             eventually(lambda: record.distinct == last, 60)
             assert running.error is None
-            # A leader that goes away takes with it what it had not told the others yet.
+            # A leader that stops loses deliveries that it had not replicated yet.
             moves = sum(campaign.kinds.get(kind, 0) for kind in ("kill", "pause", "restart"))
             record.check(last, forgotten=moves)
         finally:
@@ -376,7 +376,7 @@ def test_a_cluster(messages, faults, record_property):
 )
 def test_a_slow_handler(messages, record_property):
     """
-    Never more than the buffer holds are in the client or on their way to it, however many wait.
+    Messages in the client and in flight never exceed the buffer, however many are pending.
     """
     buffer, threads = 50, 2
     lock = threading.Lock()
@@ -392,7 +392,7 @@ def test_a_slow_handler(messages, record_property):
             time.sleep(0.01)
         if number % 20 == 0:
             seen = running.statistics()
-            # The handlers have what they are at; the rest is here or was asked for.
+            # Each handler has one message; the rest is buffered or in flight.
             worst[0] = max(worst[0], seen.buffered + seen.pending)
         if number % (messages // 100) == 0:
             memory.append(resident())
@@ -421,10 +421,10 @@ def test_a_slow_handler(messages, record_property):
         def keeps_its_bound():
             before = handled
             info = watched.info()
-            # What was delivered was handled before the answer came, is being handled, or is here or
-            # on its way.
+            # Delivered messages were handled before the answer, are being handled, are buffered or
+            # in flight.
             assert info.delivered.consumer_seq <= handled + buffer + threads
-            # Acknowledgements are sent together, so some of what was handled may still count.
+            # Acknowledgements are sent together, so some handled messages may still count.
             return info.num_ack_pending <= handled - before + 2 * (buffer + threads)
 
         try:

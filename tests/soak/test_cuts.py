@@ -1,10 +1,10 @@
 """
-Connections that are cut at random moments, in the middle of anything.
+Connections that are cut at random moments, in the middle of any call.
 
 Five threads share one client: bulk publishes, single publishes, fetches with acks, requests and API
-calls, while a proxy cuts the connection again and again, after a random number of bytes in either
-direction. Afterwards the stream is compared with what each call said. ``JETSYNC_SOAK_CUTS`` is how
-many cuts (1000), ``JETSYNC_SOAK_SEED`` repeats a run.
+calls. A proxy cuts the connection repeatedly, after a random number of bytes in either direction.
+Afterwards the test compares the stream with the outcome of each call. ``JETSYNC_SOAK_CUTS`` is the
+number of cuts (1000), ``JETSYNC_SOAK_SEED`` repeats a run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jetsync.testing import CutProxy
 
 CALL_TIMEOUT = 10.0
 
-# A lost connection ends every call at once, or as soon as there is a new one: nobody waits for its
-# time-out. What remains is a fetch that finds nothing, and a busy machine.
+# A lost connection ends every call at once, or after the reconnect: no call waits for its timeout.
+# The exceptions are a fetch that finds nothing, and a busy machine.
 CALL_LIMIT = 5.0
 
 ACK_WAIT = 2.0
@@ -33,7 +33,7 @@ ACK_WAIT = 2.0
 
 class Ledger:
     """
-    Write down what each call said about each message; subjects say which worker it was.
+    Record the outcome of each call for each message; subjects name the worker.
     """
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Ledger:
         self.unknown: set[bytes] = set()
         self.not_sent: set[bytes] = set()
         self.handled: Counter[int] = Counter()
-        """Sequence to how often its message was taken from a fetch."""
+        """Sequence to the number of times that a fetch delivered its message."""
         self.wrong: list[str] = []
         self.slowest: dict[str, float] = {}
 
     def failed(self, data: bytes, error: Exception) -> None:
-        """Sort a message that was not acknowledged by what its error claims."""
+        """Sort a message that was not acknowledged by the claim of its error."""
         if isinstance(error, jetsync.PublishOutcomeUnknownError):
             self.unknown.add(data)
         elif isinstance(error, jetsync.DisconnectedError | jetsync.NoStreamResponseError):
@@ -58,7 +58,7 @@ class Ledger:
 
 class Workers:
     """
-    Use one client from several threads until told to stop.
+    Use one client from several threads until stopped.
     """
 
     def __init__(self, client: jetsync.Client, stream: str, ledger: Ledger, seed: int) -> None:
@@ -87,7 +87,7 @@ class Workers:
                 self._ledger.wrong.append(f"{thread.name} hangs")
 
     def check(self) -> None:
-        """Stop early when something is wrong already, or a thread has died of it."""
+        """Stop early if a check has failed already, or a thread has died of an error."""
         assert not self._ledger.wrong, self._ledger.wrong[:5]
 
     def _loop(self, job, index: int) -> None:
@@ -99,7 +99,7 @@ class Workers:
             begin = time.monotonic()
             try:
                 job(number, chance)
-            except Exception:  # noqa: BLE001 - whatever it is, the test reports it
+            except Exception:  # noqa: BLE001 - the test reports any error
                 self._ledger.wrong.append(f"{job.__name__}: {traceback.format_exc()}")
                 return
             slowest = max(slowest, time.monotonic() - begin)
@@ -156,7 +156,7 @@ class Workers:
             pass
 
     def request(self, number: int, chance: random.Random) -> None:
-        """Ask somebody who answers with what was asked."""
+        """Send a request to a service that answers with the payload."""
         asked = b"%d-%s" % (number, b"x" * chance.randint(0, 2000))
         try:
             answer = self._client.request("soak.echo", asked, timeout=1)
@@ -166,7 +166,7 @@ class Workers:
             self._ledger.wrong.append(f"asked {asked[:20]!r}, answered {bytes(answer.data)[:20]!r}")
 
     def ask(self, number: int, chance: random.Random) -> None:
-        """Ask the API, now this and now that; the answers must not be mixed up."""
+        """Send different API requests in turn; the answers must not be mixed up."""
         try:
             if chance.random() < 0.5:
                 name = self._js.stream(self._stream).name
@@ -179,14 +179,14 @@ class Workers:
 
 
 def cut_once(proxy: CutProxy, chance: random.Random) -> None:
-    """Cut the connection somewhere, and wait until the client has come back."""
+    """Cut the connection at a random place, and wait until the client has reconnected."""
     assert proxy.wait_open(timeout=30), "the client did not come back"
     before = proxy.statistics()
     reset = chance.random() < 0.5
     kind = chance.randrange(4)
     if kind == 0:
         if proxy.cut(reset=reset) == 0:
-            # It had just been closed from the other side.
+            # The other side had just closed it.
             return
     elif kind == 1:
         proxy.cut_after(to_server=chance.randrange(200_000), reset=reset)
@@ -203,7 +203,7 @@ def cut_once(proxy: CutProxy, chance: random.Random) -> None:
 
 
 def answer_requests(client: jetsync.Client, stop: threading.Event) -> None:
-    """Answer every request with its own payload, over a connection that nobody cuts."""
+    """Answer every request with its own payload, over a connection that is not cut."""
     with client.subscribe("soak.echo") as requests:
         while not stop.is_set():
             try:
@@ -222,7 +222,7 @@ def answer_requests(client: jetsync.Client, stop: threading.Event) -> None:
     ],
 )
 def test_random_cuts(cuts, read_all, record_property):
-    """No call hangs, no answer is mixed up, and the stream holds what the calls said."""
+    """No call hangs, no answer is mixed up, and the stream matches the outcomes of the calls."""
     seed = int(os.environ.get("JETSYNC_SOAK_SEED", "0")) or random.randrange(1 << 32)
     record_property("seed", seed)
     print(f"JETSYNC_SOAK_SEED={seed}")  # noqa: T201 - shown when the test fails
@@ -250,13 +250,13 @@ def test_random_cuts(cuts, read_all, record_property):
         stored = read_all(stream)
         compare(ledger, stored)
         drain(reader, ledger)
-        assert set(ledger.handled) >= set(stored), "messages that no fetch ever handed over"
+        assert set(ledger.handled) >= set(stored), "messages that no fetch ever delivered"
         record_property("stored", len(stored))
         record_property("slowest", ledger.slowest)
 
 
 def compare(ledger: Ledger, stored: dict[int, tuple[str, bytes, str | None]]) -> None:
-    """Compare what the calls said with what is in the stream."""
+    """Compare the outcomes of the calls with the stream."""
     times = Counter(data for _, data, _ in stored.values())
     assert ledger.acked, "nothing was acknowledged at all"
     twice = [data for data, count in times.items() if count > 1]
@@ -266,7 +266,7 @@ def compare(ledger: Ledger, stored: dict[int, tuple[str, bytes, str | None]]) ->
         for data, sequence in ledger.acked.items()
         if stored.get(sequence, ("", b"", None))[1] != data
     ]
-    assert not mixed, f"acknowledged, but not what is stored there: {mixed[:5]}"
+    assert not mixed, f"acknowledged, but another message is stored there: {mixed[:5]}"
     late = ledger.not_sent & set(times)
     assert not late, f"reported as not sent, but stored: {sorted(late)[:5]}"
     unaccounted = set(times) - set(ledger.acked) - ledger.unknown
@@ -274,7 +274,7 @@ def compare(ledger: Ledger, stored: dict[int, tuple[str, bytes, str | None]]) ->
 
 
 def drain(reader: jetsync.Consumer, ledger: Ledger) -> None:
-    """Take what is left, until everything is acknowledged."""
+    """Fetch the remaining messages, until all are acknowledged."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         info = reader.info()

@@ -1,8 +1,8 @@
 """
-Reading many keys at one moment while somebody writes them.
+Reading many keys as a snapshot while another thread writes them.
 
-The long form is ``pytest -m soak tests/soak/test_direct.py``: 200 rounds over 5000 keys, or as many
-as ``JETSYNC_SOAK_ROUNDS`` says.
+The long form is ``pytest -m soak tests/soak/test_direct.py``: 200 rounds over 5000 keys, or the
+number in ``JETSYNC_SOAK_ROUNDS``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jetsync.devserver import DevServer
 
 ROUNDS = int(os.environ.get("JETSYNC_SOAK_ROUNDS", "200"))
 
-# A stream that keeps history only grows, and each read looks through all of it: a new one is begun
-# after so many rounds.
+# A stream with history only grows, and each read scans all of it: a new one is begun after this
+# many rounds.
 ROUNDS_OF_A_STREAM = 20
 
 
@@ -29,7 +29,7 @@ class Writer:
     """
     One thread that updates random keys as fast as it can.
 
-    It is the only one that writes, so the n-th key it chose is the message with sequence n.
+    It is the only writer, so the n-th key it chose is the message with sequence n.
     """
 
     def __init__(self, url, stream, keys, seed):
@@ -66,7 +66,7 @@ class Writer:
     def _write(self):
         try:
             with jetsync.connect(self._url) as client:
-                # A server that looks for thousands of keys lets the publishers wait.
+                # A server that searches thousands of keys delays the publishers.
                 client.jetstream().publish_many(self._updates(), ack_timeout=60)
         except BaseException as error:
             self._error = error
@@ -75,7 +75,7 @@ class Writer:
 
 class Replay:
     """
-    What was the last sequence of each subject, at one sequence after the other.
+    Computes the last sequence of each subject, at increasing sequences.
     """
 
     def __init__(self, writer):
@@ -88,7 +88,7 @@ class Replay:
         Return the state when *sequence* was the last one.
         """
         if sequence < self._at:
-            # A single page is of the moment that its server had got to.
+            # The snapshot of a single page is the last sequence of the server that answered.
             self._at, self.state = 0, {}
         for number in range(self._at, sequence):
             self.state[self._writer.subjects[self._writer.chosen[number]]] = number + 1
@@ -98,7 +98,7 @@ class Replay:
 
 def read(stream, **options):
     """
-    Read all keys, and return what came by subject, and the batch.
+    Read all keys, and return the messages by subject, and the batch.
     """
     batch = stream.get_last_for([f"{stream.name}.>"], **options)
     found = {}
@@ -120,7 +120,7 @@ def server():
 
 def rounds_of(server, name, keys, rounds, check, **config):
     """
-    Read so often while a writer writes, and check each round against the replay.
+    Read that many times while a writer writes, and check each round against the replay.
     """
     written = 0
     with jetsync.connect(server.url) as client:
@@ -176,7 +176,8 @@ class TestConsistency:
         self, server, keys, rounds, record_property
     ):
         """
-        Each key is right for the sequence or named as missing; read again, none is left out.
+        Each key is right for the sequence or listed as missing; after another read, none is
+        missing.
         """
         counts = {"right": 0, "missing": 0, "reread": 0}
         pages = itertools.cycle([None, 50, 700])
@@ -207,9 +208,9 @@ class TestConsistency:
         ("keys", "rounds"),
         [(300, 6), (1500, 4), pytest.param(1500, ROUNDS, marks=pytest.mark.soak)],
     )
-    def test_replicas_that_are_behind(self, cluster, keys, rounds, record_property):
+    def test_lagging_replicas(self, cluster, keys, rounds, record_property):
         """
-        Whichever of three servers answers a page, it is of the moment; one that lags is asked
+        Each page is of the snapshot, whichever of three servers answers; a lagging one is asked
         again.
         """
         pages = itertools.cycle([100, None, 700])

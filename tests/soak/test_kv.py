@@ -1,8 +1,8 @@
 """
-Money that is moved between the keys of a bucket while its server is restarted and killed: what
-transactions move together is never seen apart, and nothing is lost.
+Money that is moved between the keys of a bucket while its server is restarted and killed: no read
+sees a part of a transaction, and no money is lost.
 
-``JETSYNC_SOAK_COMMITS`` is how many transfers there are (2000).
+``JETSYNC_SOAK_COMMITS`` is the number of transfers (2000).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PASSING = (
     jetsync.RequestTimeoutError,
     jetsync.NotSupportedError,
 )
-"""Errors of calls that a restart came between."""
+"""Errors of calls that a restart interrupts."""
 
 
 class Bank:
     """
-    Threads that transfer, and one that adds everything up all the time.
+    Threads that transfer, and one that continuously adds everything up.
     """
 
     def __init__(self, kv: jetsync.KeyValue, commits: int) -> None:
@@ -60,11 +60,11 @@ class Bank:
 
     @property
     def is_done(self) -> bool:
-        """Whether all transfers are made, or something went wrong."""
+        """Whether all transfers are made, or an error occurred."""
         return bool(self.errors) or not any(thread.is_alive() for thread in self._movers)
 
     def stop(self) -> None:
-        """End all threads, and raise the first error of one."""
+        """End all threads, and raise the first error of any."""
         self._stop.set()
         for thread in (*self._movers, self._auditor):
             thread.join(60)
@@ -120,7 +120,7 @@ class Bank:
 
 
 def check(found: dict[str, jetsync.Entry]) -> None:
-    """All accounts are there, and together they have what they began with."""
+    """All accounts exist, and their sum is the initial one."""
     assert found.keys() == set(KEYS)
     assert sum(int(entry.value) for entry in found.values()) == START * len(KEYS)
 
@@ -128,7 +128,7 @@ def check(found: dict[str, jetsync.Entry]) -> None:
 @pytest.mark.parametrize("commits", [60, pytest.param(COMMITS, marks=pytest.mark.soak)])
 def test_transfers(commits, record_property, tmp_path):
     """
-    The sum never changes in any read of all keys, whatever happens to the server.
+    Every read of all keys has the same sum, whatever happens to the server.
     """
     with (
         DevServer(store=tmp_path) as server,
@@ -171,7 +171,7 @@ def test_transfers(commits, record_property, tmp_path):
 @pytest.mark.cluster
 def test_transfers_in_a_cluster(record_property):
     """
-    The same with three replicas, of which the leader steps down and is killed in turn.
+    The same with three replicas, whose leader steps down and is killed in turn.
     """
     with (
         DevServer(cluster=3) as servers,
@@ -206,7 +206,7 @@ def test_transfers_in_a_cluster(record_property):
 
 
 def fill(kv: jetsync.KeyValue) -> None:
-    """Give each account what it begins with."""
+    """Give each account its initial amount."""
     with kv.atomic() as tx:
         for key in KEYS:
             tx.put(key, str(START))

@@ -1,7 +1,7 @@
 """
-Millions of messages through one client: the memory stays where it was after the first tenth.
+Millions of messages through one client: memory stays constant after the first tenth.
 
-``JETSYNC_SOAK_MESSAGES`` is how many (10 million).
+``JETSYNC_SOAK_MESSAGES`` is the number of messages (10 million).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jetsync.devserver import DevServer
 
 SIZE = 128
 
-# What a run may grow by after its first tenth: the allocator's own slack, no more.
+# The growth that a run may have after its first tenth: only the allocator's slack.
 ALLOWED_GROWTH = 32 << 20
 
 pytestmark = pytest.mark.skipif(

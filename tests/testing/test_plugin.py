@@ -29,8 +29,8 @@ pytest_plugins = ["pytester"]
 
 
 class TestManualClock:
-    def test_moves_only_when_told(self):
-        """The time is what it was until it is advanced."""
+    def test_moves_only_on_request(self):
+        """The time is constant until the test advances it."""
         clock = ManualClock(5)
         assert (clock(), clock()) == (5.0, 5.0)
         assert clock.advance(1.5) == 6.5
@@ -53,7 +53,9 @@ class TestScriptedTransport:
         assert got == [(b"_INBOX.a.1", b"r", b"NATS/1.0\r\nA: b\r\n\r\n", b"x")]
 
     def test_routes_by_id(self):
-        """Messages of a pull carry the stream's subject: only the id ties them to the pull."""
+        """
+        Messages of a pull have the stream's subject, so only the id connects them to the pull.
+        """
         transport = ScriptedTransport()
         got: list = []
         sid = transport.subscribe("_INBOX.a", got.append)
@@ -65,7 +67,7 @@ class TestScriptedTransport:
         assert transport.subscriptions == {}
 
     def test_records_commands(self):
-        """What was written is kept as bytes and as parsed commands."""
+        """Written bytes are kept, and parsed as commands."""
         transport = ScriptedTransport()
         transport.write(b"PUB a.b 2\r\nhi\r\nHPUB a r 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPING\r\n")
         transport.write(b"SUB a.* queue 7\r\nUNSUB 7 5\r\nPUB a r 0\r\n\r\n")
@@ -92,13 +94,13 @@ class TestScriptedTransport:
         assert transport.commands == [Command("PING")]
 
     @pytest.mark.parametrize("data", [b"\r\n", b"MSG a 1 0\r\n\r\n", b"PUB a 1\r\nxyz\r\n"])
-    def test_what_no_client_writes(self, data):
-        """Bytes that are not the client's side of the protocol fail at once."""
+    def test_invalid_bytes(self, data):
+        """Bytes that a client would never write raise at once."""
         with pytest.raises(ValueError, match=r"."):
             ScriptedTransport().write(data)
 
     def test_scripted_answers(self):
-        """A function plays the server: it sees the command, and its frames are delivered."""
+        """A function acts as the server: it gets the command, and its frames are delivered."""
         transport = ScriptedTransport()
         got: list = []
         transport.subscribe("_INBOX.>", got.append)
@@ -137,21 +139,21 @@ def manager():
 
 class TestHookRecorder:
     def test_implements_every_hook(self, manager):
-        """Every hook that exists can be recorded, and nothing else is implemented."""
+        """The recorder implements every existing hook and nothing else."""
         manager.register(HookRecorder())
         manager.check_pending()
         specified = {name for name in vars(jetsync.hookspecs) if name.startswith("jetsync_")}
         assert set(HOOKS) == specified
         assert all(getattr(manager.hook, name).get_hookimpls() for name in HOOKS)
 
-    def test_implements_what_was_asked(self, manager):
-        """A hook that was not asked for has no implementation."""
+    def test_implements_the_given_hooks(self, manager):
+        """A hook that was not requested has no implementation."""
         manager.register(HookRecorder("jetsync_status"))
         implemented = [name for name in HOOKS if getattr(manager.hook, name).get_hookimpls()]
         assert implemented == ["jetsync_status"]
 
     def test_unknown_hook(self):
-        """A misspelt hook is an error, not a recorder that never records."""
+        """A misspelt hook raises an error, because it would never record a call."""
         with pytest.raises(ValueError, match="jetsync_statuses"):
             HookRecorder("jetsync_statuses")
 
@@ -173,7 +175,7 @@ class TestHookRecorder:
         assert len(recorder) == 0
 
     def test_records_outcomes(self, manager):
-        """A wrapper's call has the operation's result, or its error, which passes through."""
+        """A wrapper's call has the operation's result or error, which passes through."""
 
         class Operation:
             @jetsync.hookspecs.hookimpl
@@ -206,7 +208,7 @@ class TestHookRecorder:
 
 class EchoServer:
     """
-    Accept connections and send back what comes; knows how many bytes came.
+    Accept connections, send received bytes back, and count them.
     """
 
     def __init__(self) -> None:
@@ -237,7 +239,7 @@ class EchoServer:
                 pass
 
     def close(self) -> None:
-        """Wait until everything that came has been read."""
+        """Wait until all received bytes have been read."""
         if self._listener.fileno() < 0:
             return
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -250,7 +252,7 @@ class EchoServer:
 @pytest.fixture
 def echo():
     """
-    A server that sends everything back.
+    A server that sends all bytes back.
     """
     server = EchoServer()
     yield server
@@ -276,7 +278,7 @@ def connection(proxy):
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes, or what there is until the end of the stream."""
+    """Read that many bytes, or those until the end of the stream."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -287,7 +289,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def flood(connection: socket.socket) -> None:
-    """Send more than all buffers on the way can hold."""
+    """Send more than all buffers between the sockets can hold."""
     for _ in range(1000):
         connection.sendall(b"x" * 65536)
 
@@ -306,7 +308,7 @@ class TestCutProxy:
         assert proxy.url.endswith(f":{proxy.port}")
 
     def test_cut(self, proxy, connection):
-        """Cutting closes what is open; the next connection works."""
+        """Cutting closes open connections; the next one works."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
         assert proxy.cut() == 1
@@ -318,7 +320,7 @@ class TestCutProxy:
         assert proxy.statistics().accepted == 2
 
     def test_cut_with_reset(self, proxy, connection):
-        """A reset is what a crashed peer looks like."""
+        """A reset looks like a crashed peer."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
         proxy.cut(reset=True)
@@ -327,7 +329,7 @@ class TestCutProxy:
 
     @pytest.mark.parametrize("size", [0, 1, 1000, 100_000])
     def test_cut_after_bytes_to_the_server(self, proxy, connection, echo, size):
-        """Exactly so many bytes reach the server, then the connection is closed; only once."""
+        """Exactly that many bytes reach the server, then the connection is closed; only once."""
         proxy.cut_after(to_server=size)
         with pytest.raises(OSError, match=r"."):
             flood(connection)
@@ -335,21 +337,21 @@ class TestCutProxy:
         with socket.create_connection(("127.0.0.1", proxy.port), 5) as again:
             again.sendall(b"y" * 10)
             assert receive(again, 10) == b"y" * 10
-        # The two connections have a thread each: which one is faster says nothing.
+        # Each of the two connections has a thread, and either may be faster.
         echo.close()
         assert (echo.received.count(b"x"), echo.received.count(b"y")) == (size, 10)
         assert proxy.statistics().cuts == 1
 
     @pytest.mark.parametrize("size", [0, 5, 5000])
     def test_cut_after_bytes_to_the_client(self, proxy, connection, size):
-        """Exactly so many bytes reach the client, then its stream ends."""
+        """Exactly that many bytes reach the client, then its stream ends."""
         proxy.cut_after(to_client=size)
         connection.sendall(b"x" * 10_000)
         assert receive(connection, 10_000) == b"x" * size
         assert proxy.wait_cuts(1)
 
     def test_take_a_cut_back(self, proxy, connection):
-        """An armed cut can be disarmed."""
+        """A cut that is armed can be disarmed."""
         proxy.cut_after(to_client=1)
         proxy.cut_after()
         connection.sendall(b"xyz")
@@ -357,7 +359,7 @@ class TestCutProxy:
 
     @pytest.mark.parametrize("direction", ["to_server", "to_client", None])
     def test_pause(self, proxy, connection, direction):
-        """A paused direction holds bytes back until it is resumed; the connection stays open."""
+        """A paused direction holds bytes until it is resumed; the connection stays open."""
         proxy.pause(direction)
         connection.sendall(b"x")
         connection.settimeout(0.05)
@@ -368,14 +370,14 @@ class TestCutProxy:
         assert connection.recv(1) == b"x"
 
     def test_pause_presses_back(self, proxy, connection):
-        """A sender into a paused direction is stopped by full buffers."""
+        """Full buffers stop a sender into a paused direction."""
         proxy.pause("to_server")
         connection.settimeout(0.1)
         with pytest.raises(TimeoutError):
             flood(connection)
 
     def test_freeze(self, proxy, connection):
-        """A frozen connection stays open and silent for good; the next one works."""
+        """A frozen connection stays open and silent for its whole life; the next one works."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
         assert proxy.freeze() == 1
@@ -391,7 +393,7 @@ class TestCutProxy:
         assert connection.recv(1) == b""
 
     def test_delay(self, proxy, connection):
-        """Bytes take at least as long as asked, in order, until the delay is taken back."""
+        """Bytes are delayed by at least the given time, in order, until the delay is removed."""
         proxy.delay(0.1, "to_client")
         begin = time.monotonic()
         connection.sendall(b"a")
@@ -403,7 +405,7 @@ class TestCutProxy:
         assert receive(connection, 1) == b"c"
 
     def test_refuse(self, proxy, connection):
-        """New connections can be refused while open ones go on; the port stays the proxy's."""
+        """New connections can be refused while open ones continue; the proxy keeps its port."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
         proxy.refuse()
@@ -416,7 +418,7 @@ class TestCutProxy:
         assert proxy.wait_accepted(2)
 
     def test_end_of_stream_passes(self, proxy, connection, echo):
-        """When the client closes, so does the proxy, after what was sent has arrived."""
+        """When the client closes, the proxy closes after delivering all sent bytes."""
         connection.sendall(b"x" * 1000)
         assert receive(connection, 1000) == b"x" * 1000
         connection.close()
@@ -427,7 +429,7 @@ class TestCutProxy:
         assert proxy.statistics().cuts == 0
 
     def test_no_server(self):
-        """Without a server behind it a connection is accepted and ends."""
+        """If there is no server to connect to, a connection is accepted and closed."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         with (
@@ -437,7 +439,7 @@ class TestCutProxy:
             assert connection.recv(1) == b""
 
     def test_not_running(self, echo):
-        """A proxy that does not run says so; closing twice is harmless."""
+        """A proxy that does not run raises an error; closing twice is harmless."""
         proxy = CutProxy(echo.port)
         with pytest.raises(RuntimeError, match="not running"):
             proxy.cut()
@@ -449,8 +451,8 @@ class TestCutProxy:
 
 class TestPlugin:
     def test_fixtures_are_offered(self, pytester, monkeypatch):
-        """A user's suite sees the three fixtures without importing anything."""
-        # Not by entry point: it is there only where jetsync is installed as a distribution.
+        """A user's suite has the three fixtures without an import."""
+        # Loaded by name, because the entry point only exists if jetsync is installed.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         monkeypatch.setenv("PYTHONPATH", str(Path(jetsync.testing.__file__).parents[2]))
         pytester.makepyfile("def test_nothing(): pass")

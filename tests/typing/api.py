@@ -1,7 +1,7 @@
 """
-The public API as users type it. Checked by `mypy --strict` and pyright, never run.
+The public API as users write it. Checked by `mypy --strict` and pyright, never run.
 
-`reveal_type` would only print; an annotated assignment fails when the type is another.
+`reveal_type` would only print; an annotated assignment fails if the type differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jetsync.devserver import DevServer
 
 def connecting(context: ssl.SSLContext) -> None:
     """
-    Ways to connect, and what a client offers.
+    Ways to connect, and the methods of a client.
     """
     data = b""
     with jetsync.connect() as client:
@@ -58,7 +58,7 @@ def connecting(context: ssl.SSLContext) -> None:
 
 def managing(js: jetsync.JetStream) -> None:
     """
-    Streams and consumers: made, changed, listed, removed.
+    Create, change, list and remove streams and consumers.
     """
     config = jetsync.StreamConfig(
         name="ORDERS",
@@ -97,7 +97,7 @@ def managing(js: jetsync.JetStream) -> None:
 
 def publishing(js: jetsync.JetStream, rows: Iterator[bytes]) -> None:
     """
-    One message and many.
+    Publish one message and many.
     """
     ack: jetsync.PubAck = js.publish(
         "orders.1",
@@ -242,7 +242,7 @@ def counting(js: jetsync.JetStream, stream: jetsync.Stream, moment: dt.datetime)
 
 def failing(js: jetsync.JetStream) -> None:
     """
-    What errors carry.
+    The attributes of errors.
     """
     try:
         js.publish("a", b"")
@@ -263,7 +263,7 @@ def failing(js: jetsync.JetStream) -> None:
 
 class Plugin:
     """
-    A plugin that sees every message on its way out.
+    A plugin that sees every message before it is sent.
     """
 
     @jetsync.hookimpl
@@ -279,7 +279,7 @@ class Plugin:
 
 def reading(stream: jetsync.Stream, moment: dt.datetime) -> None:
     """
-    Single messages, batches, many subjects at one moment, whole streams.
+    Single messages, batches, snapshots of many subjects, whole streams.
     """
     one: jetsync.StoredMessage = stream.get_at(moment, direct=True)
     batch: jetsync.DirectBatch = stream.get_batch(10, sequence=1, subject="a.>", max_bytes=1000)

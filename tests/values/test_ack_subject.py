@@ -36,7 +36,7 @@ class TestParseAckReply:
         )
 
     def test_no_domain(self):
-        """An underscore in place of the domain means that there is none."""
+        """An underscore in place of the domain means no domain."""
         found = parse_ack_reply(b"$JS.ACK._.acc.S.C.1.2.3.4.5")
         assert found is not None
         assert found.domain is None

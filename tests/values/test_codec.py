@@ -81,28 +81,28 @@ class TestDurations:
     )
     def test_seconds_become_exactly_the_nanoseconds_they_say(self, value, ns):
         """
-        A duration that can be written in decimals loses nothing on its way to the wire.
+        A duration with a decimal form is sent exactly.
         """
         assert seconds_to_ns(value) == ns
 
     @given(st.integers(min_value=0, max_value=2**23 * 10**9))
     def test_nanoseconds_survive_as_float_seconds(self, ns):
         """
-        Up to 97 days every single nanosecond comes back out of a float.
+        Up to 97 days, a float of seconds keeps every nanosecond.
         """
         assert seconds_to_ns(ns / 10**9) == ns
 
     @pytest.mark.parametrize("value", [30_000_000_000, 1e-10, dt.timedelta(days=366 * 300)])
     def test_a_field_names_itself_when_it_refuses_a_duration(self, value):
         """
-        Nanoseconds, and what the wire cannot hold, are refused at the latest when it is sent.
+        Durations that look like nanoseconds, or do not fit on the wire, are refused before sending.
         """
         with pytest.raises(InvalidArgumentError, match=r"^age"):
             to_wire(Thing(age=value))
 
     def test_a_server_may_have_any_duration(self):
         """
-        What users may not write can be read, copied and sent back.
+        Durations that users may not write can be read, copied and sent back.
         """
         received = from_wire(Thing, {"age": 40 * 10**18 // 10, "waits": [2 * 10**18]})
         assert (received.age, received.waits) == (4e9, [2e9])
@@ -113,15 +113,15 @@ class TestDurations:
     @pytest.mark.parametrize("value", [-1, -0.001, float("inf"), float("nan")])
     def test_impossible_durations_are_refused(self, value):
         """
-        A negative or endless duration is a ValueError of ours.
+        A negative or infinite duration raises InvalidValueError.
         """
         with pytest.raises(InvalidArgumentError):
             seconds_to_ns(value)
 
     @pytest.mark.parametrize("value", [True, "5", None, b"1"])
-    def test_what_is_no_duration_is_refused(self, value):
+    def test_other_types_are_refused(self, value):
         """
-        Anything but a number or a timedelta is a TypeError of ours.
+        Anything but a number or a timedelta raises InvalidTypeError.
         """
         with pytest.raises(InvalidTypeError):
             seconds_to_ns(value)
@@ -147,16 +147,17 @@ class TestTimes:
         assert parse_time_ns(text) == ns
 
     @pytest.mark.parametrize("text", ["", "now", "2026-11-20", "2026-13-01T00:00:00Z", "1e9"])
-    def test_what_is_no_time_is_a_protocol_error(self, text):
+    def test_an_invalid_time_is_a_protocol_error(self, text):
         """
-        A server that sends something else is said to.
+        Another text in place of a time is a protocol error.
         """
         with pytest.raises(ProtocolError):
             parse_time_ns(text)
 
     def test_a_datetime_is_utc_and_cut_to_microseconds(self):
         """
-        Digits below a microsecond are cut, not rounded: never later than the server said.
+        Digits below a microsecond are cut, not rounded, so the time is never later than the
+        server's.
         """
         found = parse_time("2026-11-20T16:38:27.709983999Z")
         assert found == dt.datetime(2026, 11, 20, 16, 38, 27, 709983, tzinfo=UTC)
@@ -177,44 +178,45 @@ class TestTimes:
     )
     def test_a_moment_is_written_in_utc_without_trailing_zeros(self, moment, text):
         """
-        As servers write it themselves.
+        The text has the form that servers write.
         """
         assert format_time(moment) == text
 
     @given(st.integers(-(2**62), 10**8 - 1) | st.integers(10**17, 2**62))
     def test_nanoseconds_survive_the_text(self, ns):
         """
-        Formatting and parsing are each other's inverse.
+        Formatting and parsing a time returns the same nanoseconds.
         """
         assert parse_time_ns(format_time(ns)) == ns
 
     @pytest.mark.parametrize("moment", [1_767_225_600, 1_767_225_600_000, 2**63])
     def test_another_unit_is_refused(self, moment):
         """
-        Seconds and milliseconds since 1970 would be a moment of January 1970.
+        A number of seconds or milliseconds since 1970 would mean a time in January 1970.
         """
         with pytest.raises(InvalidArgumentError, match="must be nanoseconds since 1970"):
             format_time(moment)
 
     def test_a_naive_datetime_is_refused(self):
         """
-        It would mean another moment on a machine in another zone.
+        A naive datetime would mean another time on a machine in another zone.
         """
         with pytest.raises(InvalidArgumentError, match="time zone"):
             format_time(dt.datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 class TestToWire:
-    def test_only_what_is_set_is_sent(self):
+    def test_only_set_fields_are_sent(self):
         """
-        None is not sent; an explicit False, 0, empty string or empty list is.
+        None is not sent. An explicit False, 0, empty string or empty list is sent.
         """
         thing = Thing(name="", tags=[], on=False, count=0, age=0)
         assert to_wire(thing) == {"name": "", "tags": [], "on": False, "count": 0, "age": 0}
 
     def test_values_take_their_wire_form(self):
         """
-        Durations are nanoseconds, times RFC 3339, enumerations their word, models objects.
+        Durations are sent as nanoseconds, times as RFC 3339, enumerations as their value, models as
+        objects.
         """
         thing = Thing(
             colour=Colour.BLUE,
@@ -250,7 +252,7 @@ class TestToWire:
 
     def test_extra_fields_are_sent(self):
         """
-        A field that this version has no name for can still be asked for.
+        Users can send a field that this version does not know.
         """
         assert to_wire(Thing(name="n", extra={"later": [1]})) == {"name": "n", "later": [1]}
 
@@ -270,7 +272,7 @@ class TestFromWire:
         "tags": None,
     }
 
-    def test_what_was_read_is_sent_back_as_it_was(self):
+    def test_a_model_is_sent_back_unchanged(self):
         """
         Nanoseconds, unknown fields at every depth, unknown words and nulls survive unchanged.
         """
@@ -278,7 +280,7 @@ class TestFromWire:
 
     def test_a_change_touches_only_its_field(self):
         """
-        After a change of one field, all others still go back in the form they came in.
+        After a change of one field, all others are sent back in their original form.
         """
         changed = attrs.evolve(from_wire(Thing, self.RAW), name="m")
         assert to_wire(changed) == {**self.RAW, "name": "m"}
@@ -291,9 +293,9 @@ class TestFromWire:
         thing.age = None
         assert "age" not in to_wire(thing)
 
-    def test_a_field_that_was_changed_in_place_is_sent_anew(self):
+    def test_a_field_that_was_changed_in_place_is_sent(self):
         """
-        The remembered form is only used while the value still is what was read.
+        The original form is only sent back while the value is unchanged.
         """
         thing = from_wire(Thing, self.RAW)
         assert thing.labels is not None
@@ -305,13 +307,13 @@ class TestFromWire:
 
     def test_unknown_fields_are_kept_apart(self):
         """
-        They are in extra, and nowhere else.
+        Unknown fields are in extra, and nowhere else.
         """
         assert from_wire(Thing, self.RAW).extra == {"later": {"x": None}}
 
-    def test_a_word_of_a_later_server_is_kept(self):
+    def test_an_unknown_enumeration_value_is_kept(self):
         """
-        It compares and prints as the word, and survives pickling.
+        An unknown value compares and prints as its text, and survives pickling.
         """
         colour = from_wire(Thing, self.RAW).colour
         assert colour == "ultraviolet"
@@ -321,7 +323,7 @@ class TestFromWire:
 
     def test_models_survive_pickling(self):
         """
-        With what they remember of the wire.
+        A pickled model keeps the original form of its fields.
         """
         thing = pickle.loads(pickle.dumps(from_wire(Thing, self.RAW)))
         assert to_wire(thing) == self.RAW
@@ -334,7 +336,7 @@ class TestFromWire:
 
     def test_special_values_of_reports(self):
         """
-        Year 1 is no time, -1 ns is no duration, and binary data is base64.
+        Year 1 means no time, -1 ns means no duration, and binary data is base64.
         """
         report = from_wire(
             Report, {"seen": "0001-01-01T00:00:00Z", "idle": -1, "body": "AAH/", "rows": [1]}
@@ -354,7 +356,7 @@ class TestFromWire:
     )
     def test_a_wrong_type_is_a_protocol_error(self, cls, data):
         """
-        A server's nonsense is never a bare TypeError or KeyError.
+        An invalid value from a server is never a bare TypeError or KeyError.
         """
         with pytest.raises(ProtocolError):
             from_wire(cls, data)
@@ -389,7 +391,7 @@ class TestChecks:
     )
     def test_a_wrong_type_is_refused_where_it_is_written(self, fields):
         """
-        The error is a TypeError of ours and names the field.
+        The error is an InvalidTypeError that names the field.
         """
         (field,) = fields
         with pytest.raises(InvalidTypeError, match=rf"^{field}(:| must) ") as caught:
@@ -408,7 +410,7 @@ class TestChecks:
     )
     def test_a_value_that_can_not_work_is_refused(self, fields):
         """
-        The error is a ValueError of ours and names the field.
+        The error is an InvalidValueError that names the field.
         """
         (field,) = fields
         with pytest.raises(InvalidArgumentError, match=rf"^{field}:? "):
@@ -426,7 +428,7 @@ class TestChecks:
 
     def test_containers_are_copied(self):
         """
-        What the caller does with its own list later does not change the model.
+        Changing the caller's list later does not change the model.
         """
         tags = ["a"]
         thing = Thing(tags=tags)
@@ -435,7 +437,7 @@ class TestChecks:
 
     def test_any_iterable_and_any_index_will_do(self):
         """
-        Tuples and generators are lists enough, and so is an integer of another library.
+        Tuples and generators are accepted as lists, and integers of other libraries as integers.
         """
 
         class Five:
@@ -447,7 +449,7 @@ class TestChecks:
 
     def test_the_repr_shows_what_is_set(self):
         """
-        A configuration of fifty fields of which two are set is short.
+        The repr of a configuration only shows the fields that are set.
         """
         assert repr(Thing(name="n", count=0)) == "Thing(name='n', count=0)"
         assert repr(Thing(extra={"x": 1})) == "Thing(extra={'x': 1})"

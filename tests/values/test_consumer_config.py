@@ -182,7 +182,7 @@ class TestEcho:
             ({"max_deliver": 0}, {"max_deliver": -1}),
         ],
     )
-    def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
+    def test_server_defaults_are_no_error(self, asked, echoed):
         """
         Defaults, a missing name, and a backoff that replaces ack_wait raise no error.
         """
@@ -208,7 +208,7 @@ class TestEcho:
         ({"sourcing": True}, 'invalid JSON: json: unknown field "sourcing"', "sourcing", "2.14"),
     ],
 )
-def test_a_word_of_a_later_server_becomes_not_supported(asked, description, feature, version):
+def test_an_unknown_enumeration_value_is_not_supported(asked, description, feature, version):
     """
     Servers from 2.10 up refuse an unknown word with different texts.
     """

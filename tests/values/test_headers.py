@@ -20,7 +20,7 @@ PAIRS = st.lists(st.tuples(NAMES, VALUES))
 class TestRoundTrip:
     @given(PAIRS)
     def test_pairs(self, pairs):
-        """Names and values come back as they were sent, in order, blanks at the end included."""
+        """Names and values survive a round trip in order, including spaces at the end."""
         code, description, headers = Headers.parse(encode_headers(pairs))
         assert (code, description) == (None, "")
         assert headers.items() == pairs
@@ -36,7 +36,7 @@ class TestRoundTrip:
         assert encode_headers(Headers.parse(block)[2].items()) == block
 
     def test_order_and_duplicates(self):
-        """Two values, a lower-case name, a blank at the end and UTF-8 are kept."""
+        """Two values, a lower-case name, a space at the end and UTF-8 are kept."""
         pairs = [("A", "1"), ("A", "2"), ("b", "x "), ("C", "é")]
         block = encode_headers(pairs)
         assert block == "NATS/1.0\r\nA: 1\r\nA: 2\r\nb: x \r\nC: é\r\n\r\n".encode()
@@ -62,7 +62,7 @@ class TestParse:
         ],
     )
     def test_blocks(self, block, code, description, items):
-        """Status, description and headers are told apart in every form that servers send."""
+        """Status, description and headers are separated in every form that servers send."""
         found = Headers.parse(block)
         assert found[:2] == (code, description)
         assert found[2].items() == items
@@ -72,7 +72,7 @@ class TestParse:
         "block", [b"", b"HTTP/1.1 200\r\n\r\n", b"NATS/1.0 abc\r\n\r\n", b"NATS/1.0\r\nA\r\n\r\n"]
     )
     def test_noise(self, block):
-        """What is no header block is a ProtocolError."""
+        """Bytes that are not a header block are a ProtocolError."""
         with pytest.raises(ProtocolError):
             Headers.parse(block)
 
@@ -83,7 +83,7 @@ class TestParse:
 
     @given(st.binary())
     def test_raises_nothing_else(self, noise):
-        """Any bytes are parsed or are a ProtocolError."""
+        """Any bytes are parsed or raise a ProtocolError."""
         for block in (noise, b"NATS/1.0" + noise):
             try:
                 Headers.parse(block)
@@ -92,7 +92,7 @@ class TestParse:
                 pass
 
     def test_find_last(self):
-        """The last value of a header is found without parsing, and no other's."""
+        """The last value of a header is found without parsing, and only of that header."""
         block = b"NATS/1.0\r\nX-Nats-Stream: no\r\nNats-Stream: a\r\nNats-Stream: b\r\n\r\n"
         assert find_last(block, b"Nats-Stream") == b"b"
         assert find_last(block, b"Stream") is None
@@ -117,19 +117,19 @@ class TestRefused:
         ],
     )
     def test_pair(self, name, value):
-        """A name or value that would break the block is a ValueError before a byte is sent."""
+        """A name or value that would break the block raises ValueError before anything is sent."""
         with pytest.raises(InvalidHeaderError) as caught:
             encode_headers([(name, value)])
         assert isinstance(caught.value, ValueError)
 
     @pytest.mark.parametrize("headers", ["A: b", b"x", 5, [("a",)], ["ab"], [["a", "b"]]])
     def test_type(self, headers):
-        """Something that is nothing like headers is a type error."""
+        """An argument of another type raises a TypeError."""
         with pytest.raises(InvalidTypeError):
             Headers(headers)
 
     def test_set_changes_nothing(self):
-        """When one of several new values is refused the old ones stay."""
+        """If one of several new values is refused, the old ones stay."""
         headers = Headers({"A": "1"})
         with pytest.raises(InvalidHeaderError):
             headers["A"] = ["2", "bad\r\n"]
@@ -153,20 +153,22 @@ class TestInput:
         ],
     )
     def test_forms(self, given):
-        """Mappings to one value or several, and Headers, are taken."""
+        """Mappings to one value or several, and Headers, are accepted."""
         assert list(header_pairs(given)) == [("A", "1"), ("A", "2"), ("b", "3")]
         assert Headers(given) == Headers(header_pairs(given))
 
     @pytest.mark.parametrize("make", [list, tuple, iter])
     def test_pairs(self, make):
-        """Headers are made of pairs; a message is given headers, whoever looks at them first."""
+        """
+        Headers can be made from pairs; a message has Headers, whichever thread reads them first.
+        """
         pairs = [("A", "1"), ("A", "2"), ("b", "3")]
         assert Headers(make(pairs)).items() == pairs
         with pytest.raises(InvalidTypeError, match=r"not \w+; use Headers\(pairs\)"):
             list(header_pairs(make(pairs)))
 
     def test_argument_is_not_changed(self):
-        """The caller's mapping stays as it was."""
+        """The caller's mapping stays unchanged."""
         mine = {"A": ["1"]}
         headers = Headers(mine)
         headers.add("A", "2")
@@ -175,7 +177,7 @@ class TestInput:
 
 class TestMapping:
     def test_lookup(self):
-        """Lookup is case-sensitive and gives the first value."""
+        """Lookup is case-sensitive and returns the first value."""
         headers = Headers([("A", "1"), ("b", "2"), ("A", "3")])
         assert headers["A"] == headers.get("A") == "1"
         assert headers.get_last("A") == "3"
@@ -189,7 +191,7 @@ class TestMapping:
             headers["a"]
 
     def test_names_and_pairs(self):
-        """Iteration and length go over distinct names, items over all pairs."""
+        """Iteration and length count distinct names, items has all pairs."""
         headers = Headers([("A", "1"), ("b", "2"), ("A", "3")])
         assert list(headers) == headers.keys() == ["A", "b"]
         assert len(headers) == 2
@@ -197,7 +199,7 @@ class TestMapping:
         assert headers.to_dict() == {"A": ["1", "3"], "b": ["2"]}
 
     def test_change(self):
-        """Adding keeps old values, setting replaces them, deleting needs the name to be there."""
+        """Adding keeps old values, setting replaces them, and deleting needs an existing name."""
         headers = Headers({"A": "1"})
         headers.add("A", "2")
         headers["B"] = "3"
@@ -223,7 +225,7 @@ class TestMapping:
             hash(Headers())
 
     def test_copies(self):
-        """A copy is equal and independent, and so is what comes back from pickle."""
+        """A copy is equal and independent, and so is an unpickled one."""
         headers = Headers({"A": ["1", "2"]})
         for again in (headers.copy(), copy.copy(headers), pickle.loads(pickle.dumps(headers))):
             assert again == headers
@@ -232,6 +234,6 @@ class TestMapping:
         assert headers.get_all("A") == ["1", "2"]
 
     def test_repr(self):
-        """The repr can be read back."""
+        """Evaluating the repr returns equal headers."""
         headers = Headers({"A": ["1", "2"]})
         assert repr(headers) == "Headers({'A': ['1', '2']})"

@@ -25,7 +25,7 @@ REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
 
 
 class RecordingAcker:
-    """Record what is sent, or raise ``error`` if it is set."""
+    """Record the calls, or raise ``error`` if it is set."""
 
     def __init__(self, error=None):
         self.bodies = []
@@ -327,7 +327,7 @@ class TestCopies:
         assert (made.headers, made.raw_headers) == (message.headers, block)
         assert made.metadata == message.metadata
 
-    def test_what_a_plugin_changed(self, message, make):
+    def test_changes_of_a_plugin(self, message, make):
         """A copy has the headers and data as changed by plugins."""
         message.headers["A"] = "changed"
         message.data = b"clear"
@@ -335,7 +335,7 @@ class TestCopies:
 
     @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
     def test_a_copy_refuses_to_acknowledge(self, message, acker, make, call):
-        """The error says what to do, and the original can still be acknowledged."""
+        """The error suggests what to do, and the original can still be acknowledged."""
         made = make(message)
         for _ in range(2):
             with pytest.raises(CopiedMessageError, match="acknowledge the original"):
@@ -354,6 +354,6 @@ class TestCopies:
             made.ack()
 
     def test_a_core_message(self, make):
-        """A copy of a message that is not from a consumer still says so."""
+        """The error of a copied core message still says that it is not from a consumer."""
         with pytest.raises(NotJetStreamMessageError):
             make(Message(b"a", b"_INBOX.x", None, b"")).ack()

@@ -24,21 +24,21 @@ from jetsync.values.outbound import (
 
 
 def sent(**fields):
-    """The headers that are sent for a message with these fields."""
+    """Return the headers that are sent for a message with these fields."""
     pairs = outbound_header_pairs(OutboundMessage("a", **fields))
     return Headers.parse(encode_headers(pairs))[2].items() if pairs else None
 
 
 class TestExpect:
     def test_zero_is_sent(self):
-        """0 is a condition like any other."""
+        """0 is sent like any other expectation."""
         assert Expect(last_sequence=0, last_subject_sequence=0).pairs() == [
             ("Nats-Expected-Last-Sequence", "0"),
             ("Nats-Expected-Last-Subject-Sequence", "0"),
         ]
 
     def test_all(self):
-        """Every condition has its header."""
+        """Every expectation has its header."""
         expect = Expect("S", 5, 3, "a.*", "id-1")
         assert expect.pairs() == [
             ("Nats-Expected-Stream", "S"),
@@ -49,7 +49,7 @@ class TestExpect:
         ]
 
     def test_nothing(self):
-        """No conditions are no headers."""
+        """No expectations mean no headers."""
         assert Expect().pairs() == []
         assert sent(expect=Expect()) is None
 
@@ -79,21 +79,21 @@ class TestExpect:
         ],
     )
     def test_refused(self, fields, error):
-        """What a server would refuse, or misread, is refused here."""
+        """Values that a server would refuse or misread are refused before sending."""
         with pytest.raises(error):
             Expect(**fields)
 
 
 class TestHeaderBlock:
     def test_none(self):
-        """A message that has nothing to say has no header block."""
+        """A message without fields for headers has no header block."""
         assert sent() is None
         assert sent(headers={}) is None
         assert sent(headers=Headers()) is None
         assert sent(headers={"A": []}) is None
 
     def test_all(self):
-        """User headers come first, then what the other arguments ask for."""
+        """User headers come first, followed by those of the other arguments."""
         fields = {"headers": {"A": ["1", "2"]}, "msg_id": "m", "ttl": 60}
         assert sent(**fields, expect=Expect(last_sequence=0)) == [
             ("A", "1"),
@@ -104,7 +104,7 @@ class TestHeaderBlock:
         ]
 
     def test_arguments_replace_headers(self):
-        """An argument takes the place of a header of the same name."""
+        """An argument replaces a header of the same name."""
         headers = {"Nats-Msg-Id": "old", "Nats-TTL": "5", "B": "x"}
         assert sent(headers=headers, msg_id="new") == [
             ("Nats-TTL", "5"),
@@ -113,7 +113,7 @@ class TestHeaderBlock:
         ]
 
     def test_nothing_is_changed(self):
-        """The caller's headers stay as they were."""
+        """The caller's headers stay unchanged."""
         mapping, headers = {"A": ["1"]}, Headers({"A": "1"})
         sent(headers=mapping, msg_id="m", ttl="never")
         sent(headers=headers, msg_id="m", ttl="never")
@@ -135,7 +135,7 @@ class TestHeaderBlock:
         ],
     )
     def test_refused(self, fields, error):
-        """What cannot be sent is refused before a byte is."""
+        """Invalid headers are refused before a byte is sent."""
         with pytest.raises(error):
             sent(**fields)
 
@@ -143,7 +143,7 @@ class TestHeaderBlock:
 class TestPayload:
     @pytest.mark.parametrize("data", [b"x", b"", bytearray(b"xy"), memoryview(b"xyz")])
     def test_bytes_like_is_not_copied(self, data):
-        """Bytes-like payloads are handed on as they are."""
+        """Bytes-like payloads are passed on without a copy."""
         assert payload_bytes(data) is data
 
     def test_text(self):
@@ -162,21 +162,21 @@ class TestPayload:
         ],
     )
     def test_views_count_bytes(self, data):
-        """The length of what is sent is its number of bytes, whatever the view counts."""
+        """The length of a memoryview is its number of bytes, whatever its items are."""
         found = payload_bytes(data)
         assert bytes(found) == data.tobytes()
         assert len(found) == data.nbytes
 
     @pytest.mark.parametrize("data", [None, 5, ["x"], {"a": 1}])
     def test_wrong_type(self, data):
-        """Anything else is a type error."""
+        """Other types raise a TypeError."""
         with pytest.raises(InvalidTypeError):
             payload_bytes(data)
 
 
 class TestCoerce:
     def test_forms(self):
-        """A message, and tuples of two or three, are taken."""
+        """A message, and tuples of two or three, are accepted."""
         message = OutboundMessage("a", b"x")
         assert coerce_outbound(message) is message
         assert coerce_outbound(("a", b"x")) == message
@@ -184,34 +184,34 @@ class TestCoerce:
 
     @pytest.mark.parametrize("item", ["a", ("a",), ("a", b"", None, "id"), ["a", b"x"], None, b"x"])
     def test_refused(self, item):
-        """Anything else is a type error."""
+        """Other types raise a TypeError."""
         with pytest.raises(InvalidTypeError):
             coerce_outbound(item)
 
 
 class TestOutboundMessage:
     def test_pickle(self):
-        """A message can be sent to another process, a view as the bytes it shows."""
+        """A message can be pickled, and a view becomes its bytes."""
         message = OutboundMessage(
             "a", memoryview(b"x"), Headers({"A": "1"}), "m", "never", Expect("S")
         )
         assert pickle.loads(pickle.dumps(message)) == message
 
     def test_repr_hides_the_payload(self):
-        """The repr says how large the payload is, not what."""
+        """The repr shows the size of the payload, not its contents."""
         assert "secret" not in repr(OutboundMessage("a", b"secret"))
         assert "<6 bytes>" in repr(OutboundMessage("a", b"secret"))
         assert "<6 characters>" in repr(OutboundMessage("a", "secret"))
 
     @pytest.mark.parametrize("data", [None, 5, {"a": 1}])
-    def test_repr_of_what_is_no_payload(self, data):
-        """A message that cannot be sent has a repr, too, which names the type."""
+    def test_repr_of_an_invalid_payload(self, data):
+        """A message with an invalid payload has a repr, too, which names the type."""
         assert f"<{type(data).__name__}>" in repr(OutboundMessage("a", data))
 
 
 @pytest.mark.parametrize("name", ["last_sequence", "last_subject_sequence"])
 def test_largest_expected_sequence(name):
-    """Servers keep sequences in 64 bits without a sign; larger numbers are refused by name."""
+    """Sequences have 64 bits without a sign; larger numbers are refused by name."""
     assert getattr(Expect(**{name: 2**64 - 1}), name) == 2**64 - 1
     with pytest.raises(InvalidArgumentError, match=name):
         Expect(**{name: 2**64})

@@ -19,14 +19,14 @@ MOMENT_NS = 1795192707709983862
 
 
 def direct(own=b"", more=b"", data=b"x"):
-    """Make a message from an answer with these headers of its own."""
+    """Make a message from an answer, with these headers of its own."""
     return StoredMessage.from_direct(b"NATS/1.0\r\n" + own + ADDED + more + b"\r\n", data)
 
 
 class TestFromDirect:
     @pytest.mark.parametrize("more", [b"", b"Nats-Num-Pending: 8\r\nNats-Last-Sequence: 0\r\n"])
     def test_parts(self, more):
-        """What servers add to an answer becomes the attributes of the message."""
+        """Headers that servers add to an answer become the attributes of the message."""
         message = direct(more=more)
         assert (message.stream, message.subject, message.sequence) == ("DG", "dg.A", 5)
         assert message.timestamp == MOMENT
@@ -36,20 +36,20 @@ class TestFromDirect:
         assert message.headers is message.headers
 
     def test_own_headers(self):
-        """Headers are those the message was stored with, without what servers add."""
+        """The headers are those of the stored message, without those that servers add."""
         message = direct(b"A: 1\r\nA: 2\r\nb: x \r\n")
         assert message.headers.items() == [("A", "1"), ("A", "2"), ("b", "x ")]
         assert message.raw_headers == b"NATS/1.0\r\nA: 1\r\nA: 2\r\nb: x \r\n" + ADDED + b"\r\n"
         assert StoredMessage("S", "a", 1, 0, message.headers).raw_headers is None
 
     def test_server_wins(self):
-        """A message that carries a server's header itself does not deceive the reader."""
+        """If a stored message has a server's header itself, the server's value counts."""
         message = direct(b"Nats-Stream: fake\r\nNats-Sequence: 99\r\n")
         assert (message.stream, message.sequence) == ("DG", 5)
         assert message.headers == {"Nats-Stream": "fake", "Nats-Sequence": "99"}
 
     def test_marker(self):
-        """A server's marker shows its reason and time-to-live on direct reads."""
+        """A marker has its reason and time-to-live on direct reads."""
         message = direct(
             b"Nats-Marker-Reason: MaxAge\r\nNats-TTL: 5s\r\nNats-Rollup: sub\r\n", data=b""
         )
@@ -59,7 +59,7 @@ class TestFromDirect:
         assert direct().ttl is None
 
     def test_incomplete(self):
-        """An answer that lacks a server's header is a ProtocolError for who asks for it."""
+        """An answer without a required header is a ProtocolError when the attribute is read."""
         message = StoredMessage.from_direct(b"NATS/1.0\r\nA: b\r\n\r\n", b"x")
         assert message.headers == {"A": "b"}
         with pytest.raises(ProtocolError, match="Nats-Sequence"):
@@ -68,7 +68,7 @@ class TestFromDirect:
 
 class TestMadeFromParts:
     def test_equal_to_direct(self):
-        """The same message is equal and has the same hash whichever way it was read."""
+        """The same message is equal and has the same hash for each way of reading."""
         made = StoredMessage("DG", "dg.A", 5, MOMENT_NS, Headers({"A": "1"}), b"x")
         read = direct(b"A: 1\r\n")
         assert made == read
@@ -78,19 +78,19 @@ class TestMadeFromParts:
         assert made != 5
 
     def test_datetime(self):
-        """An aware datetime is taken for the time, to the microsecond."""
+        """The time is an aware datetime, exact to the microsecond."""
         message = StoredMessage("S", "a", 1, MOMENT)
         assert message.timestamp == MOMENT
         assert message.timestamp_ns == MOMENT_NS // 1000 * 1000
         assert (message.headers, message.data) == ({}, b"")
 
     def test_naive_datetime(self):
-        """A naive datetime is a ValueError."""
+        """A naive datetime raises ValueError."""
         with pytest.raises(InvalidArgumentError):
             StoredMessage("S", "a", 1, MOMENT.replace(tzinfo=None))
 
     def test_marker(self):
-        """A marker that came through the stream API is one, too."""
+        """A marker that was read through the stream API is a marker, too."""
         headers = Headers({"Nats-Marker-Reason": "Purge", "Nats-TTL": "never"})
         message = StoredMessage("S", "a", 1, 0, headers)
         assert message.marker is MarkerReason.PURGE
@@ -99,7 +99,7 @@ class TestMadeFromParts:
 
 
 def said(sequence, time, subject="dg.A", own=b"", more=b""):
-    """Make a message from an answer that says this."""
+    """Make a message from a response with these fields."""
     added = f"Nats-Stream: DG\r\nNats-Subject: {subject}\r\nNats-Sequence: {sequence}\r\n"
     block = b"NATS/1.0\r\n" + own + added.encode("utf-8", "surrogateescape")
     block += b"Nats-Time-Stamp: " + time + b"\r\n" + more + b"\r\n"
@@ -121,7 +121,7 @@ ODD = [
 class TestPage:
     @pytest.mark.parametrize("messages", [ORDINARY, [*ORDINARY, *ODD], ODD, ORDINARY[:1], []])
     def test_columns(self, messages):
-        """A column has what each message says, whatever a server or a program made it of."""
+        """A column has the values of each message, whichever server or program wrote them."""
         page = StoredPage(messages)
         assert page.subjects == [message.subject for message in messages]
         assert page.sequences == [message.sequence for message in messages]
@@ -129,7 +129,7 @@ class TestPage:
         assert page.data == [message.data for message in messages]
 
     def test_is_a_sequence(self):
-        """A page is a sequence of its messages, and so is a part of it."""
+        """A page is a sequence of its messages, and a slice is a page."""
         page = StoredPage(ORDINARY)
         assert (len(page), page[1], list(page)) == (4, ORDINARY[1], ORDINARY)
         assert page[-2:].sequences == [7, 8]
@@ -138,7 +138,7 @@ class TestPage:
         assert not page[:0]
 
     def test_incomplete(self):
-        """A message that lacks a server's header is a ProtocolError."""
+        """A message without a required header is a ProtocolError."""
         page = StoredPage([*ORDINARY, StoredMessage.from_direct(b"NATS/1.0\r\n\r\n", b"x")])
         with pytest.raises(ProtocolError, match="Nats-Subject"):
             _ = page.sequences
@@ -146,7 +146,7 @@ class TestPage:
 
 @pytest.mark.parametrize("message", [direct(b"A: 1\r\n"), StoredMessage("S", "a", 1, MOMENT)])
 def test_pickle(message):
-    """A message comes back from pickle equal."""
+    """A message survives pickling and stays equal."""
     assert pickle.loads(pickle.dumps(message)) == message
 
 

@@ -286,7 +286,7 @@ class TestEcho:
             ),
         ],
     )
-    def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
+    def test_server_defaults_are_no_error(self, asked, echoed):
         """
         Defaults, fields that the server changes itself, and its metadata raise no error.
         """
@@ -314,7 +314,7 @@ class TestRefusal:
         assert (reason.feature, reason.server) == (feature, "2.12.8")
         assert needs in reason.needs
 
-    def test_other_bad_json_stays_what_it_is(self):
+    def test_other_bad_json_stays_invalid_json(self):
         """
         Other refusals stay InvalidJsonError.
         """

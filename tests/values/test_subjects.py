@@ -68,7 +68,7 @@ class TestSubjects:
                 validate(subject)
 
     @given(st.text())
-    def test_what_passes_is_one_word(self, subject):
+    def test_accepted_text_is_one_token(self, subject):
         """Any text is either refused or fits into a protocol line unchanged."""
         try:
             validate_filter(subject)

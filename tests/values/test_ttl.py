@@ -53,7 +53,7 @@ class TestHeader:
         with pytest.raises(InvalidTtlError, match="looks like nanoseconds"):
             ttl_header(5_000_000_000)
 
-    def test_what_was_read_can_be_sent(self):
+    def test_a_read_ttl_can_be_sent(self):
         """A message of another client can be published again with its time-to-live."""
         assert ttl_header(parse_ttl("5000000000")) == "5000000000"
 

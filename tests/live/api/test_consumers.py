@@ -175,7 +175,7 @@ class TestCreateAndUpdate:
         assert stream.consumer("x").cached_info.config.ack_policy == "explicit"
         assert stream.create_consumer(ack_policy="none").cached_info.config.ack_policy == "none"
 
-    def test_a_name_is_made_up(self, stream):
+    def test_a_random_name(self, stream):
         """
         A consumer without a name gets a random one and is ephemeral.
         """
@@ -371,16 +371,16 @@ class TestInfo:
         assert list(stream.consumer_names()) == []
         stream.delete()
 
-    def test_an_idle_ephemeral_goes(self, stream):
+    def test_an_idle_ephemeral_is_deleted(self, stream):
         """
-        The server deletes it ``inactive_threshold`` seconds after the last pull.
+        The server deletes an ephemeral consumer ``inactive_threshold`` seconds after the last pull.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert wait_until_gone(stream, consumer.name, within=5) > 0.5
 
     def test_a_waiting_pull_keeps_it(self, stream):
         """
-        It exists after three times the threshold.
+        The consumer exists after three times the threshold.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert list(consumer.fetch(1, expires=3)) == []
@@ -434,7 +434,7 @@ class TestReset:
         with timed(0.0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("none")
 
-    def test_of_a_consumer_that_goes_in_between(self, stream, monkeypatch):
+    def test_of_a_consumer_that_is_deleted_meanwhile(self, stream, monkeypatch):
         """
         If it is deleted between the two requests, the error says so before the deadline.
         """
@@ -553,7 +553,7 @@ class TestPauseAndUnpin:
 @pytest.mark.versions
 class TestOlderServers:
     @pytest.mark.parametrize("version", OLD)
-    def test_what_every_server_knows_is_no_fault(self, old_stream, version):
+    def test_server_defaults_are_no_error(self, old_stream, version):
         """
         Values that servers add, change or omit raise no error.
         """
@@ -601,7 +601,7 @@ class TestOlderServers:
             ("2.12.0", {"sourcing": True}, "sourcing"),
         ],
     )
-    def test_what_the_server_does_not_know_is_reported(self, old_stream, version, fields, feature):
+    def test_unknown_fields_are_reported(self, old_stream, version, fields, feature):
         """
         The error is the same for servers that drop a field and servers that refuse it.
         """

@@ -1,5 +1,5 @@
 """
-Options that old servers ignore without a word: jetsync refuses them before it sends anything.
+Options that old servers silently ignore: jetsync refuses them before it sends anything.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class TestOlderServers:
             assert ("was created without" in str(error)) is made
 
     @pytest.mark.parametrize("version", OLD)
-    def test_what_every_server_knows_is_no_fault(self, server_for, unique, version):
+    def test_server_defaults_are_no_error(self, server_for, unique, version):
         """
         Values that servers add, change or omit raise no error.
         """
@@ -278,7 +278,7 @@ class TestInfo:
         state = filled.info().state
         assert (state.deleted, state.num_deleted) == ([], 2)
 
-    def test_deleting_what_is_gone(self, filled):
+    def test_deleting_twice(self, filled):
         """
         A second delete of a message raises MessageNotFoundError.
         """
@@ -417,7 +417,7 @@ class TestPurge:
             ({"subject": "none"}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
         ],
     )
-    def test_what_is_left(self, filled, arguments, left):
+    def test_remaining_messages(self, filled, arguments, left):
         """
         Each combination of arguments leaves the right messages and returns the count.
         """
@@ -447,7 +447,7 @@ class TestPurge:
     @pytest.mark.parametrize("arguments", [{"keep": -1}, {"sequence": 1.5}, {"subject": "a."}])
     def test_nonsense_is_refused(self, filled, arguments):
         """
-        Before anything is sent.
+        Invalid arguments raise an error before anything is sent.
         """
         with pytest.raises((ValueError, TypeError)):
             filled.purge(**arguments)
@@ -538,7 +538,7 @@ class TestMessages:
                 assert by_direct.timestamp_ns == by_leader.timestamp_ns
             stream.delete()
 
-    def test_what_is_asked_on_the_wire(self, client, filled):
+    def test_requests_on_the_wire(self, client, filled):
         """
         The request for the last message has the subject in its own subject, for permissions.
         """
@@ -602,7 +602,7 @@ class TestMessages:
     @pytest.mark.parametrize("sequence", [0, -1, True, "1", 1.0])
     def test_a_sequence_is_a_number_from_one(self, stream, sequence):
         """
-        Refused before anything is sent.
+        Other values raise an error before anything is sent.
         """
         with pytest.raises((ValueError, TypeError)):
             stream.get_message(sequence)
@@ -742,7 +742,7 @@ class TestDomain:
             assert len(api) >= 10
             assert [one for one in api if not one.startswith("$JS.hub.API.")] == []
 
-    def test_a_domain_that_nobody_has(self, leaf):
+    def test_an_unknown_domain(self, leaf):
         """
         An unknown domain raises an error at once.
         """

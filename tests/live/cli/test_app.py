@@ -45,7 +45,7 @@ def checked(result):
 class TestMessages:
     def test_pub_and_get(self, run, stream):
         """
-        What was published is shown as it was stored.
+        A published message is shown as it was stored.
         """
         subject = f"{stream.name}.a"
 
@@ -62,7 +62,7 @@ class TestMessages:
 
     def test_pub_twice_with_one_id(self, run, stream):
         """
-        The second one is a duplicate, and says where the first one is.
+        The second message is a duplicate, and the output names the first one's sequence.
         """
         arguments = ("pub", f"{stream.name}.a", "x", "--msg-id", "1")
         checked(run(*arguments))
@@ -99,7 +99,7 @@ class TestMessages:
         assert headers == [{"Nats-TTL": ["60"]}, {"Nats-TTL": ["never"]}]
         js.delete_stream(unique)
 
-    def test_what_is_not_there(self, run, stream):
+    def test_missing_objects(self, run, stream):
         """
         A missing message, stream and subject are errors of one line.
         """
@@ -133,7 +133,7 @@ class TestGet:
         assert got("--at", third.timestamp.isoformat()) == "m2"
         assert got("--at", "1h") == "m0"
 
-    def test_what_others_have_published_is_harmless(self, run, js, stream):
+    def test_foreign_messages_are_escaped(self, run, js, stream):
         """
         Control characters of payloads and headers are shown as escapes.
         """
@@ -156,14 +156,15 @@ class TestTail:
 
     def shown(self, run, stream, *arguments):
         """
-        The payloads that a tail without an end to wait for shows.
+        The payloads that a tail shows if it does not follow the stream.
         """
         output = checked(run("tail", stream.name, "--no-follow", "--raw", *arguments))
         return [int(line) for line in output.splitlines()]
 
     def test_where_it_begins(self, run, js, stream):
         """
-        With the last ten, the last so many, of a subject, at a sequence, a time, or what is new.
+        A tail starts ten or more messages before the end, or at a sequence, a time or the next
+        message.
         """
         self.fill(js, stream, 40)
         for sequence in (*range(10, 20), 37, 38):
@@ -188,13 +189,13 @@ class TestTail:
 
     def test_an_empty_stream(self, run, stream):
         """
-        There is nothing to show.
+        A tail of an empty stream prints nothing.
         """
         assert self.shown(run, stream) == []
 
     def test_forms(self, run, js, stream):
         """
-        One line for each message, headers below it, or JSON; nothing that moves a cursor.
+        Each message is one line with its headers below, or JSON. No output moves the cursor.
         """
         js.publish(f"{stream.name}.a", "two\nlines \x1b[2J", headers={"Kind": "\x9b2J"})
         ends = ("tail", stream.name, "--no-follow")
@@ -236,7 +237,7 @@ class TestTail:
 
     def test_follows_until_ctrl_c(self, follow, js, stream):
         """
-        What is stored meanwhile is shown at once; Ctrl-C ends it with 0 and not a word.
+        New messages are shown at once. Ctrl-C ends the tail silently with exit status 0.
         """
         self.fill(js, stream, 2)
         process = follow(stream.name, "--raw")
@@ -252,7 +253,7 @@ class TestTail:
 
     def test_a_reader_that_goes_away(self, follow, js, stream):
         """
-        A closed pipe ends it, without a word.
+        A closed pipe ends the tail silently.
         """
         self.fill(js, stream, 10)
         process = follow(stream.name, "--raw", "--seq", "1")
@@ -265,7 +266,7 @@ class TestTail:
 
     def test_ends_after_a_count(self, follow, js, stream):
         """
-        Also where the messages are yet to come.
+        The tail waits for messages until it has shown the requested number.
         """
         process = follow(stream.name, "--raw", "--count", "2", "--seq", "1")
         self.fill(js, stream, 3)
@@ -275,7 +276,7 @@ class TestTail:
 
     def test_the_stream_is_removed(self, follow, js, stream):
         """
-        Nothing more can come: it ends, and says why.
+        If the stream is removed, the tail ends and says why.
         """
         self.fill(js, stream, 1)
         process = follow(stream.name, "--raw")
@@ -285,7 +286,7 @@ class TestTail:
         assert process.wait(60) == 1
         assert re.match("Error: stream '.*' not found", process.stderr.read())
 
-    def test_what_is_not_there(self, run):
+    def test_missing_objects(self, run):
         """
         A missing stream is an error of one line.
         """
@@ -298,7 +299,7 @@ class TestTail:
 class TestStreams:
     def test_create_show_list_purge_remove(self, run, unique, terminal):
         """
-        The life of a stream.
+        The commands work on a stream from creation to removal.
         """
         output = checked(
             run("stream", "create", unique, "--subjects", f"{unique}.>", "--storage", "memory")
@@ -329,7 +330,7 @@ class TestStreams:
 
     def test_create_from_a_configuration(self, run, unique, tmp_path):
         """
-        A stream is made again from what `stream info --json` has printed.
+        The output of `stream info --json` can be used to create the stream again.
         """
         flags = ("--direct", "--atomic", "--ttl", "--max-age", "60", "--storage", "memory")
         checked(run("stream", "create", unique, *flags))
@@ -346,9 +347,9 @@ class TestStreams:
         assert "allows   " in checked(run("stream", "info", unique))
         checked(run("stream", "rm", unique, "-f"))
 
-    def test_purge_asks(self, run, stream, terminal):
+    def test_purge_asks_first(self, run, stream, terminal):
         """
-        Nothing is removed unless it is confirmed.
+        Nothing is removed without confirmation.
         """
         checked(run("pub", f"{stream.name}.a", "x"))
 
@@ -361,7 +362,7 @@ class TestStreams:
     @pytest.mark.parametrize("command", ["rm", "purge"])
     def test_a_script_needs_force(self, run, stream, command, given):
         """
-        Nothing is removed without a terminal, whatever is piped.
+        Without a terminal nothing is removed, whatever arrives on standard input.
         """
         checked(run("pub", f"{stream.name}.a", "x"))
 
@@ -377,7 +378,7 @@ class TestStreams:
 class TestConsumers:
     def test_list_show_remove(self, run, stream, terminal):
         """
-        The consumers of a stream.
+        The commands list, show and remove the consumers of a stream.
         """
         assert checked(run("consumer", "ls", stream.name)) == f"{stream.name} has no consumers.\n"
         stream.create_consumer("worker", filter_subject=f"{stream.name}.a")
@@ -412,7 +413,7 @@ class TestDoctor:
 
     def test_as_json(self, run, nats_server):
         """
-        A program finds the same as JSON.
+        The JSON output has the same contents.
         """
         report = json.loads(checked(run("doctor", "--json", "--require", "fast_ingest")))
 
@@ -425,7 +426,7 @@ class TestDoctor:
 
     def test_a_server_without_jetstream(self, run):
         """
-        Without JetStream the exit status is 1, and every feature says why.
+        Without JetStream the exit status is 1, and every feature has the reason.
         """
         with DevServer(jetstream=False) as server:
             result = run("doctor", server.url, "--json")
@@ -441,7 +442,7 @@ class TestDoctor:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_older_servers(self, run, server_for, version):
         """
-        What the table says of a version is what a server of that version does.
+        The table of features matches servers of each version.
         """
         server = server_for(version)
         report = json.loads(checked(run("doctor", server.url, "--json")))
@@ -459,7 +460,7 @@ class TestDoctor:
 
     def test_a_required_feature_that_is_missing(self, run, server_for):
         """
-        The exit status is 1 where a feature is required that does not work.
+        If a required feature does not work, the exit status is 1.
         """
         server = server_for("2.12.8")
 
@@ -476,7 +477,7 @@ class TestDoctor:
 
 def kept_by(js):
     """
-    Try the features that are switched on in a stream's configuration, and say which were kept.
+    Try the features that a stream's configuration turns on, and return those that the server kept.
     """
     switches = {
         "message_ttl": {"allow_msg_ttl": True},
@@ -500,7 +501,7 @@ def kept_by(js):
 
 def answers(client, subject):
     """
-    Tell whether the server offers an API subject at all; it is silent about others.
+    Return whether the server answers an API subject at all.
     """
     try:
         client.request(subject, b"{}", timeout=2)
@@ -536,7 +537,7 @@ class TestServer:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_runs_until_it_is_interrupted(self, start, number, tmp_path):
         """
-        The first line is the URL; Ctrl-C and SIGTERM end it with status 0 and stop the server.
+        The first line is the URL. Ctrl-C and SIGTERM stop the server and end with status 0.
         """
         process = start("--port", "0", "--store", str(tmp_path / "store"))
         url = process.stdout.readline().strip()
@@ -558,7 +559,7 @@ class TestServer:
 
     def test_a_server_that_ends_by_itself(self, start):
         """
-        Where the server dies, so does the command, with its log.
+        If the server dies, the command ends and prints the server's log.
         """
         process = start("--port", "0")
         url = process.stdout.readline().strip()
@@ -577,7 +578,7 @@ class TestServer:
 
 def server_pid(parent):
     """
-    Find the server that a process has started.
+    Return the server that a process has started.
     """
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=True

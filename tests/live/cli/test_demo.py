@@ -1,5 +1,5 @@
 """
-`jetsync demo`, short runs of it.
+Short runs of `jetsync demo`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ pytestmark = [
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """
-    Give a function that runs the demo, and returns its exit code and output.
+    A function that runs the demo, and returns its exit code and output.
 
-    The key that expires takes seconds to do so: it is left out unless it is asked for.
+    The key that expires takes seconds to do so, so it is left out by default.
     """
 
     def call(*arguments, expire=False):
@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch):
 
 def test_everything_comes_back(run, tmp_path):
     """
-    On a server of its own, all flights come back and are drawn.
+    Without --server the demo starts a server, and all flights come back and are drawn.
     """
     code, output = run("--limit", "3000")
 
@@ -57,7 +57,7 @@ def test_everything_comes_back(run, tmp_path):
 
 def test_a_given_server_is_left_as_it_was(run, nats_server):
     """
-    On a server of the user's the streams are removed at the end.
+    On a server of the user, the streams are removed at the end.
     """
     code, _ = run("--limit", "500", "--server", nats_server.url)
 
@@ -68,7 +68,7 @@ def test_a_given_server_is_left_as_it_was(run, nats_server):
 
 def test_kept_streams_are_replaced_by_the_next_run(run, nats_server):
     """
-    With --keep the streams stay, and a second run starts them anew.
+    With --keep the streams stay, and a second run replaces them.
     """
     run("--limit", "500", "--keep", "--server", nats_server.url)
     code, output = run("--limit", "700", "--keep", "--server", nats_server.url)
@@ -89,9 +89,9 @@ def test_kept_streams_are_replaced_by_the_next_run(run, nats_server):
 @pytest.mark.parametrize(
     "name", ["FLIGHTS", "FLIGHTS_BY_AIRCRAFT", "FLIGHTS_STATUS", "KV_flights_now"]
 )
-def test_a_stream_of_somebody_else_is_left_alone(run, nats_server, name):
+def test_a_foreign_stream_is_left_alone(run, nats_server, name):
     """
-    A stream of such a name that the demo has not made ends the demo before it has done anything.
+    If a stream of that name is not the demo's, the demo ends before it changes anything.
     """
     with jetsync.connect(nats_server.url) as client:
         js = client.jetstream()
@@ -119,7 +119,7 @@ def test_one_day_is_stored_in_batches(run):
 
 def test_the_batch_that_fails_stores_nothing(run):
     """
-    One wrong expectation, and none of the batch's messages is stored; that is what should happen.
+    One wrong expectation prevents the whole batch, and the demo expects that.
     """
     code, output = run("--limit", "1")
 
@@ -129,9 +129,9 @@ def test_the_batch_that_fails_stores_nothing(run):
 
 
 @pytest.mark.parametrize("version", ["2.11.11", "2.12.0"])
-def test_a_server_without_atomic_batches_is_told_so(run, server_for, version):
+def test_a_server_without_atomic_batches(run, server_for, version):
     """
-    Where batches are not to be had the demo says why, leaves nothing behind and is content.
+    Without atomic batches the demo says why, removes its streams and succeeds.
     """
     server = server_for(version)
 
@@ -145,9 +145,9 @@ def test_a_server_without_atomic_batches_is_told_so(run, server_for, version):
     assert code == 0
 
 
-def test_a_moment_of_the_past(run):
+def test_the_state_at_an_earlier_time(run):
     """
-    Where each aircraft was at six in the evening is what the data say; keys change and expire.
+    The position of each aircraft at 18:00 matches the data. Keys change and expire.
     """
     code, output = run("--limit", "1000", expire=True)
 
@@ -159,7 +159,7 @@ def test_a_moment_of_the_past(run):
 
 def test_a_wrong_answer_fails_the_demo(run, monkeypatch):
     """
-    A status that is not the one of six o'clock is seen, and said.
+    If the state at 18:00 differs from the data, the demo reports it and fails.
     """
     at_six = _moment.at_six
 
@@ -175,9 +175,9 @@ def test_a_wrong_answer_fails_the_demo(run, monkeypatch):
 
 
 @pytest.mark.versions
-def test_a_server_without_direct_reads_is_told_so(run, server_for):
+def test_a_server_without_direct_reads(run, server_for):
     """
-    Where many messages cannot be read at once the demo says why, and leaves nothing behind.
+    Without multi-message direct gets the demo says why, and removes its streams.
     """
     server = server_for("2.10.26")
 
@@ -191,7 +191,7 @@ def test_a_server_without_direct_reads_is_told_so(run, server_for):
 
 def test_a_message_that_is_missing_from_the_batches_fails_the_demo(run, monkeypatch):
     """
-    The exit status is that of the comparison, not of the run.
+    The exit status depends on the comparison, not on whether the run ended.
     """
     publish_batch = jetsync.JetStream.publish_batch
 

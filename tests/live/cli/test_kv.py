@@ -39,7 +39,7 @@ def kv(nats_server, js, monkeypatch, unique):
 
 def lines(output):
     """
-    Revision, key and value of the lines that entries are shown on.
+    The revision, key and value of each line that shows an entry.
     """
     return [(line.split()[0], *line.split()[3:]) for line in output.splitlines()]
 
@@ -47,7 +47,7 @@ def lines(output):
 class TestKeys:
     def test_put_and_get(self, kv, unique):
         """
-        What was put is shown, as text, as bytes and as JSON.
+        A value is shown as text, as bytes and as JSON.
         """
         assert kv("put", "a", "one") == "1\n"
         assert kv("put", "a", input=b"two\x1b") == "2\n"
@@ -62,7 +62,7 @@ class TestKeys:
 
     def test_expectations(self, kv):
         """
-        A change that does not fit is refused in one line.
+        A change whose expectation fails is refused in one line.
         """
         assert kv("create", "a", "one", "--ttl", "60") == "1\n"
         assert "already has a value at revision 1" in kv("create", "a", "x", fails=1)
@@ -75,7 +75,7 @@ class TestKeys:
 
     def test_many(self, kv):
         """
-        Keys, histories and watches list what there is.
+        The commands list the keys, the history and the changes of a bucket.
         """
         for key in ("a.1", "a.2", "b"):
             kv("put", key, f"of {key}")
@@ -99,7 +99,7 @@ class TestKeys:
 
     def test_watch_until_interrupted(self, nats_server, kv, js, unique):
         """
-        A watch shows each change as it is made, and Ctrl-C ends it quietly.
+        A watch shows each change at once, and Ctrl-C ends it silently.
         """
         kv("put", "a", "1")
         watch = subprocess.Popen(
@@ -124,7 +124,7 @@ class TestKeys:
 class TestBuckets:
     def test_life(self, kv, unique, terminal):
         """
-        A bucket is made, listed, shown and removed.
+        The commands create, list, show and remove a bucket.
         """
         kv("put", "a", "1")
         status = json.loads(kv("status", "--json"))

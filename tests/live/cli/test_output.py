@@ -1,5 +1,5 @@
 """
-What the command line prints of hostile data, which reaches a real server over a plain socket.
+The output for hostile data that reached a real server over a plain socket.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer
 
 EVIL = "\x1b]0;t\x07\x1b[2J\x7f\x9b31m\u202egnp\u2066\u200f\u061c[red][/]\\"
-"""Controls of a terminal, changes of direction, and markup of rich; fit for a subject."""
+"""Terminal controls, bidirectional controls and rich markup that are valid in a subject."""
 
 EVIL_TEXT = f"{EVIL}:smile:\u2028\r\nError: forged\tx"
-"""The same with separators of lines, for what need not be a subject."""
+"""The same with line separators, for text that need not be a valid subject."""
 
 
 class Publisher:
     """
-    Requests to a server that nothing in the client checks.
+    Requests to a server that bypass the checks of the client.
     """
 
     def __init__(self, server):
@@ -42,7 +42,7 @@ class Publisher:
 
     def request(self, subject, payload, headers=b""):
         """
-        Publish a message and return the JSON that is answered.
+        Publish a message and return the answer's JSON.
         """
         command = b"HPUB" if headers else b"PUB"
         lengths = (
@@ -57,7 +57,7 @@ class Publisher:
 
     def api(self, endpoint, **request):
         """
-        Make a request of the JetStream API that has to succeed.
+        Make a successful request of the JetStream API.
         """
         answer = self.request(f"$JS.API.{endpoint}", json.dumps(request).encode())
         assert "error" not in answer, answer
@@ -103,7 +103,7 @@ def server():
 @pytest.fixture
 def run(server, monkeypatch):
     """
-    Run a command, check that a terminal does nothing but print its output, and return that.
+    Run a command, check that its output only prints on a terminal, and return it.
     """
     monkeypatch.delenv("NATS_CONTEXT", raising=False)
     monkeypatch.setenv("NATS_URL", server.url)
@@ -147,7 +147,7 @@ class TestHostileData:
     )
     def test_for_people(self, run, arguments, times):
         """
-        Every command shows controls as escapes, and markup and emoji names literally.
+        Every command shows control characters as escapes, and markup and emoji names literally.
         """
         output = run(*arguments)
         assert output.count(LITERAL) == times
@@ -156,7 +156,7 @@ class TestHostileData:
     @pytest.mark.parametrize("arguments", [("get", "S", "1"), ("tail", "S", "--no-follow")])
     def test_messages_as_json(self, run, arguments):
         """
-        JSON is as harmless, and says exactly what is stored.
+        The JSON is harmless too, and contains exactly the stored text.
         """
         message = json.loads(run(*arguments, "--json"))
         assert message["subject"] == f"s.{EVIL}.a"
@@ -166,13 +166,13 @@ class TestHostileData:
     @pytest.mark.parametrize("arguments", [("stream", "info", "S"), ("consumer", "info", "S", "C")])
     def test_configurations_as_json(self, run, arguments):
         """
-        A description comes back as it was given.
+        A description is returned unchanged.
         """
         assert json.loads(run(*arguments, "--json"))["config"]["description"] == EVIL_TEXT
 
     def test_entries_as_json(self, run):
         """
-        Values come back as they were given; what cannot be a key is left out.
+        Values are returned unchanged; subjects that cannot be keys are left out.
         """
         assert json.loads(run("kv", "keys", "B", "--json")) == ["plain"]
         assert json.loads(run("kv", "get", "B", "plain", "--json"))["value"] == EVIL_TEXT
@@ -180,9 +180,9 @@ class TestHostileData:
         assert [json.loads(line)["key"] for line in lines] == ["plain"]
 
     @pytest.mark.parametrize("as_json", [False, True])
-    def test_what_a_server_says_of_itself(self, run, server, monkeypatch, as_json):
+    def test_the_description_of_a_server(self, run, server, monkeypatch, as_json):
         """
-        The names, versions and reasons of a server are escaped, too.
+        Names, versions and reasons that a server sends are escaped, too.
         """
         found = doctor.examine(jetsync.ConnectOptions(servers=server.url))
         names = dict.fromkeys(("version", "server_name", "cluster", "url"), EVIL_TEXT)
@@ -197,7 +197,7 @@ class TestHostileData:
 
     def test_raw(self, server, run):
         """
-        Raw output that is not a terminal's has the bytes that are stored.
+        Raw output to a file or a pipe has exactly the stored bytes.
         """
         done = CliRunner().invoke(app, ("get", "S", "1", "--raw"), env={"NATS_URL": server.url})
         assert done.stdout_bytes == EVIL_TEXT.encode() + b"\xff"
@@ -220,7 +220,7 @@ class TestHostileData:
     )
     def test_errors(self, run, arguments):
         """
-        Errors that repeat a name are escaped.
+        Errors that quote a name escape it.
         """
         fails = 2 if arguments[-1] == "x" and arguments[0] == "tail" else 1
         assert "Error: " in run(*arguments, fails=fails)

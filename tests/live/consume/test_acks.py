@@ -221,7 +221,7 @@ class TestEffect:
 
     def test_after_a_connection_that_another_thread_was_reading(self, nats_server, js, stream):
         """
-        An ack on the next connection is sent by itself within a moment.
+        An ack on the next connection is sent within a moment, without another call.
         """
         stream.create_consumer("worker", ack_wait=60)
         fill(js, stream, 5)
@@ -264,7 +264,7 @@ class TestEffect:
         message.ack_sync()
         assert worker.info().delivered.consumer_seq == 1
 
-    def test_without_an_ack_it_comes_again(self, js, stream):
+    def test_without_an_ack_it_is_redelivered(self, js, stream):
         """
         After its ack wait the message is delivered a second time, and can then be acknowledged.
         """
@@ -313,7 +313,7 @@ class TestEffect:
             with pytest.raises(jetsync.MessageAlreadyAckedError):
                 message.ack()
 
-    def test_a_batch_that_nobody_iterated(self, js, stream, worker):
+    def test_a_batch_without_iteration(self, js, stream, worker):
         """
         Only messages that were yielded are acknowledged.
         """
@@ -406,7 +406,7 @@ class TestOnce:
         first.ack()
         second.ack()
 
-    def test_a_consumer_that_is_gone(self, js, stream, worker):
+    def test_a_deleted_consumer(self, js, stream, worker):
         """
         ack_sync raises an error if the consumer is gone.
         """
@@ -457,7 +457,7 @@ class TestOnce:
 
 
 class TestWithoutAServer:
-    def test_a_server_that_stands_still(self, victim, fragile, unique):
+    def test_a_paused_server(self, victim, fragile, unique):
         """
         If ack_sync gets no confirmation, the message stays open, and the call can be repeated.
         """
@@ -526,7 +526,7 @@ class TestWithoutAServer:
                 call()
         assert not message.is_acked
 
-    def test_what_was_acknowledged_before_closing_counts(self, victim, fragile, unique):
+    def test_acks_before_closing_are_sent(self, victim, fragile, unique):
         """
         Acknowledgements that were collected are sent when the client closes.
         """

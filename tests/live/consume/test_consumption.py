@@ -248,7 +248,7 @@ class TestIterator:
 
 
 class TestEnd:
-    def test_stop_and_again(self, js, stream, worker):
+    def test_stop_redelivers(self, js, stream, worker):
         """
         Messages that were not taken are redelivered at once.
         """
@@ -307,7 +307,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("end", ["close", "drain"])
     @pytest.mark.parametrize("threads", [1, 3])
-    def test_whoever_waits_is_woken(self, worker, end, threads):
+    def test_waiting_threads_are_woken(self, worker, end, threads):
         """
         Threads that wait in next() are woken at once.
         """
@@ -354,7 +354,7 @@ class TestEnd:
                 assert iterating.result(20) == []
         assert messages.error is None
 
-    def test_nobody_holds_it(self, client, js, stream, worker):
+    def test_dropped(self, client, js, stream, worker):
         """
         A dropped consumption gives its messages back and leaves no subscription.
         """
@@ -448,7 +448,7 @@ class TestGone:
         with pytest.raises(jetsync.NotPullConsumerError):
             pusher.consume()
 
-    def test_the_server_is_gone_for_good(self, unique):
+    def test_the_client_gives_up(self, unique):
         """
         If the client gives up reconnecting, the consumption ends with that error.
         """
@@ -489,7 +489,7 @@ class TestTrouble:
             message.ack()
         got = [int(message.data), *take(messages, 9)]
         if 0 in got:
-            # The server has not written down in time that it was acknowledged.
+            # The server may have stopped before it stored the acknowledgement.
             got.remove(0)
             got += take(messages, 1)
         assert got == list(range(1, 11))
@@ -498,9 +498,9 @@ class TestTrouble:
         assert not seen(recorder, "heartbeat_missed")
         messages.close()
 
-    def test_a_server_that_stands_still(self, victim, fragile):
+    def test_a_paused_server(self, victim, fragile):
         """
-        Missed heartbeats are reported, the consumption goes on, and later messages arrive.
+        Missed heartbeats are reported, the consumption continues, and later messages arrive.
         """
         recorder, _client, js, stream, worker = fragile
         messages = worker.consume(expires=10, heartbeat=0.5)
@@ -627,9 +627,9 @@ class TestTrouble:
         with worker.consume() as messages, timed(0, 2):
             assert take(messages, 3) == [0, 1, 2]
 
-    def test_refused_again_and_again(self, client, stream, worker, caplog):
+    def test_repeated_refusals(self, client, stream, worker, caplog):
         """
-        Pulls that are refused again and again are logged as a warning, and the consumption goes on.
+        Repeated refusals of pulls are logged as a warning, and the consumption continues.
         """
         elsewhere = client.jetstream(prefix="nobody.listens.here")
         lost = jetsync.Consumer(elsewhere._context, stream.name, worker.cached_info)
@@ -765,7 +765,7 @@ class TestCluster:
             got = set()
 
             def take_up_to(count):
-                # A new leader may not know what the one before has just delivered.
+                # A new leader may not know the latest deliveries of the previous one.
                 while len(got) < count:
                     got.update(take(messages, 1))
 

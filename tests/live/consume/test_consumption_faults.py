@@ -28,8 +28,7 @@ def fill(js, stream, count, start=0):
 
 def arrived(messages, count):
     """
-    Wait until so many messages have arrived. Drives the consumption, because perhaps no thread
-    does.
+    Wait until so many messages have arrived. Drive the consumption, since perhaps no thread does.
     """
     eventually(lambda: messages._core.refill() or messages.statistics().received == count)
 
@@ -135,7 +134,7 @@ class TestAnswersWithoutAConnection:
 
 
 class TestOrderedConsumers:
-    def test_stopped_while_the_server_stands_still(self, proxy, distant, js, stream):
+    def test_stopped_while_the_server_is_paused(self, proxy, distant, js, stream):
         """
         close() wakes a thread that waits while the consumer is replaced.
         """
@@ -231,7 +230,7 @@ class TestRefusingPlugins:
 
 class TestEndedInAHook:
     @pytest.mark.parametrize("end", ["close", "drain"])
-    def test_whoever_drives_goes_on_driving(self, nats_server, stream, monkeypatch, end):
+    def test_the_driver_keeps_driving(self, nats_server, stream, monkeypatch, end):
         """
         If a hook ends the consumption, no other thread drives meanwhile, and no more pulls are
         sent.
@@ -272,7 +271,7 @@ class TestEndedInAHook:
 
 class TestEndOfTheClient:
     @pytest.mark.parametrize("shape", ["iterator", "handler", "ordered"])
-    def test_what_was_not_taken_is_given_back(self, nats_server, js, stream, shape, caplog):
+    def test_remaining_messages_are_given_back(self, nats_server, js, stream, shape, caplog):
         """
         Another client gets the buffered messages at once, and closing the own client is no error.
         """

@@ -103,7 +103,7 @@ def on_version(server_for, nats_server, unique):
 
 
 class TestFetch:
-    def test_what_is_asked_for_is_there(self, js, stream, worker):
+    def test_enough_messages(self, js, stream, worker):
         """
         A fetch of five returns the five messages that are there, in order, without a wait.
         """
@@ -236,7 +236,7 @@ class TestNext:
 class TestNoWait:
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_it_takes_what_is_there(self, on_version, version):
+    def test_it_takes_available_messages(self, on_version, version):
         """
         A fetch with no_wait returns none, some or all messages that are there, and waits for no
         others.
@@ -263,7 +263,7 @@ class TestNoWait:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_what_was_just_published_is_there(self, on_version, version):
+    def test_a_new_message_is_found(self, on_version, version):
         """
         A message whose publish was acknowledged is found, although its consumer may learn of it
         later.
@@ -282,7 +282,7 @@ class TestNoWait:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_all_that_is_there_comes_however_much(self, on_version, version):
+    def test_a_large_batch_is_complete(self, on_version, version):
         """
         A large batch is not cut off, unlike with a pull that expires.
         """
@@ -305,7 +305,7 @@ class TestNoWait:
         assert numbers(first) == [0, 1, 2, 3, 4]
         with timed(0.0, 0.5):
             assert list(worker.fetch(10, no_wait=True)) == []
-        # The pulls that the server kept are not left behind to take messages.
+        # The pulls that the server kept have ended, so they take no later messages.
         for message in first:
             message.ack_sync()
         again = worker.fetch(10, expires=20)
@@ -332,7 +332,7 @@ class TestNoWait:
 
 
 class TestNothingIsLost:
-    def test_no_pull_is_left_behind(self, js, stream, worker):
+    def test_no_pull_is_left(self, js, stream, worker):
         """
         After empty fetches, each message goes to the next call.
         """
@@ -377,7 +377,7 @@ class TestNothingIsLost:
                 messages[0].ack()
 
     @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
-    def test_what_was_not_taken_is_given_back(self, js, stream, worker, leave):
+    def test_remaining_messages_are_given_back(self, js, stream, worker, leave):
         """
         Whichever way a batch is left early, the next fetch gets the rest within a second.
         """
@@ -398,7 +398,7 @@ class TestNothingIsLost:
             with batch:
                 pass
         elif leave == "raise":
-            with pytest.raises(LookupError):  # noqa: PT012 - the loop is what is tested.
+            with pytest.raises(LookupError):  # noqa: PT012 - the test is about the loop.
                 for message in batch:
                     taken.append(message)
                     if len(taken) == 3:
@@ -415,7 +415,7 @@ class TestNothingIsLost:
         assert sorted(numbers(rest)) == list(range(len(taken), 10))
         assert {message.metadata.delivered for message in rest} == {2}
 
-    def test_what_arrives_for_an_abandoned_fetch(self, js, stream, worker):
+    def test_messages_for_an_abandoned_fetch(self, js, stream, worker):
         """
         The pull of an abandoned fetch ends, so other fetches get later messages from their first
         delivery.
@@ -448,7 +448,7 @@ class TestNothingIsLost:
         with timed(0.0, 1.0):
             assert sorted(numbers(worker.fetch(5, expires=20))) == [0, 1, 2, 3, 4]
 
-    def test_no_subscription_is_left_behind(self, client, js, stream, worker):
+    def test_no_subscription_is_left(self, client, js, stream, worker):
         """
         Fetches of one thread share a subscription, and an abandoned fetch unsubscribes its own.
         """
@@ -461,7 +461,7 @@ class TestNothingIsLost:
             break
         fill(js, stream, 5)
         assert len(list(worker.fetch(5, expires=20))) == 5
-        # One in use again, and one that still waits for what may be on its way.
+        # One is in use again, and one still waits for messages in flight.
         assert client.statistics().subscriptions <= before + 2
         worker.delete()
 
@@ -572,7 +572,7 @@ class TestBytes:
             with timed(0.0, 0.5):
                 assert numbers(batch) == [0, 1, 2, 3, 4]
             assert batch.status is None
-            # A fetch that does end with a status shows that it would have been heard.
+            # A fetch that does end with a status shows that the recorder would have seen one.
             assert len(list(sized(4.2, expires=20))) == 4
             heard = []
             while (409, "Message Size Exceeds MaxBytes") not in heard:
@@ -584,7 +584,7 @@ class TestBytes:
 
     def test_the_next_message_does_not_fit(self, sized):
         """
-        The fetch returns the four messages that fit, and the status says what ended it.
+        The fetch returns the four messages that fit, and the status states the limit.
         """
         batch = sized(4.2, expires=20)
         with timed(0.0, 0.5):
@@ -728,7 +728,7 @@ class TestLimits:
 
 
 class TestHeartbeats:
-    def test_a_quiet_stream_is_no_fault(self, worker):
+    def test_a_quiet_stream(self, worker):
         """
         A fetch from a quiet stream lasts until its time is over, because heartbeats arrive.
         """
@@ -739,7 +739,7 @@ class TestHeartbeats:
 
         at_some_pace(attempt)
 
-    def test_a_server_that_stands_still(self, victim, unique):
+    def test_a_paused_server(self, victim, unique):
         """
         Two missed heartbeats end the fetch after the messages that arrived, and are reported.
         """
@@ -802,7 +802,7 @@ class TestConnection:
                 server.restart()
                 fill_in_trouble(js, stream, 20, start=10)
                 check_resumed(got, rest.result(20), 30)
-            # The server said good-bye to the pull before it closed the connection.
+            # The server ended the pull before it closed the connection.
             assert statuses(recorder) == [(409, PullOutcome.RETRIED)]
 
     def test_a_fetch_keeps_its_time_over_a_restart(self, victim, fragile, unique):
@@ -841,13 +841,13 @@ class TestConnection:
             victim.start()
         again = list(worker.fetch(3, expires=30))
         assert sorted(numbers(again)) == [0, 1, 2]
-        # It may not have been written down that they were delivered.
+        # The server may have stopped before it stored the deliveries.
         assert {message.metadata.delivered for message in again} <= {1, 2}
         fragile.delete_stream(unique)
 
     def test_a_fetch_waits_for_the_connection(self, victim, fragile, unique):
         """
-        A fetch waits for a connection within its time, and asks the server for the rest of it.
+        A fetch waits for a connection within its time, and the pull gets the remaining time.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
@@ -937,7 +937,7 @@ class TestCluster:
             part = numbers(worker.fetch(5, no_wait=True))
             assert len(part) == 5
             got += part
-        # A new leader may not know what the one before has just delivered.
+        # A new leader may not know the latest deliveries of the previous one.
         assert sorted(set(got)) == list(range(len(set(got))))
 
     def test_the_leaders_server_shuts_down_during_a_fetch(self, cluster, replicated):
@@ -949,7 +949,7 @@ class TestCluster:
         fill(js, stream, 5)
 
         def leader():
-            # While there is none, nobody answers, or one who has only just begun to know of it.
+            # During the election no server answers, or one that has just become the leader.
             with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
                 found = worker.info(timeout=5).cluster
                 return found and found.leader
@@ -998,13 +998,13 @@ class TestStatuses:
             (409, "Message Size Exceeds MaxBytes", 2),
         ]
         assert {(e.stream, e.consumer) for e in events} == {(stream.name, "worker")}
-        # A look that found nothing is followed by a second one.
+        # A pull that found no message is followed by a second one.
         ended = [e.outcome is PullOutcome.ENDED for e in events]
         assert ended == [True, True, False, True, True]
 
-    def test_a_fault_is_reported_too(self, nats_server, stream):
+    def test_an_error_is_reported_too(self, nats_server, stream):
         """
-        A fault is reported as an event with its outcome, and raised as an error.
+        An error status is reported as an event with its outcome, and raised as an error.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:

@@ -147,7 +147,7 @@ class TestThreads:
         assert most.pop("all") > 1
         assert set(most.values()) == {1}
 
-    def test_what_waits_for_its_turn_counts(self, js, stream, worker):
+    def test_waiting_messages_count(self, js, stream, worker):
         """
         Messages that wait for a slow subject count as buffered, so the buffer does not grow.
         """
@@ -166,7 +166,7 @@ class TestThreads:
         running.close()
         assert running.wait(timeout=20)
 
-    def test_it_goes_on_unheld(self, js, stream, worker):
+    def test_it_continues_when_dropped(self, js, stream, worker):
         """
         The handler is called even if the program has dropped the consumption.
         """
@@ -307,7 +307,7 @@ class TestDrainedClient:
     """
 
     @pytest.mark.parametrize("shape", ["handler", "iterator"])
-    def test_what_is_buffered_is_handled(self, nats_server, js, stream, worker, shape):
+    def test_buffered_messages_are_handled(self, nats_server, js, stream, worker, shape):
         """
         All five buffered messages are handled, even if each of them takes a while.
         """
@@ -442,7 +442,7 @@ class TestErrors:
         assert isinstance(running.error, error)
         assert isinstance(errors_in(recorder)[0].error, error)
 
-    def test_the_same_message_again_and_again(self, js, stream, worker):
+    def test_repeated_failures(self, js, stream, worker):
         """
         A message that always fails is redelivered at once, then after 1, 2, ... seconds. Others are
         handled meanwhile.
@@ -568,7 +568,7 @@ class TestErrors:
         assert {record.fields["hook"] for record in caplog.records} == {"jetsync_message_received"}
         assert all(record.exc_info[0] is jetsync.PluginError for record in caplog.records)
 
-    def test_a_plugin_that_refuses_where_acks_cover_what_came_before(self, nats_server, js, stream):
+    def test_a_plugin_that_refuses_with_cumulative_acks(self, nats_server, js, stream):
         """
         With the policy "all", the consumption ends, because the next ack would cover the refused
         message.
@@ -595,7 +595,7 @@ class TestErrors:
 class TestAcknowledgement:
     def test_auto(self, js, stream, worker):
         """
-        A message is acknowledged once its handler has returned, unless the handler did so itself.
+        A message is acknowledged once its handler has returned, unless the handler acknowledged it.
         """
 
         def act(message):
@@ -642,7 +642,7 @@ class TestAcknowledgement:
         at_some_pace(attempt)
 
     @pytest.mark.parametrize("ordered_by", [None, "subject"])
-    def test_what_waits_for_its_turn_is_kept_alive(self, js, stream, ordered_by):
+    def test_waiting_messages_are_kept_alive(self, js, stream, ordered_by):
         """
         Messages in the buffer are kept alive too, because their ack wait begins with the delivery.
         """

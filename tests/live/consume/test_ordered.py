@@ -70,7 +70,7 @@ class TestReset:
             assert ordered.name.endswith("-R_2")
         assert ordered.statistics() == jetsync.OrderedStatistics(10, 10, 1)
 
-    def test_plugins_are_told(self, nats_server, js, stream):
+    def test_plugins_get_events(self, nats_server, js, stream):
         """
         Each reset sends one event with the consumer, the reason and the position.
         """
@@ -162,7 +162,7 @@ class TestReset:
         """
         fill(js, stream, 3)
         with stream.ordered_consumer(deliver_policy="new") as ordered:
-            # The deletion may overtake the pull, and then only heartbeats tell.
+            # The deletion may overtake the pull. Then only heartbeats reveal it.
             messages = ordered.consume(expires=2, heartbeat=0.5)
             stream.delete_consumer(ordered.name)
             fill(js, stream, 2, start=3)
@@ -217,7 +217,7 @@ class TestReset:
         """
         fill(js, stream, 200)
         got = []
-        # The deletion may overtake a pull, and then only heartbeats tell.
+        # The deletion may overtake a pull. Then only heartbeats reveal it.
         options = {"max_messages": 20, "expires": 2, "heartbeat": 0.5}
         for message in ordered.consume(stop_after=150, **options):
             got.append(int(message.data))
@@ -295,7 +295,7 @@ class TestEnd:
             with pytest.raises(jetsync.ConsumptionClosedError):
                 messages.next(timeout=1)
 
-    def test_let_go_of(self, js, stream):
+    def test_dropped(self, js, stream):
         """
         The consumer is deleted when the last reference to its reader is dropped.
         """
@@ -336,7 +336,7 @@ class TestEnd:
             assert waiting.result(20) == []
         assert messages.wait(timeout=10)
 
-    def test_drained_and_gone_on_with(self, js, stream, ordered):
+    def test_continued_after_draining(self, js, stream, ordered):
         """
         After draining, buffered messages can be taken, and the next use continues after them.
         """

@@ -144,9 +144,7 @@ class TestErrors:
     @pytest.mark.versions
     @pytest.mark.parametrize("version", PINNING)
     @pytest.mark.parametrize("consuming", [False, True])
-    def test_what_comes_for_a_refused_pull(
-        self, server_for, nats_server, unique, version, consuming
-    ):
+    def test_messages_for_a_refused_pull(self, server_for, nats_server, unique, version, consuming):
         """
         Servers before 2.14 refuse such a pull and still serve it. Its messages are given back, and
         go to a valid pull.
@@ -228,7 +226,7 @@ class TestPinned:
         assert "id" not in own[0]
         assert len(own) >= 3
 
-    def test_by_whatever_way_it_pulls(self, pinned):
+    def test_each_way_to_pull(self, pinned):
         """
         Fetches, next and consumptions of one handle share the pin.
         """
@@ -269,7 +267,7 @@ class TestPinned:
                     news = [others.next(timeout=20) for _ in range(10)]
                     assert len(ids(news)) == 1
                     assert ids(news) != ids(got)
-                    # Back again: what is here is taken, and the next pull is refused.
+                    # The pin is back: available messages are taken, and the next pull is refused.
                     got += [messages.next(timeout=20) for _ in range(4)]
                     assert messages.next(timeout=0.5 * pace) is None
                     codes = [call["event"].code for call in recorder.of("jetsync_status")]

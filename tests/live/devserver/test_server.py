@@ -1,6 +1,5 @@
 """
-The dev server with real servers: what survives a restart, what a kill is, and that nothing is left
-over.
+The dev server with real servers: restarts, kills, and that no process or file is left.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jetsync.errors import DevServerError
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process exists and has not ended."""
+    """Return whether a process exists and runs."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except OSError:
@@ -56,7 +55,7 @@ def create_stream(server: DevServer, name: str, replicas: int = 1) -> dict:
 @pytest.fixture(scope="module")
 def own_server():
     """
-    A server for this file alone, which its tests may stop, kill and pause.
+    A server for this file alone. Its tests may stop, kill and pause it.
     """
     with DevServer() as server:
         yield server
@@ -64,7 +63,7 @@ def own_server():
 
 class TestOneServer:
     def test_ready_when_entered(self, own_server):
-        """The block is entered when JetStream answers, and the server knows its version."""
+        """The block starts when JetStream answers and the server's version is known."""
         assert "error" not in request(own_server.port, "$JS.API.INFO")
         assert own_server.version_tuple >= (2, 10)
         assert own_server.url == f"nats://127.0.0.1:{own_server.port}"
@@ -92,7 +91,7 @@ class TestOneServer:
         assert own_server.stream_leader(unique) == 0
 
     def test_start_again_does_nothing(self, own_server):
-        """Starting a server that runs leaves it alone."""
+        """Starting a running server has no effect."""
         pids = own_server.pids
         own_server.start()
         assert own_server.pids == pids
@@ -109,7 +108,7 @@ class TestOneServer:
             assert connection.recv(4) == b"INFO"
 
     def test_a_paused_server_can_be_stopped(self, own_server):
-        """Stopping resumes first; nothing hangs."""
+        """Stopping resumes the server first, so it does not hang."""
         own_server.pause()
         own_server.stop()
         own_server.stop()
@@ -120,7 +119,7 @@ class TestOneServer:
         assert own_server.monitor("varz")["version"] == own_server.version
 
     def test_lame_duck(self, own_server):
-        """A server in lame duck mode ends by itself."""
+        """A server in lame duck mode ends without being stopped."""
         own_server.lame_duck()
         own_server.wait_exit(timeout=30)
         own_server.start()
@@ -148,7 +147,7 @@ class TestConfiguration:
             connection.close()
 
     def test_text_and_store(self, tmp_path):
-        """Text is appended, its own jetstream block included; a store that was given is kept."""
+        """Text is appended, including a jetstream block of the user, whose store is kept."""
         text = "max_payload: 4096\njetstream { domain: hub }\nauthorization { token: t }\n"
         with DevServer(config=text, store=tmp_path / "store") as server:
             assert server.monitor("jsz")["config"]["domain"] == "hub"
@@ -163,7 +162,7 @@ class TestConfiguration:
             assert "jetstream" not in info
 
     def test_bad_configuration(self):
-        """What the server says about its configuration is in the error; nothing is left."""
+        """The error has the server's message about its configuration, and no process is left."""
         server = DevServer(config="max_payload: banana")
         with pytest.raises(DevServerError, match=r"server-0.conf:8"):
             server.start()
@@ -181,7 +180,7 @@ class TestConfiguration:
 @pytest.mark.cluster
 class TestCluster:
     def test_three_servers(self):
-        """A cluster is entered when it has a leader, and its servers come and go one by one."""
+        """A cluster is ready once it has a leader, and its servers can be stopped one by one."""
         with DevServer(cluster=3, config={"jetstream": {"max_memory_store": 1 << 26}}) as servers:
             assert len(set(servers.urls)) == len(set(servers.pids)) == 3
             meta = servers.meta_leader()
@@ -189,7 +188,8 @@ class TestCluster:
             assert "error" not in answer
             leader = servers.wait_stream_leader("R3")
             assert answer["cluster"]["leader"] == f"node-{leader}"
-            # Neither leader, so that nobody has to be elected: what that takes is in tests/soak.
+            # It leads neither the stream nor the meta group, so no election is needed: those are in
+            # tests/soak.
             follower = ({0, 1, 2} - {meta, leader}).pop()
             servers.kill(follower)
             assert len(servers.pids) == 2
@@ -228,7 +228,7 @@ class TestNothingIsLeft:
     @pytest.fixture(autouse=True)
     def folder(self, monkeypatch, tmp_path):
         """
-        A temporary folder that pytest removes: a process that is killed leaves its files.
+        A temporary folder that pytest removes: a killed process leaves its files.
         """
         monkeypatch.setenv("TMPDIR", str(tmp_path))
 
@@ -246,7 +246,7 @@ class TestNothingIsLeft:
 
     @pytest.mark.parametrize("thread", ["main", "thread"])
     def test_parent_is_killed(self, thread):
-        """A server ends with the process that started it, whichever thread that was in."""
+        """A server ends with the process that started it, whichever thread started it."""
         process, pid, _ = self.run(thread)
         with process:
             assert alive(pid)
@@ -255,7 +255,9 @@ class TestNothingIsLeft:
         assert self.wait_gone(pid)
 
     def test_interpreter_exits(self):
-        """A server that nobody closed is closed when the interpreter exits, store and all."""
+        """
+        A server that was not closed is closed when the interpreter exits, and its store removed.
+        """
         process, pid, folder = self.run("exit", "thread")
         with process:
             assert process.wait(20) == 0
@@ -263,7 +265,7 @@ class TestNothingIsLeft:
         assert not folder.exists()
 
     def test_forked_child_exits(self):
-        """A forked child that exits does not take its parent's server along."""
+        """A forked child that exits does not stop its parent's server."""
         process, pid, _ = self.run("fork", "exit")
         with process:
             assert process.stdout.readline() == "survived\n"

@@ -1,6 +1,6 @@
 """
-What a plugin that fails, or is handed nonsense, cannot do: hide what was sent or is stored, let a
-message past the others, or stay behind where there is no client.
+Plugins that fail or return invalid values. They cannot hide that a message was sent or stored, pass
+a message around other plugins, or outlive their client.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TestHeaders:
         assert contract.seen == []
         assert stream.info().state.messages == 0
 
-    def test_what_a_plugin_makes_is_looked_at_too(self, nats_server, stream):
+    def test_results_of_plugins_are_checked_too(self, nats_server, stream):
         """
         A plugin cannot pass headers of a wrong type to the next one.
         """
@@ -300,7 +300,7 @@ class TestFetch:
         with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
             batch = client.jetstream().consumer(stream.name, "n").fetch(10, expires=10)
             with pytest.raises(jetsync.PluginError):
-                # Unlike a comprehension this keeps what came before the error.
+                # Unlike a comprehension, this keeps the messages from before the error.
                 taken.extend(message.data for message in batch)
             taken.extend(message.data for message in batch)
             assert list(batch) == []

@@ -1,6 +1,6 @@
 """
-Headers that plugins give to all messages of a publish, a window or a batch, and what wrappers learn
-of a window's end.
+Headers that plugins give to all messages of a publish, a window or a batch, and the result that
+wrappers get at the end of a window.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ class TestSharedHeaders:
         assert (failure.index, failure.error.plugin) == (1, "spoiler")
         assert marks_of(stream) == ["1", "1"]
 
-    def test_a_fault_fails_the_call_and_the_next_one_asks_again(self, nats_server, stream):
+    def test_an_error_fails_the_call_and_the_next_one_calls_again(self, nats_server, stream):
         """
-        If the hook raises, nothing of the operation is sent. The next operation calls it again.
+        If the hook raises, the call sends nothing. The next operation calls the hook again.
         """
 
         class Broken:

@@ -1,5 +1,5 @@
 """
-Hooks around the traffic of a real server: every way in which a publish or a fetch begins and ends.
+Hooks around the traffic of a real server: each way in which a publish or a fetch begins and ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jetsync.testing import HookRecorder
 @pytest.fixture
 def watched(nats_server, stream):
     """
-    A factory of clients whose hooks are recorded; gives context, recorder and a consumer's handle.
+    A factory of clients whose hooks are recorded; returns a context, a recorder and a consumer.
     """
     clients = []
 
@@ -70,7 +70,7 @@ class TestPublish:
         assert (recorder.calls[0].result, recorder.calls[0].finished) == (ack, True)
         assert {call.thread for call in recorder} == {threading.current_thread().name}
 
-    def test_what_is_refused_here_is_seen_too(self, watched):
+    def test_messages_refused_locally_are_seen_too(self, watched):
         """
         The wrapper gets the error of a message that was rejected before it was sent.
         """
@@ -143,7 +143,7 @@ class TestPublish:
         messages = [(f"{stream.name}.A", b"0123456789")] * 10_000
 
         def seconds(js):
-            # Of this process, so that it does not matter what else the machine does.
+            # CPU time of this process, which does not depend on the load of the machine.
             start = time.process_time()
             js.publish_many(messages)
             return time.process_time() - start
@@ -195,7 +195,7 @@ class TestFetch:
             b"2",
         ]
 
-    def test_a_fetch_that_nobody_iterates(self, watched):
+    def test_a_fetch_that_is_not_iterated(self, watched):
         """
         Closing a batch that was never iterated ends the wrapper.
         """
@@ -229,8 +229,7 @@ class TestFetch:
 
     def test_a_plugin_changes_and_vetoes_messages(self, watched, js, stream):
         """
-        A replaced message is what the caller gets; a veto is the caller's error, and nothing is
-        acked.
+        The caller gets a replaced message. A veto raises in the caller, and no ack is sent.
         """
 
         class Filter:
@@ -253,7 +252,7 @@ class TestFetch:
         with pytest.raises(jetsync.PluginError) as caught:
             next(messages)
         assert (caught.value.plugin, caught.value.hook) == ("filter", "jetsync_message_received")
-        # Nobody has the vetoed one, and nobody took the one behind it: both were given back.
+        # The vetoed message and the one after it were not taken, so both were given back.
         rest = stream.consumer("worker")
         again = [rest.next(5) for _ in range(2)]
         assert sorted(message.data for message in again) == [b"1", b"2"]
@@ -261,9 +260,7 @@ class TestFetch:
         assert stream.consumer("worker").info().num_ack_pending == 2
 
     @pytest.mark.parametrize("how", ["ack", "ack_sync", "term"])
-    def test_a_plugin_ends_no_message_whose_end_is_one_of_those_before_it(
-        self, watched, js, stream, how
-    ):
+    def test_a_plugin_ends_no_message_with_cumulative_acks(self, watched, js, stream, how):
         """
         With ``ack_policy="all"``, a hook cannot term a message, but the caller can acknowledge it.
         """
@@ -287,9 +284,7 @@ class TestFetch:
         assert (first.is_acked, second.is_acked) == (False, True)
         assert stream.consumer("worker").info().num_ack_pending == 0
 
-    def test_a_consumption_ends_with_a_veto_where_acks_cover_what_came_before(
-        self, watched, js, stream
-    ):
+    def test_a_veto_with_cumulative_acks_ends_a_consumption(self, watched, js, stream):
         """
         The error is raised once, and messages that were not taken are given back.
         """
@@ -311,7 +306,7 @@ class TestFetch:
         again = stream.consumer("worker").fetch(3, expires=30)
         assert sorted(message.data for message in again) == [b"1", b"2", b"3"]
 
-    def test_a_limit_marker_is_told_before_it_is_handed_over(self, watched, js, stream):
+    def test_plugins_get_a_limit_marker_first(self, watched, js, stream):
         """
         The hook gets the marker of an expired message and the reason.
         """
@@ -324,9 +319,9 @@ class TestFetch:
         assert (told["message"], told["reason"]) == (marker, jetsync.MarkerReason.MAX_AGE)
         assert recorder.names[-2:] == ["jetsync_ttl_marker", "jetsync_message_received"]
 
-    def test_two_plugins_see_one_another(self, watched, js, stream):
+    def test_the_later_plugin_gets_the_final_message(self, watched, js, stream):
         """
-        Of two plugins, the one that runs later gets the final message.
+        The plugin that runs later gets the final message.
         """
 
         class Route:

@@ -1,5 +1,5 @@
 """
-The connection on real servers: made, lost, made again, closed, and what calls see of all that.
+Connections to real servers: connecting, losing the connection, reconnecting and closing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
 QUICK = {"reconnect_wait": 0.05}
-"""Options of clients whose server goes away: tests do not want to wait."""
+"""Options of a client that reconnects quickly."""
 
 
 def io_threads():
@@ -61,7 +61,7 @@ def kinds(recorder, *wanted):
 @contextlib.contextmanager
 def black_holes(count):
     """
-    URLs of servers that take connections and never say a word.
+    URLs of servers that accept connections and never send anything.
     """
     with contextlib.ExitStack() as stack:
         sockets = [
@@ -73,10 +73,11 @@ def black_holes(count):
 @pytest.fixture
 def nobody():
     """
-    The URL of a port that nothing listens on while the test runs.
+    The URL of a port where nothing listens during the test.
     """
     with socket.socket() as held:
-        # Bound and not listening: connections are refused and nobody else takes the port.
+        # The port is bound but does not listen: connections are refused, and no other process takes
+        # it.
         held.bind(("127.0.0.1", 0))
         yield f"nats://127.0.0.1:{held.getsockname()[1]}"
 
@@ -84,7 +85,7 @@ def nobody():
 @pytest.fixture
 def own_server():
     """
-    A server of the test's own, to be stopped, killed and paused.
+    A server of the test, which may stop, kill and pause it.
     """
     with DevServer() as server:
         yield server
@@ -93,7 +94,7 @@ def own_server():
 @pytest.fixture
 def pool():
     """
-    Threads for calls that are to wait.
+    Threads for calls that wait.
     """
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         yield pool
@@ -111,8 +112,8 @@ class TestConnect:
     @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
     def test_nothing_listens(self, nobody, persist):
         """
-        A connection error within the budget, and no thread is left; only a client that
-        is asked to be persistent uses the budget up.
+        connect() raises ConnectError before its timeout, and leaves no thread. Only with
+        retry_on_failed_connect does it use up the timeout.
         """
         before = io_threads()
         expected = jetsync.ConnectTimeoutError if persist else jetsync.ConnectError
@@ -127,7 +128,7 @@ class TestConnect:
 
     def test_the_next_server_is_tried_when_one_is_down(self, nats_server, nobody):
         """
-        One server of the list is enough, whichever it is.
+        One working server in the list is enough, at any position.
         """
         for servers in itertools.islice(
             itertools.cycle([[nobody, nats_server.url], [nats_server.url, nobody]]), 6
@@ -135,9 +136,9 @@ class TestConnect:
             with jetsync.connect(servers, connect_timeout=2) as client:
                 assert client.server.url == nats_server.url
 
-    def test_a_server_that_says_nothing_does_not_use_up_the_budget(self, nats_server):
+    def test_a_silent_server_does_not_use_up_the_budget(self, nats_server):
         """
-        The budget is shared out, so that the servers behind one that hangs have their turn.
+        Servers share the timeout, so a server that hangs leaves time for the next ones.
         """
         with black_holes(2) as holes:
             for _ in range(3):
@@ -150,7 +151,7 @@ class TestConnect:
     @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
     def test_the_budget_is_a_total_over_all_servers(self, persist):
         """
-        Four servers that say nothing take no longer than one would.
+        Four silent servers take no longer than one.
         """
         before = io_threads()
         with (
@@ -165,7 +166,7 @@ class TestConnect:
     @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
     def test_a_refused_login_ends_the_attempt_at_once(self, persist):
         """
-        AuthenticationError comes within moments, also from a client that would wait for servers.
+        AuthenticationError is raised at once, even if the client retries its first connection.
         """
         before = io_threads()
         config = {"authorization": {"user": "ann", "password": "right"}}
@@ -185,7 +186,7 @@ class TestConnect:
 
     def test_the_first_connect_may_wait_for_a_server_that_starts_later(self, own_server, pool):
         """
-        With retry_on_failed_connect the call returns once the server is there.
+        With retry_on_failed_connect, the call returns once the server has started.
         """
         own_server.stop()
         connecting = pool.submit(
@@ -202,9 +203,9 @@ class TestConnect:
             assert client.is_connected
             assert client.rtt() > 0.0
 
-    def test_the_name_is_the_servers(self, nats_server, unique):
+    def test_monitoring_shows_the_name(self, nats_server, unique):
         """
-        Monitoring shows the name that the option gives.
+        The server's monitoring shows the name from the options.
         """
         with jetsync.connect(nats_server.url, name=unique) as client:
             connections = nats_server.monitor("connz")["connections"]
@@ -213,9 +214,10 @@ class TestConnect:
 
 
 class TestFacts:
-    def test_statistics_count_what_went_over_the_connection(self, client, unique):
+    def test_statistics_count_traffic(self, client, unique):
         """
-        Bytes in both directions, subscriptions and requests in flight, as a frozen value.
+        Statistics count bytes in both directions, subscriptions and requests in flight, and are
+        frozen.
         """
         before = client.statistics()
         with client.subscribe(unique) as subscription:
@@ -237,7 +239,7 @@ class TestFacts:
 
     def test_the_server_is_described(self, client, nats_server):
         """
-        What the server says of itself, typed, and raw beside it.
+        The server's INFO is available as typed fields and as the original JSON.
         """
         server = client.server
         assert server.version == nats_server.version
@@ -249,9 +251,9 @@ class TestFacts:
         assert re.fullmatch(r"N[A-Z2-7]{55}", server.server_id)
         assert repr(client) == f"<Client open {nats_server.url}>"
 
-    def test_what_the_server_says_later_counts(self, client):
+    def test_a_later_info_counts(self, client):
         """
-        The server describes itself once more when it knows who the client is.
+        The server sends another INFO after the login, and the client uses it.
         """
         eventually(lambda: client.server.raw.get("connect_info"))
         assert client.server.raw["remote_account"] == "$G"
@@ -259,11 +261,11 @@ class TestFacts:
 
     def test_a_limit_that_changes_over_a_reconnect_holds(self, tmp_path, recorder):
         """
-        After a restart with a smaller max_payload the client knows it, and sends nothing larger.
+        After a restart with a smaller max_payload, the client refuses larger messages.
         """
         changing = tmp_path / "limit.conf"
         changing.write_text("max_payload: 2048\n")
-        # Included files are looked for below the folder of the server's own file, wherever that is.
+        # The server looks for included files relative to its configuration file.
         from_root = "../" * 20 + str(changing)[1:]
         with (
             DevServer(config=f"include '{from_root}'") as server,
@@ -285,7 +287,7 @@ class TestFacts:
 class TestClose:
     def test_closing_again_does_nothing(self, nats_server):
         """
-        Close is idempotent, also from several threads at once, and leaves no thread.
+        Closing twice, also from several threads at once, has no effect and leaves no thread.
         """
         before = io_threads()
         client = jetsync.connect(nats_server.url)
@@ -298,9 +300,9 @@ class TestClose:
         assert (client.is_closed, client.is_connected) == (True, False)
         assert io_threads() == before
 
-    def test_every_call_on_a_closed_client_says_so(self, nats_server, unique):
+    def test_every_call_on_a_closed_client_raises(self, nats_server, unique):
         """
-        ConnectionClosedError at once, from every handle; nothing is sent.
+        Each call of each handle raises ConnectionClosedError at once, and sends nothing.
         """
         client = jetsync.connect(nats_server.url)
         js = client.jetstream()
@@ -335,8 +337,8 @@ class TestClose:
 
     def test_closing_wakes_every_waiter(self, nats_server, pool, unique):
         """
-        A request, a next, a fetch and both ways of taking from a subscription end with
-        ConnectionClosedError or, in an iteration, with its end; a publish ends as what it is.
+        A request, a next, a fetch and next() of a subscription end with ConnectionClosedError. An
+        iteration ends. A publish ends according to its outcome.
         """
         with jetsync.connect(nats_server.url) as other, other.subscribe(unique):
             other.flush()
@@ -352,7 +354,7 @@ class TestClose:
             following = pool.submit(consumer.next, 30)
             fetched = pool.submit(lambda: list(consumer.fetch(5, expires=30)))
             seen = other.jetstream().consumer(unique, "c")
-            # The message is the publish's own: the consumer gives it to the one or the other.
+            # Either the publish's waiter or the consumer may get the message.
             eventually(lambda: client.statistics().requests_in_flight == 2)
             eventually(lambda: seen.info().num_waiting >= 1)
             eventually(lambda: all(is_locked(sub._taking) for sub in subscriptions))
@@ -366,14 +368,14 @@ class TestClose:
                     publish.result(10)
                 assert isinstance(caught.value.__cause__, jetsync.ConnectionClosedError)
                 errors = [waiting.exception(10) for waiting in (following, fetched)]
-            # One of the two may have got the message that was published.
+            # One of the two may have received the published message.
             assert {type(error) for error in errors} <= {jetsync.ConnectionClosedError, type(None)}
             assert jetsync.ConnectionClosedError in {type(error) for error in errors}
             other.jetstream().delete_stream(unique)
 
-    def test_closing_wakes_who_waits_for_a_connection(self, own_server, pool):
+    def test_closing_wakes_calls_that_wait_for_a_connection(self, own_server, pool):
         """
-        Publishes that wait for the server to come back end with ConnectionClosedError: nothing was
+        Publishes that wait for a reconnect end with ConnectionClosedError, because nothing was
         sent.
         """
         client = jetsync.connect(own_server.url, request_timeout=30, **QUICK)
@@ -393,9 +395,9 @@ class TestClose:
             for future in waiting:
                 assert isinstance(future.exception(10), jetsync.ConnectionClosedError)
 
-    def test_closing_sends_what_was_handed_over(self, nats_server, client, unique):
+    def test_closing_sends_accepted_publishes(self, nats_server, client, unique):
         """
-        Publishes that returned are on their way: closing at once loses none.
+        A core publish that has returned is sent, even if the client closes at once.
         """
         with client.subscribe(unique) as subscription:
             client.flush()
@@ -407,7 +409,7 @@ class TestClose:
 
     def test_closing_ends_in_time_when_the_server_hangs(self, own_server):
         """
-        The time-out of close holds, and no thread and no socket is left.
+        close() ends by its timeout, and leaves no thread and no socket.
         """
         before, sockets = io_threads(), open_sockets()
         client = jetsync.connect(own_server.url)
@@ -418,9 +420,9 @@ class TestClose:
         eventually(lambda: open_sockets() <= sockets, 2)
         assert client.is_closed
 
-    def test_draining_delivers_what_has_arrived(self, nats_server, client, pool, unique):
+    def test_draining_delivers_buffered_messages(self, nats_server, client, pool, unique):
         """
-        The subscriptions end after the last message that was there, and the client is closed.
+        The subscriptions end after the last buffered message, and then the client is closed.
         """
         receiver = jetsync.connect(nats_server.url)
         subscription = receiver.subscribe(unique)
@@ -437,7 +439,7 @@ class TestClose:
 
     def test_draining_gives_up_in_time(self, nats_server, client, unique, caplog):
         """
-        What nobody takes is dropped after the time-out, and the log says how much.
+        Messages that are not taken by the timeout are dropped, and the log has their number.
         """
         receiver = jetsync.connect(nats_server.url)
         _subscription = receiver.subscribe(unique)
@@ -454,8 +456,8 @@ class TestClose:
 class TestReconnect:
     def test_events_come_in_order(self, own_server, pool, caplog):
         """
-        One restart is one disconnected and one reconnected event; handlers may call
-        the client, and one that raises keeps none of the others from running.
+        A restart is one disconnected and one reconnected event. Handlers may call the client, and a
+        handler that raises does not affect the others.
         """
         seen = []
 
@@ -495,7 +497,7 @@ class TestReconnect:
 
     def test_subscriptions_are_replayed(self, own_server):
         """
-        Core subscriptions, queue groups and requests go on after a restart, and nothing is
+        Core subscriptions, queue groups and requests continue after a restart, and no message is
         delivered twice.
         """
         with (
@@ -513,8 +515,8 @@ class TestReconnect:
 
     def test_calls_wait_for_the_connection(self, own_server, pool):
         """
-        A request made while there is none is sent once the server is back, which answers it: that
-        nobody listens.
+        A request without a connection is sent after the reconnect. The server then answers that
+        there are no responders.
         """
         with jetsync.connect(own_server.url, **QUICK) as client:
             own_server.stop()
@@ -526,7 +528,7 @@ class TestReconnect:
 
     def test_calls_fail_in_time_without_a_connection(self, own_server):
         """
-        DisconnectedError after the call's own time-out: nothing was sent.
+        Calls raise DisconnectedError after their own timeout, because nothing was sent.
         """
         with jetsync.connect(own_server.url, request_timeout=0.2, **QUICK) as client:
             own_server.stop()
@@ -545,10 +547,10 @@ class TestReconnect:
             assert client.server.url == own_server.url
             assert repr(client) == f"<Client down {own_server.url}>"
 
-    def test_what_is_in_flight_ends_when_the_connection_dies(self, own_server, pool):
+    def test_calls_in_flight_end_when_the_connection_dies(self, own_server, pool):
         """
-        A request gets ConnectionLostError at once and a publish PublishOutcomeUnknownError, not
-        when their time is up.
+        A request raises ConnectionLostError and a publish PublishOutcomeUnknownError at once, not
+        after their timeouts.
         """
         with (
             jetsync.connect(own_server.url) as other,
@@ -570,7 +572,7 @@ class TestReconnect:
 
     def test_a_flush_ends_when_the_connection_dies(self, own_server, pool):
         """
-        ConnectionLostError at once, not when its time is up.
+        A flush raises ConnectionLostError at once, not after its timeout.
         """
         with jetsync.connect(own_server.url, **QUICK) as client:
             own_server.pause()
@@ -582,7 +584,7 @@ class TestReconnect:
 
     def test_asking_for_a_new_connection(self, own_server, recorder):
         """
-        reconnect() drops the connection and the client comes back by itself.
+        reconnect() drops the connection, and the client reconnects.
         """
         with (
             jetsync.connect(own_server.url, plugins=[recorder], **QUICK) as client,
@@ -597,8 +599,8 @@ class TestReconnect:
 
     def test_a_client_that_gives_up_is_closed(self, own_server, recorder):
         """
-        After max_reconnects tries every call gets ConnectionClosedError with the reason, waiters
-        are woken, one closed event comes, and closing the client leaves no thread.
+        After max_reconnects attempts every call raises ConnectionClosedError with the reason, and
+        waiting calls are woken. There is one closed event, and close() leaves no thread.
         """
         before = io_threads()
         client = jetsync.connect(own_server.url, plugins=[recorder], max_reconnects=2, **QUICK)
@@ -620,7 +622,7 @@ class TestReconnect:
 
     def test_a_client_that_may_not_reconnect_is_closed_at_once(self, own_server, recorder, pool):
         """
-        max_reconnects=0: the loss of the connection is the end.
+        With max_reconnects=0, losing the connection closes the client.
         """
         before = io_threads()
         with jetsync.connect(own_server.url, plugins=[recorder], max_reconnects=0) as client:
@@ -632,9 +634,9 @@ class TestReconnect:
             eventually(lambda: kinds(recorder) == ["disconnected", "closed"])
         assert io_threads() == before
 
-    def test_a_server_in_lame_duck_mode_says_so(self, recorder):
+    def test_a_server_in_lame_duck_mode(self, recorder):
         """
-        The event names the server, and the server's own description says it too.
+        The event names the server, and so does the server's INFO.
         """
         with (
             DevServer() as server,
@@ -651,8 +653,8 @@ class TestReconnect:
 class TestCluster:
     def test_another_node_takes_over(self, recorder, pool):
         """
-        The connected node is killed: the client goes to another one, that it heard of from the
-        first, with its subscriptions; one disconnected and one reconnected event tell.
+        If the connected node is killed, the client moves to a node that the first one announced,
+        with its subscriptions. There is one disconnected and one reconnected event.
         """
         with DevServer(cluster=3) as cluster:
             first = cluster.urls[0]
@@ -673,7 +675,7 @@ class TestCluster:
                 eventually(lambda: kinds(recorder, "disconnected", "reconnected")[1:])
                 assert client.server.url in cluster.urls[1:]
                 assert client.server.server_name != name
-                # The other node learns of the subscriptions over the route, a moment later.
+                # The other node learns of the subscriptions over the route shortly afterwards.
                 eventually(lambda: other.publish("news", b"1") or news.next(timeout=0.05))
                 assert client.request("ask", b"?", timeout=10).data == b"answer"
                 answering.result(5)
@@ -685,11 +687,12 @@ class TestCluster:
 
     def test_servers_that_join_are_announced(self, recorder):
         """
-        The client hears of nodes that come, and of each once.
+        The client learns of each new node once.
         """
         with DevServer(cluster=3) as cluster:
             cluster.stop(2)
-            # A client that connects before the first node has noticed would know the third already.
+            # A client that connects before the first node has noticed the third would already know
+            # it.
             eventually(lambda: len(cluster.monitor("varz")["connect_urls"]) == 2)
             with jetsync.connect(cluster.urls[0], plugins=[recorder], **QUICK) as client:
                 cluster.start(2, wait=False)
@@ -704,7 +707,7 @@ def paused():
     """
     A client of a paused server, its JetStream and one of its consumers.
 
-    The client is kept from probing the connection, which it would drop after the first time-out.
+    The client does not probe the connection, which it would drop after the first timeout.
     """
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -720,7 +723,7 @@ def paused():
         server.pause()
         yield client, js, stream, consumer, subscription
         server.resume()
-        # The connection is the same and works, also nats-py's part of it, which sees PONGs.
+        # The connection is the same and works, including nats-py's handling of PONGs.
         client.flush(timeout=10)
         assert "S" in js.stream_names(timeout=10)
         assert client.statistics().reconnects == 0
@@ -728,12 +731,12 @@ def paused():
 
 class TestSilentServer:
     """
-    A server that is stopped with SIGSTOP: connections stay up and nothing is answered.
+    A server that is stopped with SIGSTOP: connections stay open, and no request is answered.
     """
 
     def test_publish(self, paused):
         """
-        The message was sent and nothing came back: nobody knows whether it is stored.
+        The message was sent and no ack arrived, so the outcome is unknown.
         """
         _, js, *_ = paused
         with timed(0.5, 1.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
@@ -754,7 +757,7 @@ class TestSilentServer:
 
     def test_requests(self, paused):
         """
-        Requests of all kinds end with RequestTimeoutError, by their own or the default time-out.
+        Requests of all kinds end with RequestTimeoutError, by an explicit or the default timeout.
         """
         client, js, stream, consumer, _ = paused
         for call in (
@@ -770,7 +773,7 @@ class TestSilentServer:
 
     def test_next(self, paused):
         """
-        A pull takes no longer than its expiry and two seconds.
+        A pull ends at most two seconds after its expiry.
         """
         _, _, _, consumer, _ = paused
         with timed(1.0, 3.3), pytest.raises(TimeoutError) as caught:
@@ -779,15 +782,14 @@ class TestSilentServer:
 
     def test_local_waits(self, paused):
         """
-        A flush, a round trip and a look into a subscription end in time; a core publish does not
+        A flush, a round trip and next() of a subscription end in time. A core publish does not
         wait.
         """
         client, _, _, _, subscription = paused
         for call in (client.flush, client.rtt):
             with timed(0.5, 1.0), pytest.raises(jetsync.WaitTimeoutError):
                 call()
-            # The answer to a flush that was given up comes when the server runs again, and does no
-            # harm: the fixture looks.
+            # The late answer to the abandoned flush does no harm, which the fixture checks.
         with timed(0.2, 0.7):
             assert subscription.next(timeout=0.2) is None
         with timed(0.0, 0.3):
@@ -796,7 +798,8 @@ class TestSilentServer:
 
     def test_a_writer_waits_for_room_and_then_gives_up(self, own_server):
         """
-        A server that reads nothing stops writers once the buffers are full; memory does not grow.
+        If the server reads nothing, writers wait once the buffers are full, and memory does not
+        grow.
         """
         with jetsync.connect(own_server.url, request_timeout=0.5) as client:
 
@@ -811,9 +814,9 @@ class TestSilentServer:
             own_server.resume()
             client.flush(timeout=20)
 
-    def test_pings_find_out(self, own_server, recorder):
+    def test_pings_detect_a_paused_server(self, own_server, recorder):
         """
-        Without answers to its pings the client drops the connection, and is back once the server
+        Without answers to its pings the client drops the connection, and reconnects once the server
         runs again.
         """
         options = {"ping_interval": 0.2, "max_outstanding_pings": 2, "connect_timeout": 1, **QUICK}
@@ -829,8 +832,8 @@ class TestSilentServer:
 class TestThreads:
     def test_slow_users_do_not_cost_the_connection(self):
         """
-        A thread that sleeps over a message, and a status hook that sleeps, stop neither
-        the answers to the server's pings nor other subscriptions, nor requests.
+        A slow subscriber thread and a slow status hook delay neither the answers to the server's
+        pings, nor other subscriptions, nor requests.
         """
         asleep = threading.Event()
         reports = []
@@ -842,7 +845,7 @@ class TestThreads:
             def jetsync_status(self, event):
                 if event.kind.value == "permission_denied":
                     asleep.set()
-                    # Longer than the server waits for the answers to its pings.
+                    # Longer than the server waits for answers to its pings.
                     time.sleep(1.6)
 
         def slow(subscription, client):
@@ -881,8 +884,8 @@ class TestThreads:
 
     def test_many_threads_share_one_client(self, js, unique):
         """
-        32 threads, each 50 times a publish and a read of what it stored; no answer goes
-        to another thread.
+        In 32 threads, each of 50 publishes is followed by a read, and no answer reaches another
+        thread.
         """
         made = js.create_stream(
             unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True

@@ -32,7 +32,7 @@ NO_OBJECTS = [
     b'{"error":[]}',
     b'{"error":1}',
 ]
-"""Answers that mean nothing, whatever was asked."""
+"""Answers that are invalid for every request."""
 
 STREAM = b'"config":{"name":"S","subjects":["s"],"retention":"limits","storage":"file"}'
 CONSUMER = b'"stream_name":"S","name":"C","config":{"ack_policy":"explicit"}'
@@ -45,15 +45,15 @@ WELL = {
 
 class Responder:
     """
-    A service that answers the subjects below a prefix as it is told.
+    A service that answers the subjects below a prefix as the test configures it.
     """
 
     def __init__(self, client, prefix):
         self.prefix = prefix
         self.answers = {}
         """
-        By the beginning of the endpoint: a payload, or header block, payload and reply, or a
-        function of the request that returns one of both.
+        Answers by the start of the endpoint: a payload, a header block with payload and reply, or a
+        function of the request that returns either.
         """
         self._client = client
         self._subscription = client.subscribe(f"{prefix}.>")
@@ -71,7 +71,7 @@ class Responder:
 
     def send(self, subject, answer):
         """
-        Publish what may not be a valid message, with a reply subject of its own if it has one.
+        Publish a possibly invalid message, with a reply subject if it has one.
         """
         header, payload, reply = answer if isinstance(answer, tuple) else (None, answer, b"")
         block = frames.message(subject.encode(), reply, header, payload)
@@ -86,7 +86,7 @@ class Responder:
 @pytest.fixture
 def fake(nats_server, unique):
     """
-    A responder in the place of JetStream.
+    A responder that replaces JetStream.
     """
     with jetsync.connect(nats_server.url) as other:
         responder = Responder(other, f"{unique}.API")
@@ -98,7 +98,7 @@ def fake(nats_server, unique):
 @pytest.fixture
 def js(client, fake):
     """
-    The context that asks it.
+    The context whose requests go to the responder.
     """
     return client.jetstream(prefix=fake.prefix, timeout=3)
 
@@ -123,7 +123,7 @@ CALLS = {
 
 def created(request):
     """
-    The answer to a request for a consumer, whatever it asks for.
+    Answer every request for a consumer.
     """
     config = json.loads(request)["config"]
     return json.dumps({"stream_name": "S", "name": config["name"], "config": config}).encode()
@@ -133,7 +133,7 @@ class TestApi:
     @pytest.mark.parametrize("call", CALLS)
     def test_no_object(self, js, fake, call):
         """
-        An answer that is no JSON object, or whose error is none, is a protocol error.
+        An answer that is not a JSON object, or whose error is not one, is a protocol error.
         """
         endpoint, ask = CALLS[call]
         for answer in NO_OBJECTS:
@@ -192,7 +192,7 @@ class TestApi:
 
     def test_an_error_of_odd_parts(self, js, fake):
         """
-        An error whose parts have wrong types is an error of the API all the same.
+        An error with parts of wrong types is still an ApiError.
         """
         for error in (b'{"code":true,"err_code":1e3}', b'{"code":"4","description":[[]]}'):
             fake.answers = {"STREAM.INFO": b'{"error":%b}' % error}
@@ -223,7 +223,7 @@ class TestAcks:
     @pytest.mark.parametrize("way", ["publish", "publish_many", "publisher"])
     def test_no_ack(self, client, fake, way):
         """
-        The outcome of a message with a meaningless ack is unknown, and the error says why.
+        A meaningless ack leaves the outcome unknown, and the error states the reason.
         """
         js, subject = client.jetstream(timeout=3), f"{fake.prefix}.PUB"
 
@@ -248,7 +248,7 @@ class TestAcks:
 
     def test_acks_of_another_shape(self, client, fake):
         """
-        A publisher outlives acks whose numbers are too long, after plain ones.
+        A publisher survives acks with numbers that are too long, after plain ones.
         """
         js, subject = client.jetstream(timeout=1), f"{fake.prefix}.PUB"
         with js.publisher() as publisher:
@@ -264,7 +264,7 @@ class TestAcks:
 
 class TestBatches:
     """
-    The stream takes batches, as its info says, and answers what it should not.
+    A stream that accepts batches according to its info, and sends invalid answers.
     """
 
     INFO = (
@@ -276,7 +276,7 @@ class TestBatches:
     @pytest.mark.parametrize("way", ["atomic", "fast"])
     def test_no_ack(self, js, fake, way, answer):
         """
-        A batch with a meaningless ack ends with an error of which that is the cause.
+        A batch with a meaningless ack ends with an error whose cause is the ack's.
         """
         fake.answers = {
             "STREAM.NAMES": b'{"total":1,"streams":["S"]}',
@@ -303,7 +303,7 @@ class TestBatches:
 
 def direct(**changes):
     """
-    The header block of an answer to a direct get.
+    The header block of a direct get's answer.
     """
     fields = {
         "Nats-Stream": "S",
@@ -325,7 +325,7 @@ class TestDirect:
     @pytest.mark.parametrize("number", NUMBERS)
     def test_one_message(self, js, fake, number):
         """
-        A sequence that is none is a protocol error when it is looked at.
+        An invalid sequence is a protocol error when it is read.
         """
         fake.answers["DIRECT.GET"] = (direct(Sequence=number), b"x", b"")
         message = js.stream("S").get_message(1, direct=True)
@@ -335,7 +335,7 @@ class TestDirect:
     @pytest.mark.parametrize("time", ["", "x", "9999-99-99T00:00:00Z", "9" * 5000])
     def test_a_time(self, js, fake, time):
         """
-        A time that is none is a protocol error when it is looked at.
+        An invalid time is a protocol error when it is read.
         """
         fake.answers["DIRECT.GET"] = (direct(Time_Stamp=time), b"x", b"")
         message = js.stream("S").get_message(1, direct=True)
@@ -345,7 +345,7 @@ class TestDirect:
     @pytest.mark.parametrize("code", ["9" * 4300, "-4", "x4"])
     def test_a_status(self, js, fake, code):
         """
-        A status code that is none is a protocol error.
+        An invalid status code is a protocol error.
         """
         fake.answers["DIRECT.GET"] = (f"NATS/1.0 {code} Oops\r\n\r\n".encode(), b"", b"")
         with pytest.raises(jetsync.ProtocolError):
@@ -355,7 +355,7 @@ class TestDirect:
     @pytest.mark.parametrize("header", ["Sequence", "Num_Pending"])
     def test_many_messages(self, js, fake, header, number):
         """
-        A read of many messages ends with a number that is none.
+        An invalid number ends a read of many messages.
         """
         info = b'"metadata":{"_nats.level":"5","_nats.ver":"2.15.1"}'
         fake.answers["STREAM.INFO"] = b'{"config":{"name":"S","allow_direct":true,%b}}' % info
@@ -377,7 +377,7 @@ class TestPulls:
     @pytest.mark.parametrize("status", STATUSES)
     def test_fetch(self, js, fake, status):
         """
-        A fetch ends with a status that is none.
+        An invalid status ends a fetch.
         """
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumer = js.stream("S").consumer("C")
@@ -387,7 +387,7 @@ class TestPulls:
     @pytest.mark.parametrize("status", STATUSES)
     def test_consume(self, js, fake, status):
         """
-        An iteration over a consumption ends with a status that is none.
+        An invalid status ends an iteration over a consumption.
         """
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumer = js.stream("S").consumer("C")
@@ -397,7 +397,7 @@ class TestPulls:
     @pytest.mark.parametrize("status", STATUSES)
     def test_consume_with_a_handler(self, js, fake, status):
         """
-        A consumption with a handler ends, and says why.
+        An invalid status ends a consumption with a handler, and is its error.
         """
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumption = js.stream("S").consumer("C").consume(lambda message: None)
@@ -407,7 +407,7 @@ class TestPulls:
     @pytest.mark.parametrize("status", STATUSES)
     def test_ordered(self, js, fake, status):
         """
-        An ordered consumer ends with a status that is none.
+        An invalid status ends an ordered consumer.
         """
         fake.answers["CONSUMER.CREATE"] = created
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
@@ -420,7 +420,7 @@ class TestPulls:
     @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
     def test_a_probe(self, js, fake, answer):
         """
-        A consumption whose consumer is asked after ends with an answer that is none.
+        An invalid answer to its consumer info request ends a consumption.
         """
         consumer = js.stream("S").consumer("C")
         fake.answers["CONSUMER.MSG.NEXT"] = (b"NATS/1.0 503\r\n\r\n", b"", b"")

@@ -1,5 +1,5 @@
 """
-Servers that lie: what a man in the middle says before TLS or the login, and junk on reconnecting.
+Hostile servers: a man in the middle before TLS or the login, and junk during reconnects.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MODES = {
     "handshake_first auto": ({"handshake_first": "auto"}, {}),
     "handshake_first auto, tls_first": ({"handshake_first": "auto"}, {"tls_first": True}),
 }
-"""More of the server's ``tls`` block, and more options of the client."""
+"""Additions to the server's ``tls`` block, and further options of the client."""
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """
-    The authority that the honest servers' certificates come from.
+    The authority that issues the honest servers' certificates.
     """
     return Authority(tmp_path_factory.mktemp("ours"), "ours")
 
@@ -41,7 +41,7 @@ def ours(tmp_path_factory):
 @pytest.fixture(scope="module", params=MODES)
 def honest(request, ours):
     """
-    A server that insists on TLS, and how to connect to it.
+    A server that requires TLS, and the client options for it.
     """
     block, options = MODES[request.param]
     config = {"tls": tls_block(ours.issue(request.param.replace(" ", "-")), **block)}
@@ -61,7 +61,7 @@ def plain():
 
 def forged(client, payload=b"EVIL"):
     """
-    A message for each subscription of a client, as if its ids could be guessed.
+    Messages for each subscription of a client, as if the attacker could guess the ids.
     """
     return b"".join(
         b"MSG payments %b %d\r\n%b\r\n" % (sid, len(payload), payload)
@@ -71,7 +71,7 @@ def forged(client, payload=b"EVIL"):
 
 def attack(impostor, client, subscription, *plays, lose=None):
     """
-    Cut the connection, let the impostor play, and see to it that the client does not fall for him.
+    Cut the connection, let the impostor answer, and check that the client rejects it.
     """
     before = client.server.server_id
     reconnects = client.statistics().reconnects
@@ -93,7 +93,7 @@ def attack(impostor, client, subscription, *plays, lose=None):
 
 def tls_attacks(client):
     """
-    Plays of an impostor who pretends that TLS follows, by name.
+    Scripts of an impostor that pretends that TLS follows, by name.
     """
     first, second = info(tls_required=True), info(tls_required=True, server_id="EVIL2")
     return {
@@ -108,7 +108,7 @@ def tls_attacks(client):
 
 def downgrades(client):
     """
-    Plays of an impostor who has no TLS, by name.
+    Scripts of an impostor without TLS, by name.
     """
     return {
         "no TLS": (info(tls_required=False), HEARD, b"PONG\r\n" + forged(client)),
@@ -121,8 +121,8 @@ def downgrades(client):
 class TestPlaintextBeforeTls:
     def test_on_reconnect(self, honest):
         """
-        Whatever stands before the TLS handshake is neither delivered nor believed, no login is
-        sent, and the client goes on to the honest server.
+        Bytes before the TLS handshake are neither delivered nor believed, and no login is sent. The
+        client reconnects to the honest server.
         """
         with (
             FakeServer(honest.port) as impostor,
@@ -139,7 +139,7 @@ class TestPlaintextBeforeTls:
 
     def test_on_the_first_connect(self, honest):
         """
-        The first connection is no different: the impostor is skipped.
+        The first connection also skips the impostor.
         """
         with FakeServer(honest.port) as impostor:
             play = (info(tls_required=True) + b"PONG\r\n",)
@@ -152,10 +152,10 @@ class TestPlaintextBeforeTls:
                 assert client.server.server_name != "evil"
             assert b"CONNECT" not in b"".join(impostor.heard)
 
-    def test_a_context_of_nobody(self, ours, monkeypatch):
+    def test_tls_that_only_the_server_asks_for(self, ours, monkeypatch):
         """
-        The same holds for a client that asks for no TLS, once the server asked for it: a later
-        server that does not is not used.
+        The same holds if only the first server asked for TLS: the client refuses later servers
+        without it.
         """
         monkeypatch.setenv("SSL_CERT_FILE", ours.path)
         config = {"tls": tls_block(ours.issue("alone"))}
@@ -172,9 +172,9 @@ class TestPlaintextBeforeTls:
 
     def test_discovered_servers(self, ours):
         """
-        A server that another one announced gets no more trust than that one.
+        An announced server is trusted no more than the one that announced it.
         """
-        # The cluster's second server is behind the impostor, whose address both announce.
+        # The cluster's second server is reached through the impostor, whose address both announce.
         with FakeServer(0) as impostor:
             config = {
                 "tls": tls_block(ours.issue("member")),
@@ -195,9 +195,9 @@ class TestPlaintextBeforeTls:
 
 
 class TestBeforeTheLogin:
-    def test_messages_and_news(self, plain):
+    def test_messages_and_infos(self, plain):
         """
-        Without TLS too nothing is delivered or believed before the server has accepted the login.
+        Without TLS, too, nothing is delivered or believed before the server has accepted the login.
         """
         with (
             FakeServer(plain.port) as impostor,
@@ -221,7 +221,7 @@ class TestBeforeTheLogin:
 
     def test_consumption(self, plain, unique):
         """
-        A consumption gets no forged message either, and goes on with the honest server.
+        A consumption gets no forged message either, and continues with the honest server.
         """
         with (
             FakeServer(plain.port) as impostor,
@@ -268,7 +268,8 @@ class TestJunkOnReconnect:
     )
     def test_the_next_attempt_follows(self, plain, play):
         """
-        A first line that is no proper INFO costs an attempt, which is reported, and no more.
+        If the first line is not a valid INFO, that attempt fails and is reported, and the next one
+        follows.
         """
         recorder = HookRecorder("jetsync_status")
         with (
@@ -299,7 +300,7 @@ class TestJunkOnReconnect:
     )
     def test_servers_that_cannot_be_dialled(self, plain, urls):
         """
-        Announced addresses that make no sense are left out, and the connection is made.
+        Invalid announced addresses are left out, and the connection is made.
         """
         with (
             FakeServer(plain.port) as impostor,
@@ -315,7 +316,7 @@ class TestJunkOnReconnect:
             client.publish("payments", b"honest")
             assert subscription.next(timeout=10).data == b"honest"
 
-    def test_what_nats_py_does_not_expect(self, plain, monkeypatch, caplog):
+    def test_unexpected_errors(self, plain, monkeypatch, caplog):
         """
         An unexpected error of an attempt is logged and reported, and the next attempt follows.
         """
@@ -343,7 +344,7 @@ class TestJunkOnReconnect:
 
     def test_giving_up(self, plain, monkeypatch):
         """
-        A client whose attempts all fail in an unexpected way closes and wakes who waits.
+        If all attempts fail with unexpected errors, the client closes and wakes waiting calls.
         """
 
         async def fail(self):

@@ -21,7 +21,7 @@ from credentials import Operator, new_key  # noqa: E402
 
 def answer(url, **options):
     """
-    Send the login that options make, and return the server's answer to the PING after it.
+    Send the login that is made from options, and return the server's answer to the PING after it.
     """
     options = ConnectOptions(**{"servers": url, **options})
     parts = urlsplit(url)
@@ -76,21 +76,21 @@ class TestUsers:
 
     def test_without_password(self, users):
         """
-        A user name alone is sent with an empty password, which such a user has.
+        A user name alone is sent with an empty password, which this user has.
         """
         assert answer(users.url, user="open") == "PONG"
         assert answer(users.url, user="a@b") == REFUSED
 
     def test_callables(self, users):
         """
-        User and password of callables are sent.
+        A user and a password that callables return are sent.
         """
         login = {"user": lambda: "a@b", "password": lambda: "p:/?#[]@ %,"}
         assert answer(users.url, **login) == "PONG"
 
     def test_nkey(self, users, key):
         """
-        The signature of the seed, and that of a callable, are accepted.
+        Signatures made from the seed and by a callable are accepted.
         """
         pair, public = key
         assert answer(users.url, nkey_seed=pair.seed.decode()) == "PONG"
@@ -99,7 +99,7 @@ class TestUsers:
 
     def test_server_without_keys(self, nats_server, key):
         """
-        A server that knows no keys and wants no login accepts a client with one.
+        A server without a login and without nkeys accepts a client that has one.
         """
         assert answer(nats_server.url, nkey_seed=key[0].seed.decode()) == "PONG"
 
@@ -120,7 +120,7 @@ class TestTokens:
 class TestCredentials:
     def test_forms(self, tmp_path):
         """
-        Credentials are accepted from files with either line end, callables and a signer.
+        Credentials are accepted from files with both kinds of line ends, callables and a signer.
         """
         operator = Operator()
         path = tmp_path / "user.creds"

@@ -1,5 +1,6 @@
 """
-Lines that are longer than a server takes: an error before anything is sent, and no lost connection.
+Protocol lines that exceed the server's limit raise before anything is sent, and the connection
+stays.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import jetsync
 from jetsync.devserver import DevServer
 
 INBOX = "_INBOX" + "x" * 100
-"""So long that the longest subjects do not fit on a line with it."""
+"""A prefix with which the longest subjects exceed a line."""
 
 
 @pytest.fixture
 def client(nats_server):
     """
-    A client with a long inbox, which still has its first connection after the test.
+    A client with a long inbox prefix, which must keep its first connection during the test.
     """
     with jetsync.connect(nats_server.url, inbox_prefix=INBOX) as client:
         yield client
@@ -28,7 +29,7 @@ def client(nats_server):
 class TestLongSubjects:
     def test_each_way_to_publish(self, client, unique):
         """
-        A subject that does not fit on a line with our inbox is refused, whatever sends it.
+        Each way to publish refuses a subject that does not fit on a line with the inbox.
         """
         js = client.jetstream()
         subject = unique + "." + "a" * (3999 - len(unique))
@@ -49,7 +50,7 @@ class TestLongSubjects:
 
     def test_batches(self, client, unique):
         """
-        Batches refuse such a subject when it is added.
+        Batches refuse such a subject in add().
         """
         js = client.jetstream()
         subject = unique + "." + "a" * (3999 - len(unique))
@@ -82,7 +83,7 @@ class TestLongSubjects:
 
     def test_a_long_subject_is_read(self, client, unique):
         """
-        A message whose subject does not fit behind the API's is asked for in the request's body.
+        If a message's subject does not fit after the API subject, it is sent in the request's body.
         """
         js = client.jetstream()
         subject = unique + "." + "a" * (3999 - len(unique))
@@ -96,7 +97,7 @@ class TestLongSubjects:
 class TestLongAcks:
     def test_term(self, unique):
         """
-        A reason that is longer than max_payload is refused, and the message can be ended after it.
+        A reason that is longer than max_payload is refused, and the message can then be terminated.
         """
         with (
             DevServer(config={"max_payload": 10_000}) as server,

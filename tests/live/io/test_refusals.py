@@ -1,5 +1,5 @@
 """
-What servers refuse for a while, or for good: subscriptions, connections and logins.
+Subscriptions, connections and logins that servers refuse, temporarily or permanently.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class TestSubscriptionLimit:
     @pytest.fixture
     def limited(self):
         """
-        A server that lets each connection have three subscriptions.
+        A server that allows each connection three subscriptions.
         """
         with DevServer(jetstream=False, config={"max_subscriptions": 3}) as server:
             yield server
 
-    def test_the_subscription_is_told(self, limited):
+    def test_the_subscription_ends(self, limited):
         """
-        The subscription that is one too many ends with SubscriptionLimitError; the client stays
-        connected, and the others go on.
+        The subscription beyond the limit ends with SubscriptionLimitError. The client stays
+        connected, and other subscriptions continue.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(limited.url, plugins=[recorder], **QUICK) as client:
@@ -67,7 +67,7 @@ class TestSubscriptionLimit:
 
     def test_there_is_room_again(self, limited):
         """
-        Once another subscription was left, a new one works.
+        After another subscription has ended, a new one works.
         """
         with jetsync.connect(limited.url, **QUICK) as client:
             first, _ = (client.subscribe(name) for name in "ab")
@@ -85,7 +85,7 @@ class TestSubscriptionLimit:
 
     def test_after_a_reconnect(self, limited):
         """
-        A reconnect does not ask for the refused subscription again.
+        A reconnect does not repeat the refused subscription.
         """
         with (
             FakeServer(limited.port) as impostor,
@@ -106,7 +106,7 @@ class TestSubscriptionLimit:
 
     def test_many_at_once(self, limited):
         """
-        Of many that are made together, each one too many is told, and no other.
+        If many are made together, each one beyond the limit ends with the error, and no other.
         """
         with (
             jetsync.connect(limited.url, **QUICK) as client,
@@ -125,7 +125,7 @@ class TestSubscriptionLimit:
 class TestConnectionLimit:
     def test_reconnecting_until_there_is_room(self):
         """
-        A client that is refused because the server has too many connections comes back later.
+        If the server refuses a client because of too many connections, the client retries later.
         """
         config = {"max_connections": 2}
         with (
@@ -148,7 +148,7 @@ class TestConnectionLimit:
                 with pytest.raises(jetsync.ConnectError, match="maximum connections exceeded"):
                     jetsync.connect(server.url)
                 impostor.release()
-                # More often than a refused login may be refused.
+                # More often than a login may be refused.
                 refused = "maximum connections exceeded"
                 eventually(lambda: server.log().count(refused) > 5)
                 assert not client.is_closed
@@ -158,7 +158,7 @@ class TestConnectionLimit:
 
     def test_many_refusals(self, nats_server):
         """
-        The limit of connections is no refused login, however often it is met.
+        Refusals for too many connections do not count as refused logins, however many there are.
         """
         with (
             FakeServer(nats_server.port) as impostor,
@@ -173,8 +173,8 @@ class TestExpiredLogin:
     @pytest.mark.parametrize("renewed", ["in time", "late"])
     def test_a_renewed_login_is_read_again(self, tmp_path, renewed):
         """
-        When the server ends a connection because the JWT is over, the client reads the credentials
-        file again and is connected with the new one.
+        When the server ends a connection because the JWT has expired, the client reads the
+        credentials file again and reconnects.
         """
         operator = Operator()
         path = tmp_path / "short.creds"
@@ -184,7 +184,7 @@ class TestExpiredLogin:
         def renew(seconds):
             jwt = token_until(public, operator.account_key, nats, time.time() + seconds)
             text = CREDENTIALS.format(jwt=jwt, seed=user.seed.decode())
-            # In one step: a reader never sees half a file.
+            # Atomically: a reader never sees half a file.
             fresh = tmp_path / "fresh"
             fresh.write_text(text)
             fresh.replace(path)
@@ -213,7 +213,7 @@ class TestExpiredLogin:
 class TestRefusedLogin:
     def reopened(self, first, password):
         """
-        A server on the port of one that is stopped, with another password.
+        A server on the port of a stopped one, with another password.
         """
         config = {"authorization": {"user": "ann", "password": password}}
         return DevServer(jetstream=False, config=config, port=first.port)
@@ -221,7 +221,7 @@ class TestRefusedLogin:
     @pytest.fixture
     def server(self):
         """
-        A server that takes the password "right".
+        A server that accepts the password "right".
         """
         config = {"authorization": {"user": "ann", "password": "right"}}
         with DevServer(jetstream=False, config=config) as server:
@@ -229,7 +229,7 @@ class TestRefusedLogin:
 
     def test_twice_by_the_same_server(self, server):
         """
-        The client gives up, says why, and wakes who waits.
+        The client gives up, logs why, and wakes waiting calls.
         """
         recorder = HookRecorder("jetsync_status")
         login = {"user": "ann", "password": "right"}
@@ -263,7 +263,7 @@ class TestRefusedLogin:
 
     def test_once(self, nats_server):
         """
-        A login that is refused once, here or there, ends nothing.
+        One refused login, at whichever server, does not close the client.
         """
         login = {"user": "u", "password": "p"}
         with (
@@ -298,7 +298,7 @@ class TestRefusedLogin:
 
     def test_unless_configured_otherwise(self, server):
         """
-        With retry_refused_logins the client is there again once its login is taken again.
+        With retry_refused_logins the client reconnects once its login is accepted again.
         """
         login = {"user": "ann", "password": "right", "retry_refused_logins": True}
         with jetsync.connect(server.url, **login, **QUICK) as client:

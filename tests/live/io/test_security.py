@@ -31,7 +31,7 @@ TOKEN = "t0ken-that-nobody-may-see"
 
 def works(client):
     """
-    Whether a message makes it to the server and back.
+    Return whether a message reaches the server and returns.
     """
     with client.subscribe("_roundtrip") as subscription:
         client.publish("_roundtrip", b"x" * 300_000)
@@ -40,7 +40,7 @@ def works(client):
 
 def encrypted(server, client):
     """
-    Whether the server says that the client's connection uses TLS.
+    Return whether the server reports TLS for the client's connection.
     """
     cid = client.server.client_id
     connections = server.monitor("connz")["connections"]
@@ -53,7 +53,7 @@ def encrypted(server, client):
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """
-    The authority that the servers' certificates come from.
+    The authority that issues the servers' certificates.
     """
     return Authority(tmp_path_factory.mktemp("ours"), "ours")
 
@@ -61,7 +61,7 @@ def ours(tmp_path_factory):
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     """
-    An authority that nobody here trusts.
+    An authority that is not trusted.
     """
     return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
 
@@ -69,7 +69,7 @@ def theirs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tls_server(ours):
     """
-    A server that insists on TLS.
+    A server that requires TLS.
     """
     with DevServer(config={"tls": tls_block(ours.issue("plain"))}) as server:
         yield server
@@ -77,7 +77,7 @@ def tls_server(ours):
 
 def secure(server):
     """
-    Return the URL of a server with the scheme that asks for TLS.
+    Return the URL of a server with the scheme for TLS.
     """
     return server.url.replace("nats://", "tls://")
 
@@ -86,7 +86,7 @@ def secure(server):
 class TestTls:
     def test_a_trusted_server(self, tls_server, ours, loop):
         """
-        With the authority given, everything works over TLS, large messages and JetStream too.
+        With the authority given, everything works over TLS, including large messages and JetStream.
         """
         with jetsync.connect(secure(tls_server), tls_ca=ours.path, loop=loop) as client:
             assert works(client)
@@ -102,14 +102,14 @@ class TestTls:
 
     def test_the_server_alone_may_ask_for_tls(self, tls_server, ours, loop):
         """
-        A nats:// URL is enough where the server insists and its authority is known.
+        A nats:// URL is enough if the server requires TLS and its authority is known.
         """
         with jetsync.connect(tls_server.url, tls_ca=ours.path, loop=loop) as client:
             assert works(client)
 
     def test_a_context_of_the_users_own(self, tls_server, ours, loop):
         """
-        An SSLContext is taken as it is.
+        An SSLContext is used unchanged.
         """
         context = ssl.create_default_context(cafile=ours.path)
         with jetsync.connect(tls_server.url, tls=context, loop=loop) as client:
@@ -117,8 +117,8 @@ class TestTls:
 
     def test_tls_first(self, ours, loop):
         """
-        A server with handshake_first hears TLS before it says a word; one without it does not get
-        as far, and both are settled promptly.
+        tls_first works with a server with handshake_first. With one without it, connecting fails
+        promptly.
         """
         config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
         with DevServer(config=config) as server:
@@ -130,8 +130,8 @@ class TestTls:
 
     def test_mutual_tls(self, ours, theirs, loop):
         """
-        A server that verifies its clients takes our certificate, and neither none nor a strange
-        one.
+        A server that verifies its clients accepts our certificate. It refuses a client without one
+        or with one of another authority.
         """
         config = {"tls": tls_block(ours.issue("mutual"), verify=True, ca_file=ours.path)}
         with DevServer(config=config) as server:
@@ -146,7 +146,7 @@ class TestTls:
 
     def test_reconnecting_is_secure_too(self, ours, loop):
         """
-        After a restart the connection is TLS again, with its subscriptions.
+        After a restart the connection uses TLS again and has its subscriptions.
         """
         with DevServer(config={"tls": tls_block(ours.issue("again"))}) as server:
             options = {"tls_ca": ours.path, "reconnect_wait": 0.05, "loop": loop}
@@ -172,7 +172,8 @@ class TestUntrusted:
     )
     def test_a_certificate_that_does_not_fit(self, ours, hosts, days, reason):
         """
-        ConnectError promptly, with the reason, when the certificate is for another host or old.
+        A certificate that is for another host or has expired raises ConnectError promptly, with the
+        reason.
         """
         pair = ours.issue("bad", hosts=hosts, begin=days[0], end=days[1])
         with (
@@ -185,14 +186,14 @@ class TestUntrusted:
     @pytest.mark.parametrize("ca", ["other", "system"])
     def test_an_unknown_authority(self, tls_server, theirs, ca):
         """
-        A server whose authority is not the given one, or not the system's, is refused promptly.
+        A server whose authority is neither the given one nor the system's is refused promptly.
         """
         with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
             jetsync.connect(secure(tls_server), tls_ca=theirs.path if ca == "other" else None)
 
-    def test_another_name_may_be_asked_for(self, ours):
+    def test_tls_hostname(self, ours):
         """
-        tls_hostname says which name the certificate must be for.
+        tls_hostname is the name that the certificate must be for.
         """
         pair = ours.issue("named", hosts=["nats.example.com"])
         with DevServer(jetstream=False, config={"tls": tls_block(pair)}) as server:
@@ -208,7 +209,7 @@ class TestUntrusted:
     @pytest.mark.parametrize("how", ["scheme", "authority"])
     def test_a_server_without_tls_gets_no_password(self, ours, how):
         """
-        Who asks for TLS does not end up without it: the login is never sent in the clear.
+        If the client asks for TLS, it never sends its login without it.
         """
         config = {"authorization": {"user": "ann", "password": PASSWORD}}
         with DevServer(jetstream=False, config=config) as server:
@@ -219,7 +220,7 @@ class TestUntrusted:
 
     def test_tls_that_is_only_offered_is_taken(self, ours):
         """
-        A server that takes both is talked to with TLS by who asks for it, in the clear by others.
+        A server that offers TLS uses it for clients that ask for it, and plain TCP for others.
         """
         config = {"tls": tls_block(ours.issue("both")), "allow_non_tls": True}
         with DevServer(jetstream=False, config=config) as server:
@@ -234,13 +235,13 @@ class TestUntrusted:
 
 class TestHints:
     """
-    The same plain reason, with what may help, over TCP and WebSocket.
+    TLS errors are the same over TCP and WebSocket: the plain reason, and a suggestion.
     """
 
     @staticmethod
     def reason(url, **options):
         """
-        The text of the error of a connect that fails.
+        Return the text of the error of a failing connect.
         """
         with pytest.raises(jetsync.ConnectError) as caught:
             jetsync.connect(url, **options)
@@ -252,7 +253,8 @@ class TestHints:
 
     def test_certificates(self, ours, theirs):
         """
-        An unknown authority points to tls_ca, and a missing client certificate to tls_cert.
+        The error of an unknown authority suggests tls_ca, and of a missing client certificate
+        tls_cert.
         """
         pytest.importorskip("aiohttp")
         block = tls_block(ours.issue("hints"), verify=True, ca_file=ours.path)
@@ -267,7 +269,7 @@ class TestHints:
 
     def test_the_wrong_port(self):
         """
-        TLS to a port without TLS, and WebSocket to a port without WebSocket, say so.
+        The error says if the port does not speak TLS, or does not speak WebSocket.
         """
         pytest.importorskip("aiohttp")
         config = {"websocket": {"port": -1, "no_tls": True}}
@@ -296,7 +298,7 @@ def websocket_url(server, scheme):
 @pytest.fixture(scope="module")
 def login_server():
     """
-    A server with one user by name and one by key.
+    A server with one user with a password and one with an nkey.
     """
     user, public = new_key(nkeys.PREFIX_BYTE_USER)
     users = [{"user": "ann", "password": PASSWORD}, {"nkey": public}]
@@ -308,7 +310,7 @@ def login_server():
 @pytest.fixture(scope="module")
 def token_server():
     """
-    A server that wants a token.
+    A server that requires a token.
     """
     with DevServer(jetstream=False, config={"authorization": {"token": TOKEN}}) as server:
         yield server
@@ -327,7 +329,7 @@ def operator():
 
 def refused(*arguments, **options):
     """
-    Connect where the login is refused, and return the error, which must come at once.
+    Connect with a login that is refused, and return the error, which must be raised at once.
     """
     with timed(0.0, 1.5), pytest.raises(jetsync.AuthenticationError) as caught:
         jetsync.connect(*arguments, **options)
@@ -337,7 +339,8 @@ def refused(*arguments, **options):
 class TestLogin:
     def test_user_and_password(self, login_server):
         """
-        As options and in the URL; a wrong password, a wrong user and none are refused at once.
+        They work as options and in the URL. A wrong password, a wrong user and no login are refused
+        at once.
         """
         url = login_server.url
         with jetsync.connect(url, user="ann", password=PASSWORD) as client:
@@ -352,7 +355,7 @@ class TestLogin:
 
     def test_token(self, token_server):
         """
-        As an option and in the URL.
+        A token works as an option and in the URL.
         """
         url = token_server.url
         with jetsync.connect(url, token=TOKEN) as client:
@@ -364,7 +367,7 @@ class TestLogin:
 
     def test_nkey(self, login_server, tmp_path):
         """
-        A seed, or a file with one, signs the server's challenge; another key is refused.
+        A seed, or a file with one, signs the server's nonce; another key is refused.
         """
         path = tmp_path / "user.nk"
         path.write_text(f"{login_server.seed}\n")
@@ -376,7 +379,8 @@ class TestLogin:
 
     def test_credentials_file(self, operator, tmp_path):
         """
-        A JWT and a seed in one file, as the tools write them, open the account, JetStream too.
+        A JWT and a seed in one file, in the format of the nats tools, open the account with
+        JetStream.
         """
         path = tmp_path / "user.creds"
         operator.credentials(path)
@@ -398,7 +402,7 @@ class TestLogin:
 
     def test_reconnecting_logs_in_again(self, tmp_path):
         """
-        The challenge of a server that restarted is signed anew.
+        After a restart of the server, the client signs the new nonce.
         """
         operator = Operator()
         path = tmp_path / "user.creds"
@@ -430,7 +434,7 @@ class TestLogin:
                 subscription.next(timeout=10)
             assert client.is_closed
             # The error has the last refusal. If the server has forgotten the expiry by the second
-            # attempt to reconnect, that is a plain violation, and the log has the first one.
+            # attempt, the error is a plain violation, and the log has the first one.
             assert "expired" in f"{caught.value} {caplog.text}".lower()
             assert any(text in str(caught.value) for text in ("Expired", "Authorization Violation"))
 
@@ -441,7 +445,7 @@ class TestLogin:
 @pytest.fixture(scope="module")
 def guarded():
     """
-    A server with a user who may do nearly everything and one who may do little.
+    A server with a user with nearly all permissions and one with few.
     """
     denied = [
         "forbidden.>",
@@ -482,7 +486,7 @@ def recorder():
 @pytest.fixture
 def little(guarded, recorder):
     """
-    A client of the user who may do little; its connection must survive whatever it does.
+    A client of the restricted user; its connection must survive all calls.
     """
     with jetsync.connect(guarded.url, user="little", password="p", plugins=[recorder]) as client:
         yield client
@@ -492,7 +496,7 @@ def little(guarded, recorder):
 
 def denied(call):
     """
-    Make a call that is denied, and return the error, which must come at once.
+    Make a denied call, and return the error, which must be raised at once.
     """
     with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
         call()
@@ -502,14 +506,15 @@ def denied(call):
 class TestPermissions:
     def test_request(self, little):
         """
-        The error names the subject at once, instead of a time-out.
+        A denied request raises an error with the subject at once instead of timing out.
         """
         call = lambda: little.request("forbidden.a", timeout=5)  # noqa: E731
         assert denied(call) == ("forbidden.a", "publish")
 
     def test_jetstream_publish(self, little):
         """
-        Not "outcome unknown": the message is not stored, and the error says why.
+        The error says that the message is not stored and why, rather than that its outcome is
+        unknown.
         """
         js = little.jetstream()
         assert denied(lambda: js.publish("forbidden.s", timeout=5)) == ("forbidden.s", "publish")
@@ -517,7 +522,7 @@ class TestPermissions:
 
     def test_publish_many(self, little):
         """
-        Only the denied messages fail, each with its error, and without waiting for their time.
+        Only the denied messages fail, each with its error, without waiting for the timeout.
         """
         messages = [("s", b"a"), ("forbidden.s", b"b"), ("s", b"c"), ("forbidden.s", b"d")]
         with timed(0.0, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
@@ -531,7 +536,7 @@ class TestPermissions:
 
     def test_core_publish(self, little, recorder):
         """
-        Nobody waits for it, so an event tells, and only one.
+        The call does not wait, so one event reports the denial.
         """
         little.publish("forbidden.a", b"x")
         little.flush()
@@ -544,7 +549,7 @@ class TestPermissions:
     @pytest.mark.parametrize("queue", [None, "workers"])
     def test_subscribe(self, little, queue):
         """
-        The subscription ends with the error, for next and for an iteration.
+        next() and an iteration end with the error of the subscription.
         """
         for take in (lambda sub: sub.next(timeout=5), list):
             subscription = little.subscribe("secret.a", queue=queue)
@@ -555,7 +560,7 @@ class TestPermissions:
 
     def test_fetch(self, little):
         """
-        A pull that is denied ends at once with its error, and other consumers go on.
+        A denied pull ends at once with its error, and other consumers continue.
         """
         stream = little.jetstream().stream("S")
         consumer = stream.consumer("closed")
@@ -566,14 +571,14 @@ class TestPermissions:
 
     def test_management(self, little):
         """
-        An API endpoint that is denied is named.
+        The error names the denied API subject.
         """
         subject = "$JS.API.STREAM.DELETE.S"
         assert denied(lambda: little.jetstream().delete_stream("S")) == (subject, "publish")
 
     def test_acknowledging(self, little):
         """
-        A confirmed acknowledgement that is denied says so.
+        ack_sync raises an error if the acknowledgement is denied.
         """
         message = little.jetstream().consumer("S", "mute").next(expires=5)
         subject, operation = denied(lambda: message.ack_sync(timeout=5))
@@ -581,7 +586,7 @@ class TestPermissions:
 
     def test_inbox(self, guarded):
         """
-        Where replies need a prefix, a client without it is told at once, and one with it works.
+        If replies need a prefix, a client without it gets an error at once, and one with it works.
         """
         login = {"user": "inbox", "password": "p"}
         with jetsync.connect(guarded.url, **login) as client:
@@ -595,7 +600,7 @@ class TestPermissions:
 
     def test_one_denial_does_not_end_another_call(self, little):
         """
-        Calls on allowed subjects that wait at the same time get their answers.
+        Concurrent calls on allowed subjects get their answers.
         """
         with little.subscribe("slow") as asked:
             future = []
@@ -626,7 +631,7 @@ def shown(error):
 
 class NotFound(http.server.BaseHTTPRequestHandler):
     """
-    A web server that has nothing.
+    An HTTP server without any page.
     """
 
     def do_GET(self):
@@ -639,8 +644,8 @@ class NotFound(http.server.BaseHTTPRequestHandler):
 class TestSecrets:
     def test_nothing_shows_them(self, login_server, token_server, operator, tmp_path, caplog):
         """
-        Neither logs, nor reprs, nor events, nor errors, with their causes and tracebacks, contain a
-        password, a token or a seed, whether the login works or not.
+        Logs, reprs, events, errors, their causes and tracebacks contain no password, token or seed,
+        whether the login works or not.
         """
         path = tmp_path / "user.creds"
         seed = operator.credentials(path)
@@ -703,7 +708,7 @@ class TestSecrets:
         for secret in (PASSWORD, TOKEN, seed, jwt, bad_seed, login_server.seed):
             assert secret not in everything, everything[everything.index(secret) - 500 :][:700]
 
-    # What nats-py 2.16 gives to aiohttp has another name there since.
+    # Newer versions of aiohttp have renamed an argument that nats-py 2.16 passes.
     @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
     @pytest.mark.parametrize(
         "form",
@@ -720,7 +725,7 @@ class TestSecrets:
         Errors, their causes and logs of a failed handshake show no secret of any form of URL.
         """
         pytest.importorskip("aiohttp")
-        # Tracebacks contain lines of this file, so the secret is not in them as it is.
+        # Tracebacks contain lines of this file, so the secret is assembled at run time.
         secret = "2retnuh"[::-1]
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as web:
             thread = threading.Thread(target=web.serve_forever, args=(0.01,))
@@ -735,7 +740,7 @@ class TestSecrets:
 
     def test_options_travel_with_their_secrets(self, login_server):
         """
-        Pickled options still log in, which is what they are pickled for.
+        Options that were pickled and unpickled still log in.
         """
         options = jetsync.ConnectOptions(servers=login_server.url, user="ann", password=PASSWORD)
         with jetsync.connect(options=pickle.loads(pickle.dumps(options))) as client:

@@ -1,5 +1,5 @@
 """
-Connections over which nothing comes any more, although nobody has closed them.
+Connections that have become silent without being closed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jetsync._io.connection import Connection
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 30.0
-"""Seconds between the pings that a client sends anyway; two may be missing."""
+"""Seconds between the pings that a client sends anyway; two may stay unanswered."""
 
 
 @pytest.fixture
 def probes(monkeypatch):
     """
-    The times at which the client was told that something is late.
+    The times at which the client probed a late connection.
     """
     times = []
     monkeypatch.setattr(Connection, "probe", lambda _: times.append(time.monotonic()))
@@ -32,7 +32,7 @@ def probes(monkeypatch):
 @pytest.fixture
 def proxy(nats_server):
     """
-    What stands between a client and the server.
+    A proxy between a client and the server.
     """
     with CutProxy(nats_server.url) as proxy:
         yield proxy
@@ -41,7 +41,7 @@ def proxy(nats_server):
 @pytest.fixture
 def js(proxy):
     """
-    JetStream by way of the proxy.
+    JetStream through the proxy.
     """
     with jetsync.connect(proxy.url) as client:
         yield client.jetstream(timeout=1)
@@ -51,7 +51,7 @@ def js(proxy):
 @pytest.fixture
 def stream(js, unique):
     """
-    A stream that takes fast ingest.
+    A stream that accepts fast ingest.
     """
     yield js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", allow_batched=True)
     js.delete_stream(unique, timeout=10)
@@ -73,12 +73,12 @@ def publisher(js, subject):
 
 
 class TestProbe:
-    """A wait that ends without what was due has the connection looked at."""
+    """A wait that ends without the expected frame probes the connection."""
 
     @pytest.mark.parametrize("options", [{"heartbeat": 0.5}, {"heartbeat": 0}])
     def test_fetch(self, proxy, stream, probes, options):
         """
-        A fetch does so after two heartbeats, or when the server does not end the pull.
+        A fetch probes after two missed heartbeats, or if the server does not end the pull.
         """
         consumer = stream.create_consumer("C")
         batch = consumer.fetch(1, expires=1.5, **options)
@@ -91,7 +91,7 @@ class TestProbe:
     @pytest.mark.parametrize("ordered", [False, True])
     def test_consume(self, proxy, stream, probes, ordered):
         """
-        A consumption does so after two heartbeats.
+        A consumption probes after two missed heartbeats.
         """
         source = stream.ordered_consumer() if ordered else stream.create_consumer("C")
         with source.consume(expires=2, heartbeat=0.5) as messages:
@@ -104,7 +104,7 @@ class TestProbe:
     @pytest.mark.parametrize("publish", [publish_many, publisher])
     def test_publish(self, proxy, js, stream, probes, publish):
         """
-        A window does so when an ack is late.
+        A window probes if an ack is late.
         """
         proxy.pause()
         with pytest.raises((jetsync.PublishManyError, jetsync.PublishOutcomeUnknownError)):
@@ -114,7 +114,7 @@ class TestProbe:
 
     def test_fast(self, proxy, js, stream, probes):
         """
-        A fast publisher does so when a batch does not begin, or the commit is not answered.
+        A fast publisher probes if a batch does not begin, or the commit is not answered.
         """
         subject = f"{stream.name}.a"
         with contextlib.suppress(jetsync.JetSyncError), js.fast_publisher(timeout=0.5) as late:
@@ -129,9 +129,9 @@ class TestProbe:
         assert len(probes) == 2
         proxy.resume()
 
-    def test_what_is_in_time(self, js, stream, probes):
+    def test_nothing_is_late(self, js, stream, probes):
         """
-        Nothing is looked at while all comes in time.
+        The connection is not probed while all answers are in time.
         """
         fill(js, stream, 3)
         publish_many(js, f"{stream.name}.a")
@@ -141,12 +141,12 @@ class TestProbe:
 
 
 class TestReconnect:
-    """The client reconnects long before its own pings would tell."""
+    """The client reconnects long before its regular pings would detect the loss."""
 
     @pytest.fixture
     def silenced(self, nats_server, unique):
         """
-        A client whose connection can be silenced while another way to the server stays open.
+        A client whose connection can be silenced, while another path to the server stays open.
         """
         with CutProxy(nats_server.url) as one, CutProxy(nats_server.url) as other:
             by_url = {proxy.url: proxy for proxy in (one, other)}
@@ -166,10 +166,10 @@ class TestReconnect:
 
     def test_under_consume(self, silenced, nats_server, unique):
         """
-        A consumption goes on over another connection, without a message lost.
+        A consumption continues over another connection without losing a message.
         """
         client, stream, silence = silenced
-        # The server may deliver the message to the connection that is silent, and again after this.
+        # The server may deliver the message on the silent connection, and again after this time.
         consumer = stream.create_consumer("C", ack_wait=1)
         with consumer.consume(expires=4, heartbeat=1) as messages:
             assert messages.next(timeout=0) is None
@@ -182,7 +182,7 @@ class TestReconnect:
 
     def test_under_publish(self, silenced, unique):
         """
-        After the first publish without an ack the next ones work again.
+        After the first publish without an ack, the next ones work again.
         """
         client, _stream, silence = silenced
         js = client.jetstream(timeout=2)

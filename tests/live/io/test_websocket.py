@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 
 def self_signed(folder):
     """
-    Make a certificate for 127.0.0.1 that is its own authority; return its path and its key's.
+    Make a self-signed certificate for 127.0.0.1; return the paths of it and its key.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "websocket")])
@@ -57,7 +57,7 @@ def self_signed(folder):
 
 class Door:
     """
-    A server that takes WebSocket, and how to connect to it.
+    A server with WebSocket, and the client options for it.
     """
 
     def __init__(self, server, scheme, options):
@@ -81,7 +81,7 @@ def certificate(tmp_path_factory):
 @pytest.fixture(scope="module", params=["ws", "wss"])
 def door(request, certificate):
     """
-    A server with a WebSocket port, in the clear and with TLS.
+    A server with a WebSocket port, with and without TLS.
     """
     if request.param == "ws":
         block, options = {"port": -1, "no_tls": True}, {}
@@ -151,9 +151,9 @@ class TestTraffic:
         assert stream.info().state.messages == 160
         js.delete_stream(unique)
 
-    def test_larger_than_the_server_takes(self, client, unique):
+    def test_larger_than_the_limit(self, client, unique):
         """
-        The limit is known here too, and the connection lives on.
+        The client refuses the message, and the connection stays.
         """
         with pytest.raises(jetsync.MaxPayloadError):
             client.publish(unique, b"x" * (client.server.max_payload + 1))
@@ -165,7 +165,8 @@ class TestTraffic:
 class TestLife:
     def test_reconnecting(self, door):
         """
-        After a restart the subscriptions are there again; one event for each of loss and return.
+        After a restart the subscriptions work again; there is one event for the loss and one for
+        the reconnect.
         """
         recorder = HookRecorder("jetsync_status")
         with door.connect(plugins=[recorder]) as client, client.subscribe("a") as subscription:
@@ -181,9 +182,9 @@ class TestLife:
                 )
             )
 
-    def test_what_is_in_flight_ends_with_the_connection(self, door):
+    def test_a_request_in_flight_ends_with_the_connection(self, door):
         """
-        A request gets ConnectionLostError at once.
+        A request raises ConnectionLostError at once.
         """
         with (
             jetsync.connect(door.server.url) as other,
@@ -203,7 +204,7 @@ class TestLife:
 
     def test_closing(self, door, unique):
         """
-        What was handed over is sent, waiters are woken, and no thread is left.
+        Accepted messages are sent, waiting calls are woken, and no thread is left.
         """
         before = set(threading.enumerate())
         with jetsync.connect(door.server.url) as other, other.subscribe(unique) as subscription:
@@ -221,9 +222,9 @@ class TestLife:
             ]
         eventually(lambda: set(threading.enumerate()) == before, 5)
 
-    def test_nobody_there(self, door):
+    def test_no_websocket(self, door):
         """
-        ConnectError within the budget where nothing listens, and where it is no WebSocket.
+        connect() raises ConnectError in time if nothing listens, or if the port is not a WebSocket.
         """
         plain = door.server.url.replace("nats://", f"{door.scheme}://")
         for url in (f"{door.scheme}://127.0.0.1:1", plain):
@@ -244,7 +245,7 @@ def test_an_unknown_authority(door, tmp_path):
 
 def test_user_and_password():
     """
-    A login goes over WebSocket as over TCP, and a wrong one is refused at once.
+    A login works over WebSocket as over TCP, and a wrong one is refused at once.
     """
     config = {
         "authorization": {"user": "ann", "password": "right"},
@@ -261,7 +262,7 @@ def test_user_and_password():
 @pytest.fixture
 def silent():
     """
-    A port that takes connections and says nothing.
+    A port that accepts connections and sends nothing.
     """
     with socket.create_server(("127.0.0.1", 0)) as hole:
         yield f"ws://127.0.0.1:{hole.getsockname()[1]}"
@@ -314,7 +315,7 @@ class TestHandshake:
 
     def test_hostname(self, tmp_path):
         """
-        tls_hostname is the name that the certificate of a wss server is checked against.
+        The certificate of a wss server must be for tls_hostname.
         """
         authority = Authority(tmp_path, "ours")
         block = tls_block(authority.issue("server", hosts=("nats.internal",)))
@@ -332,7 +333,7 @@ class TestHandshake:
 class TestCluster:
     def test_a_silent_first_server(self, cluster, silent):
         """
-        A server that says nothing costs its share of the time, and the next one is used.
+        A silent server costs its share of the timeout, and the next one is used.
         """
         urls = [silent, *ws_urls(cluster)[:2]]
         with timed(0.0, 2.5), jetsync.connect(urls, connect_timeout=3) as client:
@@ -340,14 +341,14 @@ class TestCluster:
 
     def test_another_node_takes_over(self, cluster, silent):
         """
-        When its node dies the client is connected to one of two healthy nodes soon, although there
-        is a server that says nothing.
+        After its node dies, the client soon connects to one of two healthy nodes, despite a silent
+        server in the list.
         """
         urls = [silent, *ws_urls(cluster)]
         options = {"reconnect_wait": 0.05, "connect_timeout": 4}
         with jetsync.connect(urls, **options) as client, client.subscribe("a") as subscription:
             cluster.kill(urls.index(client.server.url) - 1)
-            # The silent server and the dead one may come first.
+            # The client may try the silent and the dead server first.
             eventually(lambda: client.statistics().reconnects == 1, 5)
             client.publish("a", b"1")
             assert subscription.next(timeout=5).data == b"1"
@@ -355,12 +356,12 @@ class TestCluster:
 
     def test_discovered_servers(self, cluster):
         """
-        Servers that are announced have the scheme of the connection, and are used.
+        Announced servers get the scheme of the connection, and are used.
         """
         recorder = HookRecorder("jetsync_status")
         first, second, third = ws_urls(cluster)
         cluster.stop(2)
-        # A client that connects before the first node has noticed would know the third already.
+        # A client that connects before the first node has noticed the third would already know it.
         eventually(lambda: len(cluster.monitor("varz")["connect_urls"]) == 2)
         with jetsync.connect(first, plugins=[recorder], reconnect_wait=0.05) as client:
             cluster.start(2, wait=False)

@@ -237,7 +237,7 @@ class TestKeys:
             with pytest.raises(jetsync.BucketNotFoundError) as caught:
                 call()
             assert caught.value.bucket == kv.bucket
-        # A connection that has not asked before learns of it at once.
+        # A connection without cached information learns of it at once.
         js.create_key_value(kv.bucket, storage="memory", atomic=True)
         with jetsync.connect(nats_server.url) as client:
             other = client.jetstream().key_value(kv.bucket)
@@ -317,7 +317,7 @@ class TestBucket:
         assert config.allow_atomic is True
         assert config.storage is jetsync.StorageType.MEMORY
         assert changed.get("a").value == b"1"
-        # The other handle learns of it when it matters.
+        # The other handle learns of it when it next needs the limit.
         kv.delete("a")
         assert kv.create("a", b"2", ttl=60) == 3
         again = js.create_or_update_key_value(
@@ -345,7 +345,7 @@ class TestBucket:
         assert after.allow_msg_ttl
         assert after.duplicate_window == before.duplicate_window
         assert len(kv.history("a")) == 5
-        # What was set by other means is a limit, too.
+        # A limit that was set by other means counts, too.
         kv.stream.update(duplicate_window=60.0)
         again = js.update_key_value(kv.bucket, max_bytes=0, max_value_size=0).stream.config
         assert (again.max_bytes, again.max_msg_size, again.duplicate_window) == (-1, -1, 60)
@@ -359,7 +359,7 @@ class TestBucket:
         assert kv.status().history == 2
         js.delete_key_value(unique)
 
-    def test_a_stream_that_is_no_bucket(self, js, unique):
+    def test_a_stream_that_is_not_a_bucket(self, js, unique):
         """
         A stream that keeps all messages of a subject is not opened as a bucket.
         """
@@ -383,7 +383,7 @@ class TestBucket:
     @pytest.mark.versions
     def test_limit_markers_need_a_server(self, server_for, unique):
         """
-        If the server is too old for a field, the error says so and no bucket is left behind.
+        If the server is too old for a field, the error says so, and no bucket is created.
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()

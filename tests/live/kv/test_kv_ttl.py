@@ -56,9 +56,9 @@ def test_markers(nats_server, make_bucket, unique):
         assert kv.get("a").value == b"2"
 
 
-def test_markers_go(make_bucket):
+def test_markers_are_removed(make_bucket):
     """
-    The marker is removed after its time, and leaves nothing behind.
+    The marker is removed after its time, and no other marker replaces it.
     """
     kv = make_bucket(limit_marker_ttl=1)
     kv.create("a", b"1", ttl=1)
@@ -108,7 +108,7 @@ def test_raised(nats_server, make_bucket, unique, caplog):
         assert raised() == [(subject, 1, 50)]
         assert "ttl_raised" in caplog.text
         assert kv.get("a").ttl == 50
-        # A publish asks nothing, but knows what a transaction has asked.
+        # A publish does not look the stream up, but uses the result of a transaction's lookup.
         kv.delete("a")
         with kv.atomic() as tx:
             tx.create("a", b"2", ttl=2)

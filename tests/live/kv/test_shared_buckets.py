@@ -20,7 +20,7 @@ from jetsync.devserver import DevServer
 
 def with_nats_py(server, work):
     """
-    Run a coroutine function with a JetStream context of nats-py, and return what it returns.
+    Run a coroutine function with a JetStream context of nats-py, and return its result.
     """
 
     async def run():
@@ -52,12 +52,12 @@ MARKED = [
     ("d", KeyOperation.PUT, None),
     ("d", KeyOperation.PURGE, MarkerReason.MAX_AGE),
 ]
-"""What both clients do to a bucket below, and what a watch of either sees."""
+"""The changes that both clients make to a bucket, and the entries that a watch gets."""
 
 
 class Raised:
     """
-    A plugin that keeps the events of times-to-live that were raised.
+    A plugin that keeps the events of raised times-to-live.
     """
 
     def __init__(self):
@@ -118,7 +118,7 @@ class TestNatsPy:
                 kv.get(key)
         assert kv.create("d", b"again") > entries[-1].revision
         assert kv.status().limit_marker_ttl == 60
-        # The same bucket in our words: nats-py allows times-to-live on every bucket.
+        # The bucket in jetsync's terms: nats-py allows times-to-live on every bucket.
         with pytest.raises(jetsync.AtomicPublishDisabledError):
             kv.atomic()
 
@@ -199,7 +199,7 @@ class TestNatsPy:
         """
         Other clients can create a bucket again that jetsync created with the defaults.
         """
-        # nats-py allows times-to-live on every bucket, and direct gets if it is told to.
+        # nats-py allows times-to-live on every bucket, and direct gets on request.
         js.create_key_value(bucket, limit_marker_ttl=60)
 
         async def again(other):

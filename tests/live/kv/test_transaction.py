@@ -1,5 +1,5 @@
 """
-Many keys at once: transactions, and reads of one moment, on real servers.
+Many keys at once, on real servers: transactions and consistent snapshots.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class TestGetMany:
         entry = kv.get_many("a")["a"]
         assert entry == kv.get("a")
 
-    def test_at_a_moment(self, kv):
+    def test_of_an_earlier_revision(self, kv):
         """
         The snapshot can be that of an earlier revision or time.
         """
@@ -322,7 +322,7 @@ class TestGetMany:
             ("a", 0),
             ("a", "now"),
             ("a", True),
-            ("a", dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - what is refused
+            ("a", dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - the call refuses it
         ],
     )
     def test_bad_input(self, client, kv, keys, at):

@@ -1,5 +1,5 @@
 """
-Watching buckets on real servers, and what reads them from end to end: keys, history, clean-up.
+Watching buckets on real servers, and the calls that use a watch: keys, history, clean-up.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TestInitial:
             ((), {"updates_only": True}, []),
         ],
     )
-    def test_what_is_there(self, kv, patterns, options, expected):
+    def test_existing_entries(self, kv, patterns, options, expected):
         """
         A watch yields each existing entry once, and is current after that.
         """
@@ -71,7 +71,7 @@ class TestInitial:
             assert seen(watch.initial(timeout=10)) == expected
             assert watch.is_current
             assert watch.wait_current(timeout=0)
-            # Once more there is nothing, and what comes then is an update.
+            # The bucket is still empty, and the next entry is an update.
             assert seen(watch.initial(timeout=10)) == []
             for key in ("a", "x", "c.d"):
                 kv.put(key, b"new")
@@ -90,8 +90,8 @@ class TestInitial:
 
     def test_iteration(self, kv):
         """
-        Iterating over the watch yields all entries, and ``is_current`` tells when the first ones
-        are complete.
+        Iterating over the watch yields all entries, and ``is_current`` becomes true after the first
+        ones are complete.
         """
         fill(kv)
         states = []
@@ -153,7 +153,7 @@ class TestInitial:
         """
         If keys change faster than they are taken, a watch is current after all keys have arrived.
         """
-        # More than the buffer takes, or all would be on its way before the first change.
+        # More than the buffer holds, or all entries would be in flight before the first change.
         for number in range(600):
             kv.put(f"k{number}", b"")
         came, waited = [], []
@@ -162,7 +162,7 @@ class TestInitial:
                 came.append(entry.key)
                 if len(came) in {1, 599, 600}:
                     waited.append(pool.submit(watch.wait_current, timeout=0).result(10))
-                # Two for one, so that there is always more.
+                # Change two keys for each one taken, so that entries never run out.
                 for number in range(2):
                     kv.put(f"k{(2 * len(came) + number) % 600}", b"")
                 assert len(came) <= 600
@@ -182,7 +182,8 @@ class TestInitial:
             for _ in watch.initial(timeout=60):
                 count += 1
                 if count == 1:
-                    # What is not in the buffer yet never comes, and others do without end.
+                    # Keys that are not in the buffer yet never arrive, and other changes arrive
+                    # without end.
                     for number in range(550, 600):
                         kv.stream.purge(subject=f"$KV.{kv.bucket}.k{number}")
                 for number in range(2):
@@ -300,7 +301,7 @@ class TestEnd:
         watch.close()
         eventually(lambda: not list(kv.stream.consumer_names()))
 
-    def test_let_go_of(self, kv):
+    def test_dropped(self, kv):
         """
         A watch that is dropped leaves no consumer on the server.
         """
@@ -341,7 +342,7 @@ class TestEnd:
                 each.result(10)
         assert sorted(entry.revision for entry in taken) == list(range(1, 31))
 
-    def test_the_bucket_goes(self, js, kv):
+    def test_the_bucket_is_deleted(self, js, kv):
         """
         Deleting the bucket ends the watch with BucketNotFoundError, which is raised once.
         """
@@ -360,7 +361,7 @@ class TestEnd:
                 watch.next(timeout=0)
 
     @pytest.mark.parametrize("revisions", [3, 9])
-    def test_the_bucket_is_made_again(self, js, kv, revisions):
+    def test_the_bucket_is_recreated(self, js, kv, revisions):
         """
         A recreated bucket ends the watch, because its revisions start over.
         """
@@ -375,7 +376,7 @@ class TestEnd:
             with pytest.raises(jetsync.BucketNotFoundError, match="another one has its name"):
                 watch.next(timeout=60)
             eventually(lambda: not list(kv.stream.consumer_names()))
-        # The handle is as good as new.
+        # The handle works with the new bucket.
         with kv.watch() as watch:
             assert seen(watch.initial(timeout=10)) == [("a", revisions)]
             kv.stream.delete_consumer(watch._ordered.name)
@@ -407,7 +408,8 @@ class TestTrouble:
             taken, enough = [], threading.Event()
 
             def put():
-                # A key each: nothing that the watch has to come back for is replaced meanwhile.
+                # Each change has its own key, so no entry that the watch still has to read is
+                # replaced.
                 for number in itertools.count():
                     if enough.is_set():
                         return
@@ -495,8 +497,8 @@ class TestKeys:
 
     def test_purge_deletes(self, kv):
         """
-        Removes the rest of deleted keys, except for recent markers, and counts keys of which
-        something was removed.
+        The rest of deleted keys is removed, except for recent markers. The call returns the number
+        of keys that it purged.
         """
         fill(kv)
         kv.purge("b")
@@ -509,7 +511,7 @@ class TestKeys:
             assert seen(watch.initial(timeout=10)) == [("a", 3), ("c.e", 7)]
         assert len(kv.history("a")) == 2
 
-    def test_purge_deletes_asks_for_nothing_in_vain(self, make_bucket, client):
+    def test_purge_deletes_skips_young_markers(self, make_bucket, client):
         """
         A young marker without earlier revisions is not purged.
         """

@@ -1,5 +1,5 @@
 """
-What atomic batches store on real servers, and when.
+Atomic batches on real servers: the stored messages, and the time at which they appear.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class TestCommit:
         limits = {"batch": {"max_msgs": 100}}
         with DevServer(version, config={"jetstream": {"limits": limits}}) as server:
             for publish in (one_by_one, lambda js, messages: js.publish_batch(messages)):
-                # What one client has learned another does not know.
+                # Another client has to learn the limit itself.
                 with jetsync.connect(server.url) as client:
                     s = Batches(client.jetstream(), "S")
                     messages = [(s("A"), b"%d" % number) for number in range(101)]
@@ -158,7 +158,7 @@ class TestCommit:
             assert caught.value.limit == 1000
         assert s.stream.info().state.messages == 0
 
-    def test_headers_of_none(self, everywhere):
+    def test_with_and_without_headers(self, everywhere):
         """
         One call may mix messages with headers and without.
         """
@@ -304,7 +304,7 @@ class TestBlock:
         batch.discard()
         assert batches.stored() == [b"1"]
 
-    def test_what_was_discarded_is_not_sent_again(self, batches):
+    def test_a_discarded_batch_is_not_sent_again(self, batches):
         """
         A discarded batch cannot be sent again, because messages may be missing.
         """
@@ -359,7 +359,7 @@ class TestIterables:
         ],
     )
     @pytest.mark.parametrize("place", [0, 1])
-    def test_that_give_nonsense(self, batches, item, error, place):
+    def test_with_invalid_messages(self, batches, item, error, place):
         """
         An invalid message is refused in any place, and nothing is stored.
         """

@@ -1,5 +1,5 @@
 """
-Atomic batches when servers or connections fail, or the time is up.
+Atomic batches when servers or connections fail, or the timeout passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jetsync.events import BatchAbandonedEvent
 from jetsync.testing import CutProxy, HookRecorder
 
 HASTY = {"timeout": "1s"}
-"""Limits of a server that gives batches up after a second, in its configuration."""
+"""Configuration of a server that drops batches after an idle second."""
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
@@ -29,7 +29,7 @@ class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_idle(self, hasty, unique, ack_first):
         """
-        Plugins are told that the server dropped the batch, and its next call raises why.
+        Plugins get an event when the server drops the batch, and its next call raises the reason.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -59,7 +59,7 @@ class TestAbandoned:
 
     def test_another_one_is_idle(self, hasty, unique):
         """
-        If the server drops one batch, other batches on its stream continue. Plugins are told once.
+        If the server drops one batch, other batches on its stream continue. There is one event.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -80,7 +80,7 @@ class TestAbandoned:
 
     def test_idle_at_the_commit(self, hasty, unique):
         """
-        The commit of a dropped batch raises why, and the whole batch can be sent again.
+        The commit of a dropped batch raises the reason, and the whole batch can be sent again.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -99,7 +99,7 @@ class TestAbandoned:
     @pytest.mark.parametrize(
         ("version", "since"), [("2.12.8", "its first message"), (None, "the previous message")]
     )
-    def test_who_may_not_listen(self, version, since, unique, monkeypatch):
+    def test_denied_advisories(self, version, since, unique, monkeypatch):
         """
         If the user may not read advisories, the error names the time that has passed.
         """
@@ -240,7 +240,7 @@ class TestSlots:
                 batches.append(batch)
             return len(batches) == OPEN_BATCHES
 
-        # What frees the place comes by another connection. By itself the server does it after ten
+        # The slot is freed over another connection. Otherwise the server frees it after ten
         # seconds.
         eventually(one_more, 5)
         for batch in batches:
@@ -252,8 +252,8 @@ class TestSlots:
 class TestConnection:
     def test_a_restart_in_the_middle(self, victim, fragile, unique):
         """
-        Nothing of the batch is stored, and its next use ends it; it is never sent
-        again by itself.
+        None of the batch's messages is stored. Its next use closes it, and jetsync never sends it
+        again.
         """
         stream = batch_stream(fragile, unique, storage="file")
         batch = fragile.atomic_batch()
@@ -338,7 +338,7 @@ class TestConnection:
 
 
 class TestDeadlines:
-    def test_a_server_that_stands_still(self, victim, fragile, unique):
+    def test_a_paused_server(self, victim, fragile, unique):
         """
         Every call ends by its deadline, and its error states what is known.
         """

@@ -61,7 +61,7 @@ class TestDiscard:
                     use()
             assert stream.info().state.messages == 0
 
-    def test_for_one_who_waits(self, victim, unique):
+    def test_for_a_waiting_call(self, victim, unique):
         """
         A call that waits for the batch raises an error once it is discarded.
         """
@@ -179,7 +179,8 @@ class TestCtrlC:
 
     def test_at_any_step_of_an_add_that_does_not_write(self, js, stream, monkeypatch):
         """
-        Ctrl-C leaves the lock free. The batch is closed unless it has no message or all of it.
+        Ctrl-C leaves the lock free. The batch is closed, unless it has either none of the message
+        or all of it.
         """
         monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
         subject, step, ended = f"{stream.name}.A", 0, False
@@ -219,7 +220,7 @@ class TestCtrlC:
                 batches.append(batch)
             return len(batches) > OPEN_BATCHES
 
-        # By itself the server frees it after ten seconds.
+        # Otherwise the server frees it after ten seconds.
         eventually(one_more, 5)
         for batch in batches:
             batch.discard()

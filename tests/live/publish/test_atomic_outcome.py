@@ -144,7 +144,7 @@ class TestUnknownOutcome:
         assert [type(error) for error in again.errors] == [jetsync.BatchOutcomeUnknownError]
         assert stream.info().state.messages == 4
 
-    def test_nobody_else_sends_it_meanwhile(self, proxied, stream):
+    def test_no_other_call_sends_it_meanwhile(self, proxied, stream):
         """
         Between two attempts no other call can use the batch.
         """

@@ -57,7 +57,7 @@ class TestDuplicate:
         assert ack.batch_id == first
         assert batch.ack is ack
 
-    def test_it_cannot_be_told(self, lost, js, stream):
+    def test_the_outcome_stays_unknown(self, lost, js, stream):
         """
         If both subjects have newer messages, the outcome stays unknown.
         """
@@ -69,7 +69,7 @@ class TestDuplicate:
         assert isinstance(got.value.__cause__, jetsync.DuplicateMessageIdError)
         assert got.value.batch is batch
 
-    def test_somebody_else_used_an_id(self, lost, js, stream):
+    def test_another_publisher_used_an_id(self, lost, js, stream):
         """
         If another publisher has used an id, the batch is neither stored nor reported as stored.
         """
@@ -285,7 +285,7 @@ def test_a_block_without_messages(js):
     assert batch.ack is None
 
 
-def test_ids_that_plugins_are_told(nats_server, stream):
+def test_plugins_get_the_ids(nats_server, stream):
     """
     Plugins get the id of each attempt.
     """
@@ -312,7 +312,7 @@ def test_ids_that_plugins_are_told(nats_server, stream):
         assert watch.ids == ("mine", batch.id)
 
 
-def test_who_may_not_listen_is_told_once(unique):
+def test_denied_advisories_are_requested_once(unique):
     """
     If the user may not read advisories, jetsync asks for them once and not for each batch.
     """

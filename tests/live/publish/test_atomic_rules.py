@@ -67,7 +67,7 @@ class TestIds:
 
 @pytest.mark.versions
 class TestExpectations:
-    def test_what_does_not_hold(self, everywhere):
+    def test_failing_expectations(self, everywhere):
         """
         The server checks expectations at the commit, and then stores nothing.
         """
@@ -83,7 +83,7 @@ class TestExpectations:
             batch.add(s("A"))
         assert s.stored() == [b"0"]
 
-    def test_what_holds(self, everywhere):
+    def test_matching_expectations(self, everywhere):
         """
         A batch is stored if all its expectations hold.
         """
@@ -224,7 +224,7 @@ class TestOldServers:
         js.delete_stream(unique)
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
-    def test_a_server_that_was_taken_for_another(self, js_of, unique, version, monkeypatch):
+    def test_a_server_without_support(self, js_of, unique, version, monkeypatch):
         """
         If a server without support gets a batch, its first answer ends the batch.
         """

@@ -327,7 +327,7 @@ class TestOptions:
         """
         Invalid options are refused at once.
         """
-        with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own.
+        with pytest.raises(ValueError):  # noqa: PT011 - each has its own text.
             js.atomic_batch(**options)
 
 
@@ -354,7 +354,7 @@ class TestRuns:
 
     def test_a_full_run_is_sent(self, js, stream, batch):
         """
-        The message that fills a run sends all of it.
+        The message that fills a run sends the whole run.
         """
         before = self.sent(js)
         for number in range(1, RUN_MESSAGES):
@@ -555,7 +555,7 @@ class TestInput:
         ],
     )
     @pytest.mark.parametrize("when", ["second", "last"])
-    def test_what_can_not_be_sent(self, js, stream, unique, subject, more, error, when):
+    def test_invalid_messages(self, js, stream, unique, subject, more, error, when):
         """
         Each invalid message raises its own error, and the batch is unchanged.
         """
@@ -586,7 +586,7 @@ class TestInput:
         assert other.info().state.last_seq == 0
         js.delete_stream(other.name)
 
-    def test_nobody_is_asked_about_a_bad_subject(self, js):
+    def test_a_bad_subject_sends_no_request(self, js):
         """
         An invalid subject is refused before anything is sent.
         """
@@ -685,7 +685,7 @@ class TestNothingIsLeft:
             with contextlib.suppress(jetsync.TooManyInflightError):
                 return js.publish_batch([(f"{stream.name}.A", b"2")] * 2)
 
-        # By itself the server frees the places after ten seconds.
+        # Otherwise the server frees the slots after ten seconds.
         assert eventually(free, 5).size == 2
         assert payloads(stream) == [b"2", b"2"]
 

@@ -139,7 +139,7 @@ class TestReport:
         assert headers == {"A": ["1", "2"]}
         js.delete_stream(unique)
 
-    def test_each_ack_is_told(self, js, stream):
+    def test_on_ack_gets_each_ack(self, js, stream):
         """
         on_ack gets each message with its own ack, in the calling thread.
         """
@@ -637,7 +637,7 @@ class TestHooks:
 
 
 class TestCallbackThatRaises:
-    def test_every_ack_is_told_and_the_first_error_raised(self, js, stream):
+    def test_on_ack_gets_all_acks_and_its_first_error_is_raised(self, js, stream):
         """on_ack gets all acks. Its first error is raised after all messages have ended."""
         subject = f"{stream.name}.x"
         told = []

@@ -1,5 +1,5 @@
 """
-Publishing one message on real servers: what is acknowledged, what is refused, what is unknown.
+Publishing one message on real servers: acknowledged, refused and unknown outcomes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TestAck:
 
     def test_the_ack_names_the_domain(self, unique):
         """
-        A server with a JetStream domain says so in each ack.
+        A server with a JetStream domain names it in each ack.
         """
         with (
             DevServer(config={"jetstream": {"domain": "hub"}}) as server,
@@ -55,7 +55,7 @@ class TestAck:
 
     def test_the_ack_of_a_counter_has_its_value(self, js, unique):
         """
-        A counter's value comes with the ack, exact however large it is.
+        The ack has a counter's value, exact however large it is.
         """
         memory_stream(js, unique, allow_msg_counter=True, allow_direct=True)
         step = "10000000000000000000000001"
@@ -64,13 +64,14 @@ class TestAck:
         assert ack.value == int(step) + 5
         js.delete_stream(unique)
 
-    def test_what_was_sent_is_what_is_stored(self, js, stream):
+    def test_messages_are_stored_unchanged(self, js, stream):
         """
-        Payloads of every kind, header values in order, case, blanks and accents.
+        Payloads of every kind are stored, and header values with their order, case, spaces and
+        accents.
         """
         headers = jetsync.Headers()
         headers.add("A", "one")
-        headers.add("b", "ends with a blank ")
+        headers.add("b", "ends with a space ")
         headers.add("A", "caf\u00e9")
         for data in (b"bytes", bytearray(b"array"), memoryview(b"view"), "t\u00e9xt", b""):
             sequence = js.publish(f"{stream.name}.A", data, headers=headers).sequence
@@ -80,13 +81,13 @@ class TestAck:
             assert stored.subject == f"{stream.name}.A"
             assert list(stored.headers.items()) == [
                 ("A", "one"),
-                ("b", "ends with a blank "),
+                ("b", "ends with a space "),
                 ("A", "caf\u00e9"),
             ]
 
     def test_the_callers_headers_stay_as_they_are(self, js, stream):
         """
-        Id, ttl and expectations go into the message, not into the caller's mapping.
+        Id, ttl and expectations are added to the message, not to the caller's mapping.
         """
         headers = {"A": ["1", "2"], "Nats-Msg-Id": "old"}
         before = {"A": ["1", "2"], "Nats-Msg-Id": "old"}
@@ -100,7 +101,7 @@ class TestAck:
 class TestDuplicates:
     def test_an_id_counts_within_the_window(self, js, unique):
         """
-        The second message with an id is not stored, and is once the window passed.
+        A second message with an id is a duplicate within the window, and stored after it.
         """
         stream = memory_stream(js, unique, duplicate_window=1)
         first = js.publish(f"{unique}.A", b"1", msg_id="same")
@@ -118,7 +119,7 @@ class TestExpectations:
     @pytest.fixture
     def three(self, js, stream):
         """
-        The test's stream with A at 1 and 2 and B at 3; the last one's id is "id-3".
+        The test's stream with A at 1 and 2, and B at 3; the last message's id is "id-3".
         """
         js.publish(f"{stream.name}.A", b"1")
         js.publish(f"{stream.name}.A", b"2")
@@ -138,9 +139,10 @@ class TestExpectations:
             ("A", {"stream": "{}", "last_sequence": 3, "last_msg_id": "id-3"}),
         ],
     )
-    def test_what_holds_is_stored(self, js, three, subject, expect):
+    def test_expectations_that_hold(self, js, three, subject, expect):
         """
-        Expectations that hold, of the own subject, another one and several at once.
+        A message is stored if its expectations hold: of its own subject, another one, and several
+        at once.
         """
         expect = {
             name: value.format(three.name) if isinstance(value, str) else value
@@ -160,9 +162,9 @@ class TestExpectations:
             (Expect(stream="OTHER"), jetsync.WrongStreamError, 10060),
         ],
     )
-    def test_what_does_not_hold_is_not(self, js, three, expect, error, err_code):
+    def test_expectations_that_do_not_hold(self, js, three, expect, error, err_code):
         """
-        Each expectation has its error, a zero counts as one, and nothing is stored.
+        Each failing expectation has its error, including those of zero, and nothing is stored.
         """
         with pytest.raises(error) as caught:
             js.publish(f"{three.name}.A", expect=expect)
@@ -170,9 +172,9 @@ class TestExpectations:
         assert caught.value.code == 400
         assert three.info().state.last_seq == 3
 
-    def test_the_error_says_what_the_last_sequence_is(self, js, three):
+    def test_the_error_has_the_last_sequence(self, js, three):
         """
-        What to try next is in the error, for the stream and for the subject.
+        The error has the sequence to expect next, of the stream or of the subject.
         """
         for subject, expect, last in (
             ("A", Expect(last_sequence=1), 3),
@@ -186,7 +188,7 @@ class TestExpectations:
 class TestNoStream:
     def test_it_is_tried_three_times(self, js, unique):
         """
-        Two waits of 250 ms and then the error, which knows the attempts.
+        After two waits of 250 ms the error is raised, with the number of attempts.
         """
         subject = f"nobody.{unique}"
         with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
@@ -196,14 +198,14 @@ class TestNoStream:
 
     def test_no_retries_means_one_attempt(self, js, unique):
         """
-        Without retries the error comes at once.
+        Without retries the first error is raised.
         """
         with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
             js.publish(f"nobody.{unique}", retries=0)
 
     def test_a_stream_that_appears_meanwhile_takes_it(self, js, unique):
         """
-        The stream is made after 300 ms, and the third attempt is stored.
+        The stream is created after 300 ms, and the third attempt is stored.
         """
         timer = threading.Timer(0.3, memory_stream, (js, unique))
         timer.start()
@@ -214,8 +216,8 @@ class TestNoStream:
 
     def test_the_timeout_caps_the_retries(self, js, unique):
         """
-        Of ten retries half a second apart those are made that the call's time allows,
-        and the next one is not waited for.
+        Of ten retries half a second apart, those that fit into the timeout are made. The call does
+        not wait for the next one.
         """
         with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
             js.publish(f"nobody.{unique}", timeout=0.7, retries=10, retry_wait=0.5)
@@ -235,9 +237,9 @@ class TestUnknownOutcome:
         assert stream.info().state.messages == 1
         js.delete_stream(unique)
 
-    def test_a_server_that_stands_still(self, victim, fragile, unique):
+    def test_a_paused_server(self, victim, fragile, unique):
         """
-        What was written is unknown and never "not stored"; with its id it can be sent again.
+        The outcome of a message that was written is unknown. With its id it can be sent again.
         """
         stream = memory_stream(fragile, unique)
         victim.pause()
@@ -254,7 +256,7 @@ class TestUnknownOutcome:
 
     def test_a_connection_that_is_lost_in_flight(self, victim, fragile, unique):
         """
-        The call ends with the connection and does not wait out its time.
+        The call ends with the connection, before its timeout.
         """
         fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.pause()
@@ -306,7 +308,7 @@ class TestRetryWait:
 class TestDisconnected:
     def test_an_error_is_not_followed_by_a_late_delivery(self, victim, fragile, unique):
         """
-        Without a connection nothing is sent, not even once it is back.
+        Without a connection the message is not sent, not even after a reconnect.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         client = fragile._context.connection
@@ -341,7 +343,8 @@ class TestDisconnected:
 class TestRefused:
     def test_wrong_arguments_send_nothing(self, client, js, stream):
         """
-        Values are ValueErrors, types are TypeErrors, no byte is sent and the connection stays.
+        Wrong values raise ValueError and wrong types TypeError, nothing is sent, and the connection
+        stays.
         """
         subject = f"{stream.name}.A"
         values = [
@@ -398,7 +401,7 @@ class TestRefused:
 
     def test_a_wrong_expectation_is_refused_where_it_is_made(self):
         """
-        Expectations that no server understands do not come into being.
+        Expectations that no server understands are refused by their constructor.
         """
         for fields in (
             {"last_sequence": -1},
@@ -414,7 +417,7 @@ class TestRefused:
 
     def test_a_payload_that_is_too_large(self, client, js, stream):
         """
-        One byte too many is found here, headers count, and the connection stays.
+        One byte too many is refused locally, headers included, and the connection stays.
         """
         limit = client.server.max_payload
         header = len(b"NATS/1.0\r\nA: b\r\n\r\n")
@@ -431,7 +434,7 @@ class TestRefused:
 
     def test_a_limit_of_the_stream(self, js, unique):
         """
-        What the stream refuses is an error of its own class, and not stored.
+        A message that the stream refuses raises an error of its own class, and is not stored.
         """
         stream = memory_stream(js, unique, max_msg_size=5, max_msgs=1, discard="new")
         with pytest.raises(jetsync.MessageTooLargeError) as caught:
@@ -468,7 +471,7 @@ class TestTtl:
     @pytest.fixture
     def with_ttl(self, js_of, unique):
         """
-        A factory of streams that take a ttl per message, by server version.
+        A factory of streams that allow a ttl per message, by server version.
         """
         made = []
 
@@ -485,7 +488,7 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_values_from_one_second_up_are_stored(self, with_ttl, version):
         """
-        Numbers, durations and "never", as they look in the stream and when read.
+        Numbers, durations and "never" are stored as headers and read back.
         """
         js, stream = with_ttl(version)
         for given, stored, read in (
@@ -521,7 +524,7 @@ class TestTtl:
     )
     def test_other_values_are_refused_here(self, client, js, stream, value):
         """
-        Whatever else is given is a ValueError, and nothing is sent.
+        Any other value is a ValueError, and nothing is sent.
         """
         before = client.statistics().bytes_out
         with pytest.raises(jetsync.InvalidTtlError) as caught:
@@ -533,7 +536,7 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_headers_that_servers_take(self, with_ttl, version):
         """
-        Headers that others wrote are stored as they are, and read as what the server makes of them.
+        Headers that others wrote are stored unchanged, and read as the server interprets them.
         """
         js, stream = with_ttl(version)
         for text, read in (
@@ -559,7 +562,7 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_headers_that_servers_refuse(self, with_ttl, version):
         """
-        Each of them is 10165, and the stream stays empty.
+        The server refuses each of them with 10165, and the stream stays empty.
         """
         js, stream = with_ttl(version)
         refused = "0 0s 500ms 999ms -1 -5s 0.5 1.5 +5 1e3 5d 1w 5S abc 0x10 9999999999999999999"
@@ -573,7 +576,8 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_two_headers_and_a_header_in_lower_case(self, with_ttl, version):
         """
-        The first of two counts; a name in another case is no time-to-live, here or in the server.
+        The first of two headers counts. A name in another case is no time-to-live, for jetsync and
+        the server.
         """
         js, stream = with_ttl(version)
         twice = js.publish(f"{stream.name}.A", headers={"Nats-TTL": ["5", "10"]}).sequence
@@ -585,7 +589,8 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_a_stream_that_takes_none(self, js_of, unique, version):
         """
-        Without allow_msg_ttl a ttl is 10166, also "never"; a wrong one stays 10165.
+        Without allow_msg_ttl, a ttl is refused with 10166, also "never". An invalid one stays
+        10165.
         """
         js = js_of(version)
         stream = memory_stream(js, unique)
@@ -614,7 +619,7 @@ class TestTtl:
 
     def test_it_expires(self, with_ttl):
         """
-        There at once, gone soon after its second; "never" outlives it.
+        The message exists at first and expires after its second; "never" outlives it.
         """
         js, stream = with_ttl(None)
         short = js.publish(f"{stream.name}.A", b"short", ttl=1)
@@ -631,7 +636,7 @@ class TestTtl:
 class TestPrepare:
     def test_a_plugin_changes_the_message(self, nats_server, js, stream):
         """
-        Subject, payload, headers and id are sent as the plugin leaves them.
+        Subject, payload, headers and id are sent as the plugin returns them.
         """
 
         class Stamp:
@@ -674,9 +679,9 @@ class TestPrepare:
             assert client.statistics().bytes_out == before
             assert js.publish(f"{stream.name}.A", b"yes").sequence == 1
 
-    def test_what_a_plugin_leaves_is_checked_too(self, nats_server, stream):
+    def test_results_of_plugins_are_checked_too(self, nats_server, stream):
         """
-        A subject that a plugin breaks is found before it is sent.
+        An invalid subject that a plugin returns is refused before it is sent.
         """
 
         class Breaks:

@@ -276,9 +276,9 @@ class TestFuture:
             assert {wait.result(20).sequence for wait in waiting} == {1}
         js.delete_stream(unique)
 
-    def test_polling_leaves_nothing_behind(self, fragile, paused, unique):
+    def test_polling_leaves_no_signals(self, fragile, paused, unique):
         """
-        A thousand calls that do not wait leave no signals behind.
+        A thousand calls that do not wait leave no signals in the future.
         """
         js = fragile.jetstream()
         memory_stream(js, unique)
@@ -458,7 +458,7 @@ class TestReports:
         (report,) = reports
         assert (report.message.data, report.ack, report.error) == (b"x", None, error)
 
-    def test_a_slow_report_does_not_hold_back_what_is_published(self, js, stream):
+    def test_a_slow_report_does_not_delay_messages(self, js, stream):
         """
         Messages are sent while on_report runs, including the last one.
         """
@@ -513,7 +513,7 @@ class TestRetry:
             assert error.attempts == retries + 1
             assert publisher.pending == 0
 
-    def test_others_go_on_meanwhile(self, js, stream, unique):
+    def test_other_messages_continue_meanwhile(self, js, stream, unique):
         """
         Messages that wait for their retry do not delay other messages.
         """
@@ -560,7 +560,7 @@ class TestRetry:
 
 
 class TestConnection:
-    def test_a_restart_fails_what_is_in_flight(self, victim, fragile, unique):
+    def test_a_restart_fails_messages_in_flight(self, victim, fragile, unique):
         """
         All futures end when the connection is lost, and later messages are stored.
         """
@@ -588,8 +588,7 @@ class TestConnection:
 
     def test_a_cut_in_a_stream_of_messages(self, nats_server, js, stream):
         """
-        The connection is cut repeatedly, and each future reports what became of its
-        message.
+        The connection is cut repeatedly, and each future has the outcome of its message.
         """
         subject = f"{stream.name}.A"
         with (
@@ -676,7 +675,7 @@ class TestConnection:
 
     def test_no_publisher_without_a_connection(self, victim, fragile):
         """
-        Creating it raises and leaves no subscription behind.
+        Creating it raises and leaves no subscription.
         """
         before = fragile.statistics().subscriptions
         victim.stop()
@@ -741,7 +740,7 @@ class TestConnection:
                     assert isinstance(error, jetsync.PermissionDeniedError)
                     assert (error.subject, error.operation) == ("secret.A", "publish")
 
-    def test_acks_that_may_not_be_heard(self):
+    def test_a_denied_inbox(self):
         """
         If the server refuses the inbox, messages end as unknown and publish raises.
         """
@@ -755,7 +754,7 @@ class TestConnection:
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             publisher = client.jetstream().publisher(ack_timeout=20)
-            # Its own error, where that was quicker than the message.
+            # The publish raises its own error if the refusal arrived before the message was sent.
             expected = (jetsync.PublishError, jetsync.PermissionDeniedError)
             with timed(0.0, 5.0), pytest.raises(expected):
                 publisher.publish("any.A").result(20)
@@ -873,7 +872,7 @@ class TestClose:
         assert all(future.done() for future in futures)
         assert stream.info().state.messages == 3000
 
-    def test_leaving_raises_what_nobody_asked_about(self, js, stream):
+    def test_leaving_raises_unread_failures(self, js, stream):
         """
         The report lists failed messages, except for those whose futures were read.
         """
@@ -979,7 +978,7 @@ class TestClose:
 
     def test_its_subscription_ends_with_it(self, client, js, stream):
         """
-        A closed publisher leaves no subscription behind.
+        A closed publisher leaves no subscription.
         """
         before = client.statistics().subscriptions
         for _ in range(3):

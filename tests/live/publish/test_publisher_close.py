@@ -126,7 +126,7 @@ class TestExit:
         assert seconds < EXIT_SECONDS
         assert stream.info().state.messages == 500
 
-    def test_what_is_not_confirmed_is_reported(self, nats_server, silent):
+    def test_unconfirmed_messages_are_reported(self, nats_server, silent):
         """
         A line on stderr counts the messages that were not acknowledged in time.
         """

@@ -150,7 +150,7 @@ class TestWindows:
         assert stream.info().state.messages == 1
         assert again.asked[0][0].elapsed >= 0.3
 
-    def test_a_refusal_says_nothing_of_the_attempt_before(self, publish, behind_proxy, js, stream):
+    def test_a_refusal_does_not_decide_the_earlier_attempt(self, publish, behind_proxy, js, stream):
         """
         An unknown outcome stays unknown, and the later error is its cause.
         """
@@ -176,7 +176,7 @@ class TestWindows:
 
 
 class TestSingle:
-    def test_an_id_that_a_plugin_gives_is_told(self, behind_proxy, stream):
+    def test_an_id_of_a_plugin_counts(self, behind_proxy, stream):
         """
         The retry hook considers ids that plugins have added.
         """
@@ -233,7 +233,7 @@ class TestSingle:
 
 
 class TestTold:
-    def test_what_is_sent_again_is_an_event(self, behind_proxy, stream):
+    def test_sending_again_is_an_event(self, behind_proxy, stream):
         """
         There is one event for all messages of a window that are sent again together.
         """
@@ -252,7 +252,7 @@ class TestTold:
         assert (first.attempts, first.delay) == (1, 0.0)
         assert isinstance(first.error, jetsync.PublishOutcomeUnknownError)
 
-    def test_the_built_in_rule_tells_too(self, nats_server, unique):
+    def test_the_built_in_rule_emits_it_too(self, nats_server, unique):
         """
         There is also an event if no plugin decides about retries.
         """

@@ -90,7 +90,7 @@ class TestAt:
             eventually(lambda: stream.info(subjects_filter=">").state.messages == 1)
             js.delete_stream(unique)
 
-    def test_what_is_over(self, js, plan, out):
+    def test_a_time_that_has_passed(self, js, plan, out):
         """
         If the time has passed, the server publishes the message at once.
         """

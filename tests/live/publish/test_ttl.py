@@ -1,5 +1,5 @@
 """
-Times-to-live of messages on real servers: which values they take, and what becomes of them.
+Times-to-live of messages on real servers: accepted values, and their effects.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TAKEN = {
     "00": None,
     "99999999999": 99999999999,
 }
-"""Values of ``Nats-TTL`` that servers take, and what they mean (facts 5.1)."""
+"""Values of ``Nats-TTL`` that servers accept, and their meaning (facts 5.1)."""
 
 REFUSED = (
     *("0", "0s", "500ms", "999ms", "-1", "-5s", "0.5", "1.5", "+5", "1e3", "5d", "1w", "5S"),
     *("abc", "5 ", "0x10", "9999999999999999999", "2562048h"),
 )
-"""Values that they refuse."""
+"""Values that servers refuse."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def read_soon(js, stream, *, direct=None, **options):
 
 def check_header(js, stream, value):
     """
-    Publish a message with the header *value*, and return what the server does with it.
+    Publish a message with the header *value*, and return the outcome.
     """
     subject = f"{stream.name}.a"
     headers = {"Nats-TTL": value}
@@ -200,7 +200,7 @@ class TestExpiry:
     @pytest.mark.parametrize("history", [1, 3])
     def test_a_batch_reports_raised_times(self, nats_server, js, unique, history, caplog):
         """
-        Plugins are told about each raised time of an atomic batch once it is stored.
+        Plugins get an event for each raised time of an atomic batch once it is stored.
         """
         js.create_stream(
             unique,
@@ -244,7 +244,7 @@ class TestExpiry:
 
     def test_a_fast_publisher_reports_raised_times(self, nats_server, js, unique):
         """
-        Plugins are told once about each time that a fast publisher asks for.
+        Plugins get one event for each time that a fast publisher uses.
         """
         js.create_stream(
             unique,
@@ -305,7 +305,7 @@ class TestExpiry:
             assert (message.data, message.sequence) == (b"", 2)
             assert message.ttl == 60
             assert message.headers["Nats-Rollup"] == "sub"
-        # A marker is a message: nothing can be expected of an empty subject.
+        # A marker is a message, so the expectation of an empty subject fails.
         with pytest.raises(jetsync.WrongLastSequenceError) as wrong:
             js.publish(subject, expect=jetsync.Expect(last_subject_sequence=0))
         assert wrong.value.last_sequence == 2
@@ -314,7 +314,7 @@ class TestExpiry:
     @pytest.mark.parametrize("how", ["publish", "publish_many", "on_ack", "publisher"])
     def test_other_publishes_report_raised_times(self, nats_server, js, unique, how):
         """
-        Plugins are told about raised times of a stream that this client has not asked for.
+        Plugins get raised times also for streams whose configuration this client has not read.
         """
         js.create_stream(
             unique,

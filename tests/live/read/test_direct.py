@@ -399,7 +399,7 @@ class TestArguments:
     )
     def test_several_subjects(self, newest, requests, subjects, arguments):
         """
-        A read without subjects, or with two moments, is rejected.
+        A read without subjects, or with both a sequence and a time, is rejected.
         """
         listener = requests(newest)
         with pytest.raises((ValueError, TypeError)) as caught:
@@ -525,7 +525,7 @@ class TestNotSupported:
     @pytest.fixture
     def readers(self, unique):
         """
-        A function that returns the stream for a user who may not publish to given subjects.
+        A function that returns the stream for a user who may not publish to the given subjects.
         """
         denied = {
             "nothing": [f"$JS.API.DIRECT.GET.{unique}"],
@@ -545,7 +545,7 @@ class TestNotSupported:
             make_foo(connect("admin").jetstream(), unique)
             yield connect
 
-    def test_who_may_not_read_directly(self, readers, unique):
+    def test_direct_gets_are_denied(self, readers, unique):
         """
         A user without permission gets an error that names the subject, at once.
         """
@@ -556,7 +556,7 @@ class TestNotSupported:
                 list(read())
         assert client.statistics().subscriptions == 1
 
-    def test_who_may_only_read_directly(self, readers, unique):
+    def test_only_direct_gets_are_allowed(self, readers, unique):
         """
         A user without permission to ask the leader can read directly.
         """

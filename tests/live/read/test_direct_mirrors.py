@@ -1,5 +1,5 @@
 """
-Direct reads of a stream that has mirrors, which answer for it whatever they have of it.
+Direct reads of a stream with mirrors, which answer even if they have only a part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jetsync
 from jetsync.read import pages as _page_reader
 
 ROUNDS = 40
-"""How often each read is made: each time another server may answer."""
+"""The number of repetitions of each read: another server may answer each time."""
 
 
 @pytest.fixture(params=["2.11.11", None])
@@ -65,7 +65,7 @@ def mirrored(any_js, unique):
             except jetsync.MessageNotFoundError:
                 return True
 
-        # Mirrors answer from the moment on when they are not far behind.
+        # Mirrors start to answer once they have nearly caught up.
         eventually(lambda: mirror.info().state.last_seq >= 192 and answers(), 20)
         return stream
 
@@ -224,7 +224,7 @@ def test_only_a_mirror_answers(client, monkeypatch, unique, empty):
                 list(read())
             assert caught.value.mirror == (None if empty else mirror.name)
         if empty:
-            # The leader tells where to go on.
+            # The read continues where the leader's answer says.
             assert len(list(near.scan())) == 20
         else:
             with pytest.raises(jetsync.IncompleteMirrorError):

@@ -191,7 +191,7 @@ class TestPages:
         monkeypatch.setattr(Mailbox, "drain", one_at_a_time)
         assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
 
-    def test_a_fault_comes_last(self, client, unique):
+    def test_an_error_comes_last(self, client, unique):
         """
         Messages that arrived before an error are yielded before it is raised.
         """
@@ -202,7 +202,7 @@ class TestPages:
         rest = []
         with pytest.raises((jetsync.StreamNotFoundError, jetsync.NotSupportedError)):
             rest.extend(pages)
-        # One or two pages may have been under way.
+        # One or two pages may have been in flight.
         assert [len(page) for page in rest] in ([], [100], [100, 100])
 
     def test_one_way_at_a_time(self, client, unique):
@@ -289,7 +289,7 @@ class TestBounds:
         assert batch.pending == 300 - found
         stream.delete()
 
-    def test_a_reader_who_takes_his_time(self, client, unique):
+    def test_a_slow_reader(self, client, unique):
         """
         Only waiting counts towards the timeout of a page, so a slow reader gets no error.
         """
@@ -304,7 +304,7 @@ class TestBounds:
         assert client.statistics().reconnects == 0
         stream.delete()
 
-    def test_nothing_stays_behind(self, client, unique):
+    def test_no_subscription_is_left(self, client, unique):
         """
         Every way of leaving a read ends its subscription.
         """
@@ -321,7 +321,7 @@ class TestBounds:
             assert first
             assert numbers(whole) == []
             assert subscriptions(client) == before
-            # Never begun.
+            # Not iterated at all.
             unused = read()
             del unused
             # Left by break, with and without a name.
@@ -332,7 +332,7 @@ class TestBounds:
                     break
             gc.collect()
             assert subscriptions(client) == before
-            # Closed before, in the middle, and again.
+            # Closed before, in the middle, and twice.
             early = read()
             early.close()
             early.close()
@@ -366,7 +366,7 @@ class TestBounds:
 
 @pytest.mark.versions
 class TestManySubjects:
-    def test_pages_of_one_moment(self, any_client, unique):
+    def test_pages_of_one_snapshot(self, any_client, unique):
         """
         A read of 900 keys in 9 pages is a consistent snapshot while 20 keys change.
         """
@@ -401,7 +401,7 @@ class TestManySubjects:
             assert len(messages) == 880
         stream.delete()
 
-    def test_what_was_removed_altogether(self, any_client, unique):
+    def test_a_subject_without_messages(self, any_client, unique):
         """
         A subject without any message left is listed as missing.
         """
@@ -432,7 +432,7 @@ class TestManySubjects:
 
     @pytest.mark.parametrize("keep", [-1, 5, 1])
     @pytest.mark.parametrize("by_name", [False, True])
-    def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
+    def test_subjects_created_after_the_snapshot(self, any_client, unique, keep, by_name):
         """
         A subject that is created during the read is not missing, if the stream's history shows
         that.
@@ -442,7 +442,7 @@ class TestManySubjects:
         if by_name:
             subjects = [f"{unique}.{number:05d}" for number in range(1500)]
         batch = stream.get_last_for(subjects, batch=300, up_to_sequence=1100)
-        # These were first written behind 1100, and are written again while pages are read.
+        # These were first written after sequence 1100, and are written again during the read.
         write(any_client, unique, range(2700, 2720), subjects=1500)
         assert sorted(numbers(batch)) == [*range(1, 1101)]
         if keep == 1:
@@ -475,7 +475,7 @@ class TestManySubjects:
         assert (batch.missing, batch.vanished, batch.pending) == ((), 0, 0)
         stream.delete()
 
-    def test_a_moment_that_has_not_come(self, any_client, unique):
+    def test_a_future_sequence(self, any_client, unique):
         """
         A sequence in the future means the current one, for all pages of the read.
         """
@@ -513,7 +513,7 @@ class TestReplicas:
                     if endpoint == f"STREAM.INFO.{other}":
                         answer = client.request(f"$JS.API.{endpoint}", timeout=20)
                         said = json.loads(answer.data)
-                        # Servers let no mirror fall behind on demand.
+                        # Servers offer no way to make a mirror lag.
                         said["config"] |= {"mirror": {"name": real}, "subjects": []}
                         client.publish(request.reply, json.dumps(said))
                         continue
@@ -531,7 +531,7 @@ class TestReplicas:
             thread.join(20)
 
     @pytest.mark.parametrize("always", [True, False])
-    def test_a_mirror_is_behind(self, client, elsewhere, unique, always):
+    def test_a_lagging_mirror(self, client, elsewhere, unique, always):
         """
         The leader is asked for messages that a lagging mirror does not have, so a scan is complete.
         """
@@ -550,13 +550,14 @@ class TestReplicas:
     @pytest.mark.versions
     def test_a_replica_is_too_old(self, client, unique):
         """
-        The answer of a 2.10 server to a page request is not taken for messages.
+        The answer of a 2.10 server to a page request is recognised as none.
         """
         stream = make(client, unique, 3)
         found = []
 
         def old(request):
-            # As 2.10.26 does, whatever was asked: a message by its sequence, and silence.
+            # Server 2.10.26 answers any such request with the message at the sequence, and then
+            # nothing.
             block = (
                 f"NATS/1.0\r\nNats-Stream: {unique}\r\nNats-Subject: wrong\r\nNats-Sequence: 2"
                 "\r\nNats-Time-Stamp: 2026-11-20T16:38:27Z\r\n\r\n"
@@ -637,7 +638,7 @@ class TestFaults:
         came = []
         with timed(0.5, 5), pytest.raises(jetsync.DisconnectedError):
             take_all(scan, came)
-        # How much of the page got through before the cut is the proxy's affair.
+        # How much of the page arrived before the cut depends on the proxy.
         assert came == [*range(2, len(came) + 2)]
 
     def test_the_server_stalls(self, unique):

@@ -1,6 +1,5 @@
 """
-The pytest plugin as users have it: a suite of their own, on several workers, and one that is
-aborted.
+The pytest plugin in a suite of a user, on several workers, and in one that is aborted.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def suite(pytester, monkeypatch):
     A suite that uses the fixtures, and an environment in which exactly the plugins it needs are
     loaded.
     """
-    # Not by entry point: it is there only where jetsync is installed as a distribution.
+    # Loaded by name, because the entry point only exists if jetsync is installed.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(jetsync.__file__).parents[1]))
-    # What an aborted session cannot remove is in a folder that pytest removes.
+    # An aborted session leaves its files in a folder that pytest removes.
     monkeypatch.setenv("TMPDIR", str(pytester.path))
     pytester.makepyfile(SUITE)
     return pytester
@@ -63,7 +62,7 @@ def test_fixtures(suite, workers):
 
 
 def test_version_can_be_chosen(suite):
-    """The ini option says which server it is."""
+    """The ini option selects the version of the server."""
     suite.makepyfile("def test_version(nats_server): assert nats_server.version == '2.10.26'")
     result = suite.runpytest_subprocess(
         "-p", "jetsync.testing.plugin", "-o", "jetsync_server_version=2.10.26"
@@ -74,7 +73,7 @@ def test_version_can_be_chosen(suite):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_aborted_session_leaves_no_process(suite, how):
-    """A session that is ended from outside takes its server along."""
+    """A session that is killed also ends its server."""
     suite.makepyfile(
         """
         import signal
@@ -95,7 +94,7 @@ def test_aborted_session_leaves_no_process(suite, how):
 
 
 def exists(pid: int) -> bool:
-    """Return whether there is such a process, other than one that has ended."""
+    """Return whether a process exists and has not ended."""
     try:
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
@@ -105,7 +104,7 @@ def exists(pid: int) -> bool:
 
 
 def wait_for(ask):
-    """Ask until the answer is true; a file that is not there yet is no answer."""
+    """Call until the result is true; a missing file counts as false."""
 
     def answer():
         with contextlib.suppress(FileNotFoundError):

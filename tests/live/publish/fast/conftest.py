@@ -28,7 +28,7 @@ def stream_fields() -> dict[str, bool]:
 @pytest.fixture
 def cut(victim: DevServer) -> Iterator[CutProxy]:
     """
-    A proxy before a server that may be stopped, to cut connections.
+    A proxy in front of a server that tests may stop, to cut connections.
     """
     with CutProxy(victim.url) as proxy:
         yield proxy

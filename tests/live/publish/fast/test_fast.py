@@ -1,5 +1,5 @@
 """
-Fast ingest on real servers: what is stored, and what is refused.
+Fast ingest on real servers: stored and refused messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TestBasic:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_three(self, server_for, nats_server, unique, version):
         """
-        Three messages, numbers from 1, and a commit that counts them.
+        Three messages with numbers from 1, and a commit whose ack counts them.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -44,7 +44,7 @@ class TestBasic:
 
     def test_commit_with_a_message(self, js, stream):
         """
-        The last message may be the one that commits, and it may be the only one.
+        The last message may commit, and it may be the only one.
         """
         subject = f"{stream.name}.a"
         publisher = fast(js)
@@ -60,7 +60,7 @@ class TestBasic:
 
     def test_nothing_to_commit(self, client, js, stream):
         """
-        Without a message nothing is sent; a commit that is asked for is an error.
+        Without a message nothing is sent, and an explicit commit is an error.
         """
         before = subscriptions(client)
         with fast(js) as publisher:
@@ -77,7 +77,7 @@ class TestBasic:
 
     def test_after_the_end(self, client, js, stream):
         """
-        A publisher that has committed takes no more; closing it again does nothing.
+        A publisher that has committed accepts no more messages; closing it again has no effect.
         """
         before = subscriptions(client)
         publisher = fast(js)
@@ -100,7 +100,8 @@ class TestBasic:
 
     def test_exception(self, client, js, stream):
         """
-        What was added before an exception stays, the exception passes, the batch ends.
+        If the block raises, the messages before the error are stored, the error passes, and the
+        batch ends.
         """
         before = subscriptions(client)
         publisher = fast(js)
@@ -116,14 +117,15 @@ class TestBasic:
         assert publisher.ack is None
         assert subscriptions(client) == before
         eventually(lambda: stream.info().state.messages == 10)
-        # The batch has freed its place: the next one gets the whole flow at once.
+        # The batch has freed its slot: the next one gets the whole flow at once.
         with fast(js, flow=500) as other:
             other.add(f"{stream.name}.a", b"10")
             assert other.statistics().flow == 500
 
     def test_everything_of_a_message(self, js, stream):
         """
-        Headers, id and expectation go with a message; the publisher's ttl with those without.
+        Headers, id and expectation are sent with a message; the publisher's ttl applies to messages
+        without one.
         """
         subject = f"{stream.name}.a"
         js.update_stream(attrs.evolve(stream.info().config, allow_msg_ttl=True))
@@ -167,7 +169,7 @@ class TestBasic:
 
     def test_new_subject(self, js, unique):
         """
-        A subject that the stream got since is asked for once more.
+        A subject that the stream got later is accepted after another lookup.
         """
         stream = fast_stream(js, unique)
         with fast(js) as publisher:
@@ -185,7 +187,7 @@ class TestRefusal:
     @pytest.mark.parametrize("version", OLD)
     def test_old_server(self, server_for, unique, version):
         """
-        Nothing at all is sent to a server that would store the messages one by one.
+        Nothing is sent to a server that would store the messages one by one.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -204,7 +206,7 @@ class TestRefusal:
 
     def test_not_allowed(self, js, unique):
         """
-        A stream that could and does not allow it, and one without acks.
+        A stream that does not allow fast ingest, or has no acks, is refused.
         """
         plain = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         with pytest.raises(jetsync.FastPublishDisabledError), fast(js) as publisher:
@@ -219,7 +221,8 @@ class TestRefusal:
 
     def test_disallowed_since(self, js, unique):
         """
-        A stream that allowed it when it was asked refuses the first message, and is not lost.
+        If the stream no longer allows fast ingest, it refuses the first message, and no message is
+        lost.
         """
         stream = fast_stream(js, unique)
         with fast(js) as publisher:
@@ -234,7 +237,7 @@ class TestRefusal:
 
     def test_permission(self, unique):
         """
-        A subject that the user may not publish to is refused by the server, in time.
+        The server refuses a subject that the user may not publish to, and the call ends in time.
         """
         allow = ["ok.>", "$JS.API.>"]
         users = [
@@ -262,7 +265,7 @@ class TestRefusal:
 class TestHooks:
     def test_commit_is_wrapped(self, nats_server, unique):
         """
-        Wrapper hooks run around the commit, with what is known of the batch.
+        Wrapper hooks run around the commit, and get the counts of the batch.
         """
         recorder = HookRecorder("jetsync_batch_commit")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:

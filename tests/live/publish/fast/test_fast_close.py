@@ -19,7 +19,8 @@ class TestClientCloses:
     @pytest.mark.parametrize("how", ["close", "drain"])
     def test_commits(self, victim, unique, how):
         """
-        The client commits open batches before it closes. A publisher without messages just ends.
+        The client commits open batches before it closes. A publisher without messages sends
+        nothing.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
@@ -114,7 +115,7 @@ class TestExit:
         assert stored_in(stream) == list(range(50))
 
     @pytest.mark.skipif(os.name == "nt", reason="needs SIGSTOP")
-    def test_what_is_not_confirmed_is_reported(self, victim, unique):
+    def test_unconfirmed_messages_are_reported(self, victim, unique):
         """
         A server that does not answer leaves a line on stderr that counts the messages.
         """

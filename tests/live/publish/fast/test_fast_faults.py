@@ -1,5 +1,5 @@
 """
-Fast ingest when something goes wrong at a bad moment: Ctrl-C, other servers, other threads.
+Fast ingest with failures at bad moments: Ctrl-C, other servers, other threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jetsync.testing import CutProxy
 
 def interrupt(monkeypatch, publisher, *, times=1):
     """
-    Have Ctrl-C come while the publisher waits for the server.
+    Raise KeyboardInterrupt while the publisher waits for the server.
     """
     lane = publisher._link._lane
     wait, left = lane.wait, [None] * times
@@ -45,7 +45,8 @@ def interrupt(monkeypatch, publisher, *, times=1):
 class TestLostCommit:
     def test_no_next_connection(self, fragile, cut, unique):
         """
-        A commit that was sent is never said to be unsent, though asking about it was.
+        A commit that was sent is never reported as not sent, even if the lookup of the stream was
+        not.
         """
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap="ok")
@@ -76,7 +77,8 @@ class TestLostCommit:
     )
     def test_the_next_server(self, fragile, cut, unique, monkeypatch, error):
         """
-        What the next server says to being asked for the stream is the cause, not the outcome.
+        If the next server answers the lookup with an error, that is the cause and does not decide
+        the outcome.
         """
         fast_stream(fragile, unique)
         publisher = fast(fragile, gap="ok")
@@ -96,7 +98,8 @@ class TestLostCommit:
 
     def test_interrupted(self, client, js, stream, monkeypatch):
         """
-        Ctrl-C in a commit leaves its outcome unknown, once, and the publisher closed.
+        Ctrl-C in a commit closes the publisher and leaves its outcome unknown, which is raised
+        once.
         """
         before = subscriptions(client)
         publisher = fast(js)
@@ -115,7 +118,7 @@ class TestLostCommit:
 
     def test_interrupted_after_the_answer(self, js, stream, monkeypatch):
         """
-        Ctrl-C after the answer changes nothing: the commit succeeded, and close() returns.
+        Ctrl-C after the answer has no effect: the commit succeeded, and close() returns.
         """
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
@@ -137,7 +140,7 @@ class TestLostCommit:
 
     def test_all_accounted_for(self, unique):
         """
-        If the server forgot a batch of which all is confirmed, closing has nothing to fail with.
+        If the server forgot a batch whose messages are all confirmed, closing raises nothing.
         """
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
@@ -160,7 +163,8 @@ class TestLostCommit:
 class TestInterruptedStart:
     def test_wait(self, js, stream, monkeypatch):
         """
-        Ctrl-C before the first message is answered frees its place; the next one starts a batch.
+        Ctrl-C before the answer to the first message frees the slot on the server; the next message
+        starts a batch.
         """
         publisher = fast(js)
         interrupt(monkeypatch, publisher)
@@ -174,7 +178,7 @@ class TestInterruptedStart:
 
     def test_write(self, js, stream, monkeypatch):
         """
-        So does Ctrl-C before it was written.
+        Ctrl-C before the first message is written has the same effect.
         """
         publisher = fast(js)
         lane = publisher._link._lane
@@ -196,7 +200,7 @@ class TestInterruptedStart:
 
     def test_refusal_is_not_kept(self, client, js, unique):
         """
-        A publisher whose first message was refused dies with its last reference.
+        A publisher whose first message was refused is freed with its last reference.
         """
         stream = fast_stream(js, unique)
         with fast(js) as publisher:
@@ -223,7 +227,7 @@ class TestInterruptedStart:
 @pytest.fixture
 def moving(unique):
     """
-    A client, and what moves its connection to a server that takes smaller messages.
+    A client, and a function that moves its connection to a server with a smaller max_payload.
     """
     with (
         DevServer() as large,
@@ -245,12 +249,12 @@ def moving(unique):
 
 class TestOtherServer:
     """
-    A message that is too large for the next server is refused here, and the connection stays.
+    jetsync refuses a message that is too large for the next server, and the connection stays.
     """
 
     def test_fast(self, moving, unique):
         """
-        Fast ingest refuses it, and begins another batch with the next one.
+        Fast ingest refuses the message, and begins another batch with the next one.
         """
         client, move = moving
         js = client.jetstream()
@@ -267,7 +271,7 @@ class TestOtherServer:
 
     def test_publish_many(self, moving, unique):
         """
-        Of many it fails alone.
+        In publish_many, only the large message fails.
         """
         client, move = moving
         js = client.jetstream()
@@ -288,7 +292,7 @@ class TestOtherServer:
 
     def test_publisher(self, moving, unique):
         """
-        Of a publisher's messages it fails alone, when it is sent or before.
+        In a publisher, only the large message fails, whether it is sent or staged.
         """
         client, move = moving
         js = client.jetstream()
@@ -309,7 +313,7 @@ class TestPrepare:
     @pytest.fixture
     def stamped(self, nats_server):
         """
-        JetStream with a plugin that counts what it sees, and refuses some messages.
+        JetStream with a plugin that counts messages and refuses some.
         """
 
         class Stamp:
@@ -326,7 +330,7 @@ class TestPrepare:
 
     def test_once(self, stamped, stream, unique):
         """
-        Messages are prepared once, also when the iterable raises and there is little room.
+        Messages are prepared once, also if the iterable raises and the window is small.
         """
 
         def broken():
@@ -342,7 +346,7 @@ class TestPrepare:
         assert payloads(stream) == [b"first!", *(b"%d!" % n for n in range(200))]
 
     @pytest.mark.parametrize("wrong", ["veto", "type"])
-    def test_what_is_before(self, stamped, stream, unique, wrong):
+    def test_messages_before_an_error(self, stamped, stream, unique, wrong):
         """
         The messages before an invalid one are sent, and the messages after it are not.
         """
@@ -362,7 +366,7 @@ class TestArguments:
     @pytest.mark.parametrize("subject", [None, 5, ("a", "b"), b"a.b"])
     def test_subject(self, js, subject):
         """
-        A first subject that is no text is refused before anything is asked.
+        A first subject that is not text is refused before the stream is looked up.
         """
         for call in (
             lambda p: p.add(subject, b"0"),
@@ -374,7 +378,7 @@ class TestArguments:
 
     def test_items(self, js):
         """
-        So is what is no message, and what is no iterable of messages.
+        Values that are not a message, or not an iterable of messages, are refused.
         """
         for wrong in (None, 5):
             with pytest.raises(jetsync.InvalidTypeError, match="iterable"):
@@ -385,14 +389,14 @@ class TestArguments:
 
     def test_on_gap(self, js):
         """
-        Nothing is reported to ``on_gap`` where a gap is the end.
+        ``on_gap`` is not called if a gap ends the batch.
         """
         with pytest.raises(jetsync.InvalidArgumentError, match="on_gap"):
             js.fast_publisher(on_gap=print)
 
     def test_zero_is_no_payload(self, js, stream):
         """
-        The last message's payload is checked as that of any other.
+        The last message's payload is checked like that of any other.
         """
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
@@ -405,7 +409,8 @@ class TestArguments:
 class TestFailure:
     def test_too_large(self, js, unique):
         """
-        With ``gap="fail"`` a message that the stream refuses ends the batch, with true counts.
+        With ``gap="fail"``, a message that the stream refuses ends the batch, and the counts are
+        right.
         """
         stream = fast_stream(js, unique, max_msg_size=100)
         publisher = fast(js)
@@ -421,7 +426,7 @@ class TestFailure:
 class TestOtherThreads:
     def test_left_while_another_waits(self, fragile, cut, unique):
         """
-        An exception in the block does not wait, and ends the call that waits for room.
+        An exception in the block ends it without waiting, and ends a call that waits for room.
         """
         fast_stream(fragile, unique)
         publisher = fast(fragile, flow=2)
@@ -450,7 +455,7 @@ class TestOtherThreads:
                 other.add(f"{unique}.a", b"1")
                 return other.statistics().flow
 
-        # The batch is ended soon, so the next one has the whole flow; by itself the server ends it
+        # The batch ends soon, so the next one has the whole flow. Otherwise the server would end it
         # after ten seconds.
         eventually(lambda: flow_of_the_next() == 500, 5)
         fragile.delete_stream(unique)
@@ -459,7 +464,7 @@ class TestOtherThreads:
 class TestIdle:
     def test_nothing_piles_up(self, js, stream, monkeypatch):
         """
-        The server answers the pings of an idle publisher, and the answers take no memory.
+        The server answers the pings of an idle publisher, and the answers do not accumulate.
         """
         monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
         publisher = fast(js)
@@ -492,7 +497,7 @@ class TestIdle:
 
     def test_denials_are_bounded(self, js):
         """
-        What is denied to other publishers of the client does not pile up without end.
+        Denials for other publishers of the client do not accumulate.
         """
         box = fast(js)._link._box
         for _ in range(KEPT_DENIALS + 5):

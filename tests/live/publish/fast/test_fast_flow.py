@@ -1,5 +1,5 @@
 """
-Fast ingest: how much is in flight, from how many threads, and over how long.
+Fast ingest: messages in flight, threads, and long batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from jetsync.publish import fast_link as _fast_link
 class TestFlow:
     def test_small_window(self, js, stream):
         """
-        Never more in flight than flow times outstanding acks; multiples do not stall.
+        At most flow times outstanding acks are in flight, and message counts that are multiples do
+        not stall.
         """
         publisher = fast(js, flow=2)
         subject = f"{stream.name}.a"
@@ -41,11 +42,11 @@ class TestFlow:
 
     def test_hundred_thousand(self, js, stream):
         """
-        All arrive, in order, and memory stays flat.
+        All messages arrive in order, and memory stays flat.
         """
         count = 100_000
         subject = f"{stream.name}.a"
-        # The first one learns what is learnt once.
+        # The first run does all one-time work.
         with fast(js) as publisher:
             publisher.add_many((subject, b"%d" % n) for n in range(count))
         assert (publisher.ack.size, publisher.ack.sequence) == (count, count)
@@ -62,7 +63,7 @@ class TestFlow:
 
     def test_lazy(self, js, stream):
         """
-        A slow iterable is sent as it yields, and at most a block is taken ahead.
+        A slow iterable is sent as it yields, and at most one block is read ahead.
         """
         subject = f"{stream.name}.a"
         publisher = fast(js)
@@ -71,7 +72,7 @@ class TestFlow:
         def slow():
             for number in range(160):
                 if number > 60:
-                    # The iterable has to be slower than the publisher sends.
+                    # The iterable has to be slower than the publisher.
                     time.sleep(0.01)
                     late.append(number - publisher.statistics().added)
                 yield subject, b"%d" % number
@@ -83,7 +84,7 @@ class TestFlow:
 
     def test_iterable_that_raises(self, js, stream):
         """
-        What it gave before is sent.
+        Messages that the iterable yielded before the error are sent.
         """
 
         def broken():
@@ -99,7 +100,7 @@ class TestFlow:
 
     def test_large_messages(self, js, stream):
         """
-        Blocks end by their bytes, too.
+        Blocks also have a limit in bytes.
         """
         subject = f"{stream.name}.a"
         body = bytes(300_000)
@@ -110,7 +111,8 @@ class TestFlow:
 
     def test_many_publishers(self, js, stream):
         """
-        Servers share the flow among batches, and give it back; all is stored all the same.
+        Servers divide the flow among batches, and increase it when one ends; all messages are
+        stored.
         """
         subject = f"{stream.name}.a"
         publishers = [fast(js, flow=500) for _ in range(5)]
@@ -126,7 +128,7 @@ class TestFlow:
 
     def test_four_threads(self, js, stream):
         """
-        Threads share one publisher: numbers are given once, each thread's order is kept.
+        Threads share one publisher: each number is given once, and each thread's order is kept.
         """
         subject = f"{stream.name}.a"
         numbers = [[] for _ in range(4)]
@@ -151,7 +153,8 @@ class TestFlow:
 
     def test_timeout(self, fragile, cut, unique):
         """
-        Without acks a call ends by its deadline, nothing of it was sent, and it can be repeated.
+        Without acks a call ends by its deadline, none of its messages was sent, and it can be
+        repeated.
         """
         stream = fast_stream(fragile, unique)
         subject = f"{unique}.a"
@@ -183,7 +186,7 @@ class TestStaging:
 
     def test_sent_without_a_further_call(self, js, stream):
         """
-        The loop sends what is staged, in order, also if the caller only waits.
+        The loop sends staged messages in order, even if the caller only waits.
         """
         publisher = fast(js)
         for number in range(150):

@@ -1,5 +1,5 @@
 """
-Fast ingest: what is reported where messages are lost or refused.
+Fast ingest: reports of lost and refused messages.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class TestGaps:
     @pytest.mark.parametrize("how", ["add", "commit", "exit"])
     def test_fail(self, js, stream, how):
         """
-        Sequences 1, 2, 5, 6 in ``fail``: the first two are stored, the next call says
-        what is missing, and later ones that it is over.
+        If the sequences 1, 2, 5 and 6 arrive in ``fail``, the first two are stored. The next call
+        raises with the missing ones, and later calls say that the batch has ended.
         """
         subject = f"{stream.name}.a"
         publisher = fast(js)
@@ -31,7 +31,7 @@ class TestGaps:
         lose(publisher, 2)
         assert publisher.add(subject, b"5") == 5
         publisher.add(subject, b"6")
-        # The gap, the commit of what came before it, and the refusal of 6.
+        # The gap, the commit of the messages before it, and the refusal of 6.
         eventually(lambda: len(publisher._link._box.frames) == 3)
         calls = {
             "add": lambda: publisher.add(subject, b"7"),
@@ -50,8 +50,8 @@ class TestGaps:
 
     def test_ok(self, nats_server, unique):
         """
-        The same in ``ok``: the gap is reported, four are stored, and the commit counts
-        them, not what the server counts.
+        In ``ok``, the gap is reported, four messages are stored, and the commit counts these rather
+        than the server's number.
         """
         events = []
         recorder = HookRecorder("jetsync_status")
@@ -158,7 +158,8 @@ class TestGaps:
 
     def test_error_of_one_message(self, js, stream):
         """
-        In ``ok`` a refused message is reported with the server's error; in ``fail`` it is the end.
+        In ``ok``, a refused message is reported with the server's error. In ``fail``, it ends the
+        batch.
         """
         subject = f"{stream.name}.a"
         events = []
@@ -179,7 +180,8 @@ class TestGaps:
 
     def test_error_of_the_first_message(self, js, stream):
         """
-        In ``fail`` it ends the batch before it began; in ``ok`` it is one as any other.
+        In ``fail``, the error of the first message ends the batch before it begins. In ``ok``, it
+        counts like any other.
         """
         subject = f"{stream.name}.a"
         wrong = Expect(last_sequence=77)
@@ -218,7 +220,7 @@ class TestGaps:
 
     def test_too_large(self, js, unique):
         """
-        A message that the stream finds too large is lost alone, and reported once.
+        A message that is too large for the stream is lost alone, and reported once.
         """
         stream = fast_stream(js, unique, max_msg_size=100)
         events = []
@@ -239,7 +241,8 @@ class TestGaps:
 
     def test_full_stream(self, js, unique):
         """
-        A stream that is full refuses each message: that many errors neither stall nor add up.
+        A full stream refuses each message. So many errors neither stall the publisher nor
+        accumulate.
         """
         stream = fast_stream(js, unique, max_msgs=3, discard="new")
         events = []

@@ -26,7 +26,8 @@ from jetsync.publish.staged_run import StagedRun
 class TestLoss:
     def test_connection_in_ok_mode(self, fragile, cut, unique):
         """
-        After a cut it continues on the next connection. Messages not reported lost are stored.
+        After a cut, the batch continues on the next connection. Messages that are not reported lost
+        are stored.
         """
         stream = fast_stream(fragile, unique)
         events = []
@@ -69,7 +70,7 @@ class TestLoss:
     @pytest.mark.parametrize("call", ["add", "commit"])
     def test_connection_in_fail_mode(self, fragile, cut, unique, call):
         """
-        A cut ends the batch, and the error says how much is confirmed.
+        A cut ends the batch, and the error counts the confirmed messages.
         """
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, flow=10)
@@ -89,7 +90,7 @@ class TestLoss:
     @pytest.mark.parametrize("gap", ["ok", "fail"])
     def test_answer_of_the_commit(self, fragile, cut, unique, gap):
         """
-        A commit whose answer is lost is not made twice: its outcome is unknown.
+        A commit whose answer is lost is not repeated: its outcome is unknown.
         """
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap=gap)
@@ -101,9 +102,9 @@ class TestLoss:
         fragile.delete_stream(unique)
 
     @pytest.mark.parametrize("gap", ["ok", "fail"])
-    def test_commit_on_its_way(self, fragile, cut, unique, gap):
+    def test_commit_that_never_arrived(self, fragile, cut, unique, gap):
         """
-        A commit that never arrived is sent again, with its message, once.
+        A commit that never arrived is sent again once, with its message.
         """
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap=gap)
@@ -117,7 +118,7 @@ class TestLoss:
 
     def test_restart_of_the_server(self, victim, fragile, unique):
         """
-        A server that has forgotten the batch gets a new one; what was not confirmed is reported.
+        A server that has forgotten the batch gets a new one; unconfirmed messages are reported.
         """
         stream = fast_stream(fragile, unique, storage="file")
         events = []
@@ -137,7 +138,7 @@ class TestLoss:
 
     def test_no_connection(self, fragile, cut, unique):
         """
-        Without a connection a call ends by its deadline, and says so.
+        Without a connection, a call ends by its deadline with an error that says so.
         """
         fast_stream(fragile, unique)
         publisher = fast(fragile, gap="ok")
@@ -156,7 +157,7 @@ class TestLoss:
 
     def test_forgotten_commit(self, js, stream, monkeypatch):
         """
-        If the server forgot the batch, a commit without a message has an outcome that is unknown.
+        If the server forgot the batch, the outcome of a commit without a message is unknown.
         """
         monkeypatch.setattr(_fast_link, "PING_AFTER", 1e9)
         publisher = fast(js, gap="ok")
@@ -220,7 +221,7 @@ class TestCluster:
                         self._step_down(client, servers)
                     self._wait_for_more(publisher, running)
                 finally:
-                    # Without it the thread would go on for ever, and the block not be left.
+                    # Without this, the thread would never end, and neither would the block.
                     stop.set()
                 count = running.result(30)
             ack = publisher.ack
@@ -239,7 +240,7 @@ class TestCluster:
             running.result()
 
     def _step_down(self, client, servers):
-        """Have the stream's leader step down; one that is not chosen yet cannot."""
+        """Have the stream's leader step down, which needs an elected leader."""
 
         def stepped():
             servers.wait_stream_leader("HA", timeout=30)
@@ -250,7 +251,7 @@ class TestCluster:
         eventually(stepped, 30)
 
     def _fail(self, servers, js):
-        """The same with gaps that fail, and the leader killed."""
+        """The same with ``fail``, and with the leader killed."""
         strict = fast(js, timeout=20)
         stream = js.stream("HA")
         stream.purge()
@@ -268,7 +269,9 @@ class TestCluster:
         assert len(stored) >= strict.acknowledged > 0
 
     def _read(self, servers, stream):
-        """What the stream has, once the cluster can tell; a replica may lag behind its leader."""
+        """
+        Return the stream's messages once the cluster answers; a replica may lag behind its leader.
+        """
         end = time.monotonic() + 40
         while time.monotonic() < end:
             servers.wait_stream_leader("HA", timeout=30)
@@ -279,10 +282,10 @@ class TestCluster:
         pytest.fail("the cluster cannot tell what it has")
 
     def _over_a_kill(self, servers, stream, publisher):
-        """Messages, their leader's death, and more if the batch takes them."""
+        """Add messages, kill the leader, and add more if the batch accepts them."""
 
         def leader():
-            # Monitoring may name one that has stepped down; this is the leader's own word.
+            # Monitoring may name one that has stepped down; this is the leader's own answer.
             with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
                 found = stream.info(timeout=2).cluster
                 return found and found.leader
