@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import attrs
+
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
@@ -20,7 +22,6 @@ from jetsync.errors import (
     StreamNameInUseError,
     StreamNotFoundError,
 )
-from jetsync.kv import admin as _kv_admin
 from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
@@ -661,7 +662,7 @@ class JetStream:
         """
         wanted = config_of(KeyValueConfig, bucket, fields, "create_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
-        return self._bucket(wanted.bucket, _kv_admin.create(self._context, wanted, deadline))
+        return self._create_bucket(wanted, deadline)
 
     def update_key_value(
         self,
@@ -689,7 +690,7 @@ class JetStream:
         wanted = config_of(KeyValueConfig, bucket, fields, "update_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
         try:
-            return self._bucket(wanted.bucket, _kv_admin.update(self._context, wanted, deadline))
+            return self._update_bucket(wanted, deadline)
         except StreamNotFoundError as error:
             raise BucketNotFoundError(wanted.bucket) from error
 
@@ -710,10 +711,9 @@ class JetStream:
         )
         deadline = self._context.deadline(timeout)
         try:
-            info = _kv_admin.update(self._context, wanted, deadline)
+            return self._update_bucket(wanted, deadline)
         except StreamNotFoundError:
-            info = _kv_admin.create(self._context, wanted, deadline)
-        return self._bucket(wanted.bucket, info)
+            return self._create_bucket(wanted, deadline)
 
     def key_value(self, bucket: str, *, timeout: Seconds | None = None) -> KeyValue:
         """
@@ -755,6 +755,21 @@ class JetStream:
         return (
             name.removeprefix(STREAM_PREFIX) for name in found if name.startswith(STREAM_PREFIX)
         )
+
+    def _create_bucket(self, wanted: KeyValueConfig, deadline: Deadline) -> KeyValue:
+        config = wanted.to_stream_config()
+        info = _stream_admin.create(self._context, config, deadline, keep_partial=False)
+        return self._bucket(wanted.bucket, info)
+
+    def _update_bucket(self, wanted: KeyValueConfig, deadline: Deadline) -> KeyValue:
+        now = _stream_admin.info(self._context, stream_of(wanted.bucket), deadline).config
+        changes = wanted.stream_fields()
+        if now.mirror is not None:
+            # A mirror has no own subjects, and its origin writes the markers.
+            changes.pop("subjects", None)
+            changes.pop("subject_delete_marker_ttl", None)
+        info = _stream_admin.update(self._context, attrs.evolve(now, **changes), deadline)
+        return self._bucket(wanted.bucket, info)
 
     def _bucket(self, name: str, info: StreamInfo) -> KeyValue:
         return KeyValue(Bucket(self._context, name, info))

@@ -7,10 +7,11 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count, whole_number
+from jetsync._base.fields import aware, check_count, whole_number
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
@@ -24,16 +25,18 @@ from jetsync.consume.ordered import open_ordered
 from jetsync.errors import (
     BucketNotFoundError,
     InvalidArgumentError,
+    InvalidTypeError,
     JetSyncError,
     KeyExistsError,
+    KeysVanishedError,
     MessageNotFoundError,
+    RequestTimeoutError,
     StreamNotFoundError,
     WrongLastRevisionError,
     WrongLastSequenceError,
 )
 from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import stored_entry
-from jetsync.kv.many import get_many
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch
 from jetsync.values.consumer_config import DeliverPolicy
@@ -345,7 +348,36 @@ class KeyValue:
             InvalidKeyError, InvalidArgumentError: A key or *at* is invalid. Nothing was sent.
             BucketNotFoundError: The bucket does not exist any more.
         """
-        return get_many(self._bucket, keys, at, self._deadline(timeout))
+        if not isinstance(keys, Iterable):
+            raise InvalidTypeError(
+                f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
+            )
+        bucket, deadline = self._bucket, self._deadline(timeout)
+        patterns = covering([*map(check_pattern, [keys] if isinstance(keys, str) else keys)])
+        if not patterns:
+            raise InvalidArgumentError("at least one key is needed", argument="keys")
+        prefix = bucket.layout.read_prefix
+        subjects = [prefix + pattern for pattern in patterns]
+        moment = _moment(at)
+        while True:
+            found: dict[str, Entry] = {}
+            with bucket.named():
+                batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+                for message in batch:
+                    if deadline.expired():
+                        # The timeout of the read applies to each page.
+                        raise RequestTimeoutError(subjects[0], deadline.total)
+                    key = message.subject.removeprefix(prefix)
+                    found[key] = stored_entry(bucket.name, key, message)
+            missing = [subject.removeprefix(prefix) for subject in batch.missing]
+            if not missing and not batch.vanished:
+                return {key: entry for key, entry in found.items() if not entry.is_deleted}
+            if at is not None:
+                revision = at if isinstance(at, int) else None
+                raise KeysVanishedError(bucket.name, missing or patterns, revision=revision)
+            if deadline.expired():
+                # Values are overwritten faster than a snapshot can be read.
+                raise RequestTimeoutError(subjects[0], deadline.total)
 
     def watch(
         self,
@@ -527,3 +559,19 @@ class KeyValue:
             raise WrongLastRevisionError(
                 bucket.name, key, expected=last, last_sequence=current
             ) from error
+
+
+def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
+    """Return the arguments of a read that select the snapshot."""
+    if at is None:
+        return {}
+    if isinstance(at, dt.datetime):
+        return {"up_to_time": aware(at, "at")}
+    if not isinstance(at, int):
+        raise InvalidTypeError(
+            f"at must be a revision or an aware datetime, not {type(at).__name__};"
+            " pass several keys as a list",
+            argument="at",
+        )
+    check_count("at", at, 1)
+    return {"up_to_sequence": at}
