@@ -14,16 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.integers import integer_text, parse_integer
 from jetsync._base.pickling import refuse_copy
-from jetsync.errors import (
-    CounterDisabledError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MessageNotFoundError,
-    NotSupportedError,
-    ProtocolError,
-)
 from jetsync.publish.one import publish_one
 from jetsync.values.headers import COUNTER_SOURCES, INCREMENT
 from jetsync.values.outbound import OutboundMessage
@@ -152,7 +145,7 @@ class Counter:
             ApiError, TransportError: As for ``publish``. The value was not added.
         """
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidTypeError(
+            raise errors.InvalidTypeError(
                 f"value must be a whole number, not {type(value).__name__}", argument="value"
             )
         context = self._context
@@ -168,7 +161,7 @@ class Counter:
         if ack.duplicate:
             return self._value_of(ack, deadline)
         # Stored as an ordinary message, because the server or the stream changed meanwhile.
-        raise NotSupportedError(
+        raise errors.NotSupportedError(
             "a counter", needs="server 2.12 or later", server=context.server.version
         )
 
@@ -202,11 +195,11 @@ class Counter:
             known = streams.named(name, deadline, fresh=True)
         if known.level < COUNTER_LEVEL:
             server = known.version or self._context.server.version
-            raise NotSupportedError("a counter", needs="server 2.12 or later", server=server)
+            raise errors.NotSupportedError("a counter", needs="server 2.12 or later", server=server)
         if not known.config.allow_msg_counter:
             raise _disabled(name)
         if not known.takes(self._subject):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"stream {name!r} does not store subject {self._subject!r}", argument="subject"
             )
 
@@ -214,7 +207,7 @@ class Counter:
         """Return the value after an increment that had been added before."""
         try:
             message = self._stream.get_message(ack.sequence, timeout=deadline.remaining())
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             # Others have added since, and the stream keeps only the last messages.
             return self.load(timeout=deadline.remaining())
         return read_entry(message, self._stream).value
@@ -233,10 +226,10 @@ def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
         sources = _sources(message.headers.get(COUNTER_SOURCES))
         increment = message.headers.get(INCREMENT)
         added = value if increment is None else parse_integer(increment.strip())
-    except (ProtocolError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (errors.ProtocolError, ValueError, TypeError, LookupError, AttributeError) as error:
         if not stream.config.allow_msg_counter:
             raise _disabled(stream.name) from None
-        raise ProtocolError(
+        raise errors.ProtocolError(
             f"message {message.sequence} of subject {message.subject!r} in stream "
             f"{stream.name!r} is not a counter"
         ) from error
@@ -262,8 +255,8 @@ def _sources(text: str | None) -> Mapping[str, Mapping[str, int]]:
     }
 
 
-def _disabled(stream: str) -> CounterDisabledError:
-    return CounterDisabledError(
+def _disabled(stream: str) -> errors.CounterDisabledError:
+    return errors.CounterDisabledError(
         description="message counters is disabled: the stream needs allow_msg_counter=True",
         stream=stream,
     )

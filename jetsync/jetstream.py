@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from jetsync import errors
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
@@ -15,13 +16,6 @@ from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
-from jetsync.errors import (
-    BucketNotFoundError,
-    InvalidArgumentError,
-    InvalidBucketError,
-    StreamNameInUseError,
-    StreamNotFoundError,
-)
 from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
@@ -481,7 +475,9 @@ class JetStream:
         """
         wanted = config_of(StreamConfig, name, fields, "update_stream()")
         if wanted.name is None:
-            raise InvalidArgumentError("update_stream() needs the stream's name", argument="name")
+            raise errors.InvalidArgumentError(
+                "update_stream() needs the stream's name", argument="name"
+            )
         stream = self._named(wanted.name)
         stream.update(None if isinstance(name, str) else name, timeout=timeout, **fields)
         return stream
@@ -505,11 +501,11 @@ class JetStream:
         context = self._context
         try:
             return Stream(context, _stream_admin.update(context, wanted, deadline))
-        except StreamNotFoundError:
+        except errors.StreamNotFoundError:
             pass
         try:
             return Stream(context, _stream_admin.create(context, wanted, deadline))
-        except StreamNameInUseError:
+        except errors.StreamNameInUseError:
             # Another client created it between the two requests, with another configuration.
             return Stream(context, _stream_admin.update(context, wanted, deadline))
 
@@ -567,7 +563,7 @@ class JetStream:
         """
         for name in self.stream_names(subject, timeout=timeout):
             return name
-        raise StreamNotFoundError(description=f"no stream has the subject {subject!r}")
+        raise errors.StreamNotFoundError(description=f"no stream has the subject {subject!r}")
 
     # Consumers
 
@@ -691,8 +687,8 @@ class JetStream:
         deadline = self._context.deadline(timeout)
         try:
             return self._update_bucket(wanted, deadline)
-        except StreamNotFoundError as error:
-            raise BucketNotFoundError(wanted.bucket) from error
+        except errors.StreamNotFoundError as error:
+            raise errors.BucketNotFoundError(wanted.bucket) from error
 
     def create_or_update_key_value(
         self,
@@ -712,7 +708,7 @@ class JetStream:
         deadline = self._context.deadline(timeout)
         try:
             return self._update_bucket(wanted, deadline)
-        except StreamNotFoundError:
+        except errors.StreamNotFoundError:
             return self._create_bucket(wanted, deadline)
 
     def key_value(self, bucket: str, *, timeout: Seconds | None = None) -> KeyValue:
@@ -726,10 +722,12 @@ class JetStream:
         stream = stream_of(bucket)
         try:
             info = _stream_admin.info(self._context, stream, self._context.deadline(timeout))
-        except StreamNotFoundError as error:
-            raise BucketNotFoundError(bucket) from error
+        except errors.StreamNotFoundError as error:
+            raise errors.BucketNotFoundError(bucket) from error
         if (info.config.max_msgs_per_subject or 0) < 1:
-            raise InvalidBucketError(bucket, f"stream {stream!r} does not limit revisions of a key")
+            raise errors.InvalidBucketError(
+                bucket, f"stream {stream!r} does not limit revisions of a key"
+            )
         return self._bucket(bucket, info)
 
     def delete_key_value(self, bucket: str, *, timeout: Seconds | None = None) -> None:
@@ -741,8 +739,8 @@ class JetStream:
         """
         try:
             _stream_admin.delete(self._context, stream_of(bucket), self._context.deadline(timeout))
-        except StreamNotFoundError as error:
-            raise BucketNotFoundError(bucket) from error
+        except errors.StreamNotFoundError as error:
+            raise errors.BucketNotFoundError(bucket) from error
 
     def key_value_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """

@@ -11,17 +11,10 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from jetsync import errors
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of
 from jetsync._base import log as _log
-from jetsync.errors import (
-    InvalidArgumentError,
-    InvalidJsonError,
-    JetSyncError,
-    NotSupportedError,
-    PermissionDeniedError,
-    RequestTimeoutError,
-)
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_config import ConsumerConfig
@@ -96,7 +89,7 @@ def create(
     asked.setdefault("ack_policy", "explicit")
     if name is None:
         if action == "update":
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "update_consumer() needs the consumer's name", argument="name"
             )
         name = asked["name"] = secrets.token_hex(11)
@@ -110,7 +103,7 @@ def create(
     server = context.server.version
     try:
         answer = context.api(endpoint, request, deadline, stream=stream, consumer=name)
-    except InvalidJsonError as error:
+    except errors.InvalidJsonError as error:
         reason = explain_refusal(error, asked, CONSUMER_NEEDS, server)
         if reason is None:
             raise
@@ -133,7 +126,7 @@ def _validate(config: ConsumerConfig) -> str | None:
     for name in given:
         validate_name("consumer", name)
     if len(set(given)) > 1:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"name {config.name!r} and durable_name {config.durable_name!r} differ", argument="name"
         )
     for subject in _filters(config):
@@ -184,7 +177,7 @@ def warn_about_filters(
         return
     try:
         current = _stream_admin.info(context, stream, deadline).config
-    except JetSyncError:
+    except errors.JetSyncError:
         return
     outside = _outside(filters, current)
     if not outside:
@@ -266,10 +259,10 @@ def command(
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
-    except RequestTimeoutError as error:
+    except errors.RequestTimeoutError as error:
         # If the consumer was deleted between the two requests, this raises ConsumerNotFoundError.
         _info_if_allowed(context, stream, name, deadline)
-        raise RequestTimeoutError(error.subject, deadline.total) from None
+        raise errors.RequestTimeoutError(error.subject, deadline.total) from None
 
 
 def _info_if_allowed(
@@ -280,7 +273,7 @@ def _info_if_allowed(
 
     The user may still have permission for the command.
     """
-    with contextlib.suppress(PermissionDeniedError):
+    with contextlib.suppress(errors.PermissionDeniedError):
         return info(context, stream, name, deadline)
     return None
 
@@ -292,7 +285,7 @@ def _require(context: Context, verb: str, consumer: ConsumerInfo) -> None:
     if level is None:
         level = max(context.server.api_level, level_of_version(context.server.version_tuple))
     if level < (need.level or 0):
-        raise NotSupportedError(
+        raise errors.NotSupportedError(
             f"consumer {verb.lower()}",
             needs=str(need),
             server=metadata.get("_nats.ver", context.server.version),

@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from jetsync import errors
 from jetsync._io.outbox import LaneState
-from jetsync.errors import (
-    JetSyncError,
-    NoStreamResponseError,
-    ProtocolError,
-    StreamNotFoundError,
-)
 from jetsync.values.codec import from_wire
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
@@ -101,14 +96,14 @@ class StreamCache:
         answer = self._context.api("STREAM.NAMES", {"subject": subject}, deadline)
         names = answer.get("streams")
         if not names:
-            raise NoStreamResponseError(subject)
+            raise errors.NoStreamResponseError(subject)
         if not isinstance(names, list) or not isinstance(names[0], str):
-            raise ProtocolError("the answer has no list of streams")
+            raise errors.ProtocolError("the answer has no list of streams")
         try:
             return self._learn(names[0], epoch, deadline)
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             # Deleted between the two requests.
-            raise NoStreamResponseError(subject) from error
+            raise errors.NoStreamResponseError(subject) from error
 
     def find_once(self, subject: str) -> KnownStream | None:
         """
@@ -121,7 +116,7 @@ class StreamCache:
             return None
         try:
             return self.find(subject, self._context.deadline(None))
-        except JetSyncError:
+        except errors.JetSyncError:
             self._failed = epoch
             return None
 

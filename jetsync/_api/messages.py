@@ -11,17 +11,10 @@ import json
 import reprlib
 from typing import TYPE_CHECKING, Any
 
+from jetsync import errors
 from jetsync._api.mirrors import may_answer
 from jetsync._base.integers import read_count
 from jetsync._proto.direct import status_error
-from jetsync.errors import (
-    DirectNotSupportedError,
-    MaxControlLineError,
-    MessageNotFoundError,
-    NoRespondersError,
-    PermissionDeniedError,
-    ProtocolError,
-)
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import Headers, parse_status
 from jetsync.values.stored import StoredMessage
@@ -47,14 +40,14 @@ def leader_get(
     """
     try:
         answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
-    except MessageNotFoundError:
+    except errors.MessageNotFoundError:
         raise _not_found(stream, request) from None
     message = answer.get("message")
     if not isinstance(message, dict):
-        raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
+        raise errors.ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
     subject = message.get("subject")
     if not isinstance(subject, str):
-        raise ProtocolError("the answer's message has no subject")
+        raise errors.ProtocolError("the answer's message has no subject")
     try:
         headers = base64.b64decode(message.get("hdrs") or b"")
         data = base64.b64decode(message.get("data") or b"")
@@ -67,7 +60,9 @@ def leader_get(
             data,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a message of stream {stream!r} cannot be read: {error!r}") from error
+        raise errors.ProtocolError(
+            f"a message of stream {stream!r} cannot be read: {error!r}"
+        ) from error
 
 
 def direct_get(
@@ -90,22 +85,22 @@ def direct_get(
             try:
                 # The short form needs no JSON, and permissions can be bound to the subject.
                 frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
-            except MaxControlLineError:
+            except errors.MaxControlLineError:
                 # The subject is too long for the API subject, so send it in the body.
                 body = json.dumps(request).encode()
                 frame = exchange(where, None, body, deadline)
-    except NoRespondersError as error:
-        raise DirectNotSupportedError(stream) from error
+    except errors.NoRespondersError as error:
+        raise errors.DirectNotSupportedError(stream) from error
     block = frame[2]
     if block is None:
-        raise ProtocolError("an answer to a direct get has no headers")
+        raise errors.ProtocolError("an answer to a direct get has no headers")
     if block.startswith(b"NATS/1.0\r\n"):
         return StoredMessage.from_direct(block, frame[3])
     status = parse_status(block)
     raise _not_found(stream, request) if status[0] == 404 else status_error(status, stream)
 
 
-def _not_found(stream: str, request: Mapping[str, Any]) -> MessageNotFoundError:
+def _not_found(stream: str, request: Mapping[str, Any]) -> errors.MessageNotFoundError:
     """Return the error for a request without a result, which says what was looked for."""
     sequence, last, following = map(request.get, ("seq", "last_by_subj", "next_by_subj"))
     if last is not None:
@@ -116,7 +111,7 @@ def _not_found(stream: str, request: Mapping[str, Any]) -> MessageNotFoundError:
         text = f"message {sequence} not found"
     else:
         text = f"no message since {request.get('start_time')}"
-    return MessageNotFoundError(description=text, stream=stream)
+    return errors.MessageNotFoundError(description=text, stream=stream)
 
 
 def confirmed_get(
@@ -133,19 +128,19 @@ def confirmed_get(
         MessageNotFoundError: There is no such message.
     """
     message: StoredMessage | None = None
-    nothing: MessageNotFoundError | None = None
+    nothing: errors.MessageNotFoundError | None = None
     try:
         message = direct_get(context, stream, request, deadline)
         origin = message.stream
         if origin == stream or may_answer(context, origin, stream, _reading(request), deadline):
             return message
-    except DirectNotSupportedError:
+    except errors.DirectNotSupportedError:
         pass
-    except MessageNotFoundError as error:
+    except errors.MessageNotFoundError as error:
         nothing = error
     try:
         return leader_get(context, stream, request, deadline)
-    except PermissionDeniedError:
+    except errors.PermissionDeniedError:
         if message is not None and _reading(request) == "message":
             return message
         if nothing is not None:

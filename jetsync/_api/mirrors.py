@@ -14,13 +14,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
-from jetsync.errors import (
-    JetStreamNotEnabledError,
-    RequestTimeoutError,
-    StreamNotFoundError,
-    TemporarilyUnavailableError,
-    TransportError,
-)
+from jetsync import errors
 from jetsync.values.stream_config import DiscardPolicy
 
 if TYPE_CHECKING:
@@ -43,10 +37,10 @@ ANSWER_WAIT: Final = 1.0
 
 # Errors of a request for the stream's info that say nothing about the stream.
 TRANSIENT: Final = (
-    JetStreamNotEnabledError,
-    RequestTimeoutError,
-    TemporarilyUnavailableError,
-    TransportError,
+    errors.JetStreamNotEnabledError,
+    errors.RequestTimeoutError,
+    errors.TemporarilyUnavailableError,
+    errors.TransportError,
 )
 
 _LIMITS: Final = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
@@ -64,7 +58,7 @@ def may_answer(
     try:
         until = deadline.at_most(ANSWER_WAIT)
         return agrees(_current(context, mirror, until), _current(context, stream, until), reading)
-    except (*TRANSIENT, StreamNotFoundError):
+    except (*TRANSIENT, errors.StreamNotFoundError):
         # The mirror may be in another account, or this user has no permission for its info.
         return False
 

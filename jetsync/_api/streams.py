@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.integers import read_count
-from jetsync.errors import (
-    InvalidArgumentError,
-    InvalidJsonError,
-    NotSupportedError,
-)
 from jetsync.values.codec import from_wire, to_wire
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
@@ -60,7 +56,7 @@ def create(
     server = context.server.version
     try:
         answer = context.api(f"STREAM.{action}.{name}", asked, deadline, stream=name)
-    except InvalidJsonError as error:
+    except errors.InvalidJsonError as error:
         reason = explain_refusal(error, asked, STREAM_NEEDS, server)
         if reason is None:
             raise
@@ -70,7 +66,7 @@ def create(
     returned, done = answer.get("config") or {}, f"stream {name!r} was {done}"
     try:
         check_reply(STREAM_NEEDS, asked, returned, server=server, done=done)
-    except NotSupportedError as error:
+    except errors.NotSupportedError as error:
         if answer.get("did_create") and not keep_partial:
             delete(context, name, deadline)
             error.args = (f"{error}, and deleted again",)
@@ -93,7 +89,7 @@ def validate_config(config: StreamConfig) -> str:
         InvalidArgumentError: There is no name, or the name or a subject is not valid.
     """
     if config.name is None:
-        raise InvalidArgumentError("a stream needs a name", argument="name")
+        raise errors.InvalidArgumentError("a stream needs a name", argument="name")
     for subject in config.subjects or ():
         validate_filter(subject)
     for source in [config.mirror, *(config.sources or ())]:

@@ -30,17 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.integers import read_digits
-from jetsync.errors import (
-    BadDirectRequestError,
-    JetSyncError,
-    NotSupportedError,
-    ProtocolError,
-    RequiredApiLevelError,
-    StatusError,
-    TooManySubjectsError,
-    UnknownStatusError,
-)
 from jetsync.values import headers
 from jetsync.values.headers import find_last, parse_status
 
@@ -57,10 +48,10 @@ _SEQUENCE: Final = headers.SEQUENCE.encode()
 _STREAM: Final = headers.STREAM.encode()
 _ADDED: Final = b"\r\n" + headers.STREAM.encode() + b": "
 
-_ERRORS: Final[Mapping[int, type[StatusError]]] = {
-    408: BadDirectRequestError,
-    412: RequiredApiLevelError,
-    413: TooManySubjectsError,
+_ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
+    408: errors.BadDirectRequestError,
+    412: errors.RequiredApiLevelError,
+    413: errors.TooManySubjectsError,
 }
 
 
@@ -90,7 +81,7 @@ class PagedRead:
     #: The stream that answered the last page, if its answers are not accepted.
     stranger: str | None = None
     #: The error that ended the read.
-    error: JetSyncError | None = None
+    error: errors.JetSyncError | None = None
     #: How many messages arrived.
     received: int = 0
     #: How many messages were left at the end of the last page; None before the first page ended.
@@ -130,7 +121,7 @@ class PagedRead:
         """
         try:
             return self._take(frames)
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             self.fail(error)
             return ()
 
@@ -176,7 +167,7 @@ class PagedRead:
         block = _block_of(frame)
         if find_last(block, NUM_PENDING) is None:
             # Servers before 2.11 send one message, perhaps of another subject, and no status.
-            self.fail(NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
+            self.fail(errors.NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
             return False
         self.answerer = find_last(block, _STREAM)
         if not self.from_itself and self.answerer not in self.trusted:
@@ -203,7 +194,7 @@ class PagedRead:
         """Return the frames that were held back and can be yielded although the read failed."""
         return ()
 
-    def fail(self, error: JetSyncError) -> None:
+    def fail(self, error: errors.JetSyncError) -> None:
         """End the read with an error."""
         self.error = error
         self.is_open = False
@@ -357,17 +348,17 @@ class BatchRead(PagedRead):
         return self.reached_end
 
 
-def status_error(status: tuple[int | None, str], stream: str) -> StatusError:
+def status_error(status: tuple[int | None, str], stream: str) -> errors.StatusError:
     """Return the error for a status that refuses a direct get."""
     code, description = status
-    error = _ERRORS.get(code or 0, UnknownStatusError)
+    error = _ERRORS.get(code or 0, errors.UnknownStatusError)
     return error(code=code, description=description or None, stream=stream)
 
 
 def _block_of(frame: Frame) -> bytes:
     """Return the headers of a frame; raises ProtocolError if it has none."""
     if frame[2] is None:
-        raise ProtocolError("an answer to a direct get has no headers")
+        raise errors.ProtocolError("an answer to a direct get has no headers")
     return frame[2]
 
 

@@ -7,21 +7,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, Literal
 
+from jetsync import errors
 from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
-from jetsync.errors import (
-    BucketNotFoundError,
-    InvalidTtlError,
-    KeyNotFoundError,
-    MessageNotFoundError,
-    MessageTtlDisabledError,
-    NoStreamResponseError,
-    NotSupportedError,
-    StreamNotFoundError,
-)
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
 from jetsync.stream import Stream
@@ -78,19 +69,19 @@ class Bucket:
         """
         try:
             yield
-        except BucketNotFoundError:
+        except errors.BucketNotFoundError:
             raise
-        except StreamNotFoundError as error:
+        except errors.StreamNotFoundError as error:
             name = self.layout.origin_stream.removeprefix(STREAM_PREFIX) if origin else self.name
-            raise BucketNotFoundError(name) from error
+            raise errors.BucketNotFoundError(name) from error
 
     def not_found(
         self, key: str, entry: Entry | None = None, *, revision: int | None = None
-    ) -> KeyNotFoundError:
+    ) -> errors.KeyNotFoundError:
         """Return the error for a key without a value; *entry* is the key's marker, if any."""
         if entry is None:
-            return KeyNotFoundError(self.name, key, revision=revision)
-        return KeyNotFoundError(
+            return errors.KeyNotFoundError(self.name, key, revision=revision)
+        return errors.KeyNotFoundError(
             self.name,
             key,
             revision=revision,
@@ -109,7 +100,7 @@ class Bucket:
         try:
             with self.named(origin=True):
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             return None
         show = shown_by(self.context)
         return stored_entry(self.name, key, found if show is None else show(found))
@@ -143,7 +134,7 @@ class Bucket:
         message = self.message(key, value, headers, ttl, last)
         try:
             return publish_one(self.context, message, deadline, config=storing).sequence
-        except NoStreamResponseError:
+        except errors.NoStreamResponseError:
             self.check_exists(deadline)
             raise
 
@@ -186,7 +177,7 @@ class Bucket:
             config = self._storing(deadline, fresh=True)
         if config.allow_msg_ttl:
             if one_only and config.max_msgs_per_subject != 1:
-                raise InvalidTtlError(
+                raise errors.InvalidTtlError(
                     ttl,
                     f"bucket {self.name!r} keeps {config.max_msgs_per_subject} revisions per key,"
                     " so the previous value would reappear after that time: use create(), or"
@@ -194,12 +185,12 @@ class Bucket:
                 )
             return config
         if not api_level_of(config.metadata):
-            raise NotSupportedError(
+            raise errors.NotSupportedError(
                 "a time-to-live of a key",
                 needs="server 2.11 or later (API level 1)",
                 server=self.context.server.version,
             )
-        raise MessageTtlDisabledError(stream=self.layout.origin_stream)
+        raise errors.MessageTtlDisabledError(stream=self.layout.origin_stream)
 
     def _storing(self, deadline: Deadline, *, fresh: bool) -> StreamConfig:
         """Return the configuration of the stream that stores written values, from a cache."""

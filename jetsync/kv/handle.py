@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import aware, check_count, whole_number
 from jetsync._base.pickling import refuse_copy
@@ -22,19 +23,6 @@ from jetsync._proto.kv import (
     covering,
 )
 from jetsync.consume.ordered import open_ordered
-from jetsync.errors import (
-    BucketNotFoundError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    JetSyncError,
-    KeyExistsError,
-    KeysVanishedError,
-    MessageNotFoundError,
-    RequestTimeoutError,
-    StreamNotFoundError,
-    WrongLastRevisionError,
-    WrongLastSequenceError,
-)
 from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import stored_entry
 from jetsync.kv.transaction import Transaction
@@ -134,10 +122,10 @@ class KeyValue:
             else:
                 number = whole_number("revision", revision)
                 message = bucket.stream.get_message(number, direct=direct, timeout=timeout)
-        except MessageNotFoundError:
+        except errors.MessageNotFoundError:
             raise bucket.not_found(key, revision=revision) from None
-        except StreamNotFoundError as error:
-            raise BucketNotFoundError(bucket.name) from error
+        except errors.StreamNotFoundError as error:
+            raise errors.BucketNotFoundError(bucket.name) from error
         if revision is not None and message.subject != subject:
             raise bucket.not_found(key, revision=revision)
         entry = stored_entry(bucket.name, key, message)
@@ -204,11 +192,13 @@ class KeyValue:
         while True:
             try:
                 return bucket.write(key, value, deadline, ttl=ttl, last=last, creates=True)
-            except WrongLastSequenceError as error:
+            except errors.WrongLastSequenceError as error:
                 # The last revision may be the marker of a deleted value.
                 found = bucket.last_at_origin(key, deadline)
                 if found is not None and not found.is_deleted:
-                    raise KeyExistsError(bucket.name, key, last_sequence=found.revision) from error
+                    raise errors.KeyExistsError(
+                        bucket.name, key, last_sequence=found.revision
+                    ) from error
                 last = 0 if found is None else found.revision
             # Other clients create and delete the key at the same time.
             time.sleep(min(pause, deadline.remaining()))
@@ -349,13 +339,13 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         if not isinstance(keys, Iterable):
-            raise InvalidTypeError(
+            raise errors.InvalidTypeError(
                 f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
             )
         bucket, deadline = self._bucket, self._deadline(timeout)
         patterns = covering([*map(check_pattern, [keys] if isinstance(keys, str) else keys)])
         if not patterns:
-            raise InvalidArgumentError("at least one key is needed", argument="keys")
+            raise errors.InvalidArgumentError("at least one key is needed", argument="keys")
         prefix = bucket.layout.read_prefix
         subjects = [prefix + pattern for pattern in patterns]
         moment = _moment(at)
@@ -366,7 +356,7 @@ class KeyValue:
                 for message in batch:
                     if deadline.expired():
                         # The timeout of the read applies to each page.
-                        raise RequestTimeoutError(subjects[0], deadline.total)
+                        raise errors.RequestTimeoutError(subjects[0], deadline.total)
                     key = message.subject.removeprefix(prefix)
                     found[key] = stored_entry(bucket.name, key, message)
             missing = [subject.removeprefix(prefix) for subject in batch.missing]
@@ -374,10 +364,10 @@ class KeyValue:
                 return {key: entry for key, entry in found.items() if not entry.is_deleted}
             if at is not None:
                 revision = at if isinstance(at, int) else None
-                raise KeysVanishedError(bucket.name, missing or patterns, revision=revision)
+                raise errors.KeysVanishedError(bucket.name, missing or patterns, revision=revision)
             if deadline.expired():
                 # Values are overwritten faster than a snapshot can be read.
-                raise RequestTimeoutError(subjects[0], deadline.total)
+                raise errors.RequestTimeoutError(subjects[0], deadline.total)
 
     def watch(
         self,
@@ -407,7 +397,7 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         if updates_only and (include_history or from_revision is not None):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "updates_only cannot be combined with include_history or from_revision",
                 argument="updates_only",
             )
@@ -549,14 +539,14 @@ class KeyValue:
             return bucket.write(
                 check_key(key), value, deadline, headers=headers, ttl=ttl, last=last
             )
-        except WrongLastSequenceError as error:
+        except errors.WrongLastSequenceError as error:
             current = error.last_sequence
             if current is None:
                 # Some servers leave the number out.
-                with contextlib.suppress(JetSyncError):
+                with contextlib.suppress(errors.JetSyncError):
                     found = bucket.last_at_origin(key, deadline)
                     current = None if found is None else found.revision
-            raise WrongLastRevisionError(
+            raise errors.WrongLastRevisionError(
                 bucket.name, key, expected=last, last_sequence=current
             ) from error
 
@@ -568,7 +558,7 @@ def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
     if isinstance(at, dt.datetime):
         return {"up_to_time": aware(at, "at")}
     if not isinstance(at, int):
-        raise InvalidTypeError(
+        raise errors.InvalidTypeError(
             f"at must be a revision or an aware datetime, not {type(at).__name__};"
             " pass several keys as a list",
             argument="at",

@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, check_key
-from jetsync.errors import (
-    AtomicPublishDisabledError,
-    BatchClosedError,
-    InvalidArgumentError,
-    JetSyncError,
-    KeyExistsError,
-    NoStreamResponseError,
-    WrongLastRevisionError,
-    WrongLastSequenceError,
-)
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
@@ -65,13 +56,13 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         known = streams.named(layout.origin_stream, deadline)
         try:
             require_atomic(known, bucket.context, broken_servers=False)
-        except JetSyncError:
+        except errors.JetSyncError:
             # The stream may have been changed since its configuration was fetched.
             known = streams.named(layout.origin_stream, deadline, fresh=True)
             try:
                 require_atomic(known, bucket.context, broken_servers=False)
-            except AtomicPublishDisabledError as error:
-                raise AtomicPublishDisabledError(
+            except errors.AtomicPublishDisabledError as error:
+                raise errors.AtomicPublishDisabledError(
                     description=f"bucket {bucket.name!r} does not allow transactions: call"
                     f" update_key_value({bucket.name!r}, atomic=True)",
                     stream=known.name,
@@ -246,7 +237,7 @@ class Transaction:
 
     def _check_open(self) -> None:
         if self._over is not None:
-            raise BatchClosedError("transaction", reason=self._over)
+            raise errors.BatchClosedError("transaction", reason=self._over)
 
     def _add(
         self,
@@ -268,7 +259,7 @@ class Transaction:
         with self._lock:
             self._check_open()
             if (last is not None or headers is PURGE_MARKER) and key in self._keys:
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"the transaction already changes key {key!r}: expectations and purges"
                     " refer to the state before the transaction",
                     argument="key",
@@ -293,15 +284,15 @@ class Transaction:
             messages = [*map(attrs.evolve, self._changes)]
             try:
                 return publish_batch(self._bucket.context, messages, options, deadline)
-            except WrongLastSequenceError as error:
+            except errors.WrongLastSequenceError as error:
                 refusal = error
                 self._look(refusal, deadline)
-            except NoStreamResponseError:
+            except errors.NoStreamResponseError:
                 self._bucket.check_exists(deadline)
                 raise
-        raise WrongLastRevisionError(self._bucket.name) from refusal
+        raise errors.WrongLastRevisionError(self._bucket.name) from refusal
 
-    def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> None:
+    def _look(self, refusal: errors.WrongLastSequenceError, deadline: Deadline) -> None:
         """
         Expect the revisions of the markers of keys to create, or raise the error of a wrong key.
 
@@ -313,17 +304,19 @@ class Transaction:
                 continue
             try:
                 found = bucket.last_at_origin(key, deadline)
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 error.__cause__ = refusal
-                raise WrongLastRevisionError(bucket.name) from error
+                raise errors.WrongLastRevisionError(bucket.name) from error
             current, expected = found.revision if found else 0, change.expect.last_subject_sequence
             if key in self._created:
                 if found is not None and not found.is_deleted:
-                    raise KeyExistsError(bucket.name, key, last_sequence=current) from refusal
+                    raise errors.KeyExistsError(
+                        bucket.name, key, last_sequence=current
+                    ) from refusal
                 change.expect = Expect(last_subject_sequence=current)
             elif current != expected:
-                raise WrongLastRevisionError(
+                raise errors.WrongLastRevisionError(
                     bucket.name, key, expected=expected, last_sequence=current
                 ) from refusal
         if not self._created:
-            raise WrongLastRevisionError(bucket.name) from refusal
+            raise errors.WrongLastRevisionError(bucket.name) from refusal

@@ -10,20 +10,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, Locked, refuse_reentry
 from jetsync._base.pickling import refuse_copy
-from jetsync.errors import (
-    BucketNotFoundError,
-    CallInSignalHandlerError,
-    ConnectionClosedError,
-    ConsumptionClosedError,
-    HandleClosedError,
-    JetSyncError,
-    RequestTimeoutError,
-    StreamNotFoundError,
-    WaitTimeoutError,
-)
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
 
@@ -97,7 +87,7 @@ class Watch:
         # The keys that have arrived. Empty once all initial entries are complete.
         self._keys: set[str] = set()
         self._taken = 0
-        self._gone: BucketNotFoundError | None = None
+        self._gone: errors.BucketNotFoundError | None = None
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
             self._current.set()
@@ -120,7 +110,7 @@ class Watch:
     def __next__(self) -> Entry:
         try:
             entry = self._take(None, initial=False)
-        except ConnectionClosedError as error:
+        except errors.ConnectionClosedError as error:
             # A closed client ends the iteration without an error.
             if error.__cause__ is not None:
                 raise
@@ -145,10 +135,10 @@ class Watch:
         seconds = self._messages.options.expires if timeout is None else timeout
         try:
             entry = self._take(Deadline.after(seconds), initial=False)
-        except WaitTimeoutError:
+        except errors.WaitTimeoutError:
             return None
         if entry is None:
-            raise HandleClosedError("watch")
+            raise errors.HandleClosedError("watch")
         return entry
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
@@ -171,9 +161,9 @@ class Watch:
         while True:
             try:
                 entry = self._take(deadline, initial=True)
-            except WaitTimeoutError:
+            except errors.WaitTimeoutError:
                 where = self._bucket.layout.read_prefix + ">"
-                raise RequestTimeoutError(
+                raise errors.RequestTimeoutError(
                     where,
                     deadline.total,
                     what=f"bucket {self._bucket.name!r} did not send all entries",
@@ -183,7 +173,9 @@ class Watch:
             elif self._is_current:
                 return
             else:
-                raise HandleClosedError("watch", reason="it ended before all entries arrived")
+                raise errors.HandleClosedError(
+                    "watch", reason="it ended before all entries arrived"
+                )
 
     @property
     def is_current(self) -> bool:
@@ -240,22 +232,24 @@ class Watch:
                 if initial and self._is_current:
                     return None
                 if initial and until.expired():
-                    raise WaitTimeoutError("an entry", until.total)
+                    raise errors.WaitTimeoutError("an entry", until.total)
                 late = False
                 try:
                     entry = self._receive(until)
-                except WaitTimeoutError:
+                except errors.WaitTimeoutError:
                     late = True
-                except ConsumptionClosedError:
+                except errors.ConsumptionClosedError:
                     self._end()
-                except StreamNotFoundError as error:
-                    reason = None if type(error) is StreamNotFoundError else error.description
-                    self._gone = BucketNotFoundError(self._bucket.name, reason=reason)
+                except errors.StreamNotFoundError as error:
+                    reason = (
+                        None if type(error) is errors.StreamNotFoundError else error.description
+                    )
+                    self._gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
                     self._end()
                     raise self._gone from error
-                except CallInSignalHandlerError:
+                except errors.CallInSignalHandlerError:
                     raise
-                except JetSyncError:
+                except errors.JetSyncError:
                     self._end()
                     raise
                 else:
@@ -265,7 +259,7 @@ class Watch:
                 if late and not self._is_current:
                     self._look()
                 if late and until.expired():
-                    raise WaitTimeoutError("an entry", until.total)
+                    raise errors.WaitTimeoutError("an entry", until.total)
             return None
 
     def _receive(self, until: Deadline) -> Entry:
@@ -275,7 +269,7 @@ class Watch:
         try:
             # A buffered entry is returned even after the deadline, so most calls need no new one.
             message = messages.take(self._step)
-        except WaitTimeoutError:
+        except errors.WaitTimeoutError:
             message = None
         # Not in the `except` block: Ctrl-C would show the timeout as its context.
         if message is None:
@@ -315,7 +309,7 @@ class Watch:
         """Ask the server whether all initial entries have been sent."""
         try:
             info = self._ordered.info(timeout=INFO_TIMEOUT)
-        except JetSyncError:
+        except errors.JetSyncError:
             return
         if info.num_pending:
             return

@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.fields import whole_number
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
-from jetsync.errors import (
-    ConflictingUseError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    PermissionDeniedError,
-)
 from jetsync.read.pages import ReadPlan
 from jetsync.values.codec import format_time
 from jetsync.values.stream_info import StreamInfo
@@ -163,7 +158,7 @@ class StreamScan(Iterator["StoredMessage"]):
 
     def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034 - not this object, see DirectBatch.
         if self._by_pages:
-            raise ConflictingUseError("the scan is read page by page")
+            raise errors.ConflictingUseError("the scan is read page by page")
         if self._running is None:
             self._running = self._reader.messages()
         return one_at_a_time(self._running, "scan")
@@ -194,7 +189,7 @@ class StreamScan(Iterator["StoredMessage"]):
             self._by_pages = True
             self._running = self._reader.pages()
         elif not self._by_pages:
-            raise ConflictingUseError("the scan is read message by message")
+            raise errors.ConflictingUseError("the scan is read message by message")
         return one_at_a_time(self._running, "scan")
 
     def close(self) -> None:
@@ -238,7 +233,7 @@ class SequencePlan(ReadPlan):
             return []
         try:
             message = reader.first_at_leader(engine.next_request())
-        except PermissionDeniedError:
+        except errors.PermissionDeniedError:
             message = None
         if message is None or (self._end is not None and message.sequence > self._end):
             engine.drained = False
@@ -272,7 +267,7 @@ def beginning(
     if start_time is None:
         return {"sequence": 1 if sequence is None else whole_number(name, sequence)}
     if sequence is not None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"{name} and start_time exclude each other: give one of them",
             argument="start_time",
         )
@@ -295,12 +290,12 @@ def subject_filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
     if isinstance(subjects, str):
         subjects = (subjects,)
     elif not isinstance(subjects, Iterable):
-        raise InvalidTypeError(
+        raise errors.InvalidTypeError(
             f"subjects must be strings, not {type(subjects).__name__}", argument="subjects"
         )
     found = tuple(dict.fromkeys(validate_filter(each) for each in subjects))
     if not found:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "subjects is empty: give at least one subject", argument="subjects"
         )
     return found

@@ -15,6 +15,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from jetsync import errors
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import info as stream_info
@@ -24,16 +25,6 @@ from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
-from jetsync.errors import (
-    ConnectionLostError,
-    DirectNotSupportedError,
-    IncompleteMirrorError,
-    MessageNotFoundError,
-    NotSupportedError,
-    RequestTimeoutError,
-    StreamNotFoundError,
-    TemporarilyUnavailableError,
-)
 from jetsync.events import DirectReadOperation
 from jetsync.values.stored import StoredMessage, StoredPage, stored_messages
 
@@ -88,13 +79,13 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
         attempt = deadline.at_most(max(INFO_TIMEOUT, deadline.remaining() / 2.0))
         try:
             return call(attempt)
-        except (ConnectionLostError, TemporarilyUnavailableError):
+        except (errors.ConnectionLostError, errors.TemporarilyUnavailableError):
             if deadline.remaining() <= PAGE_RETRY_WAIT:
                 raise
             time.sleep(PAGE_RETRY_WAIT)
-        except RequestTimeoutError as error:
+        except errors.RequestTimeoutError as error:
             if deadline.expired():
-                raise RequestTimeoutError(error.subject, deadline.total) from error
+                raise errors.RequestTimeoutError(error.subject, deadline.total) from error
 
 
 def check_stream(
@@ -129,9 +120,9 @@ def check_stream(
         # The stream may have changed since it was last described.
         return check_stream(context, name, deadline, feature=feature, direct=direct, fresh=True)
     if known.level:
-        raise DirectNotSupportedError(name)
+        raise errors.DirectNotSupportedError(name)
     server = known.version or context.server.version
-    raise NotSupportedError(feature, needs=NEEDS_PAGES, server=server)
+    raise errors.NotSupportedError(feature, needs=NEEDS_PAGES, server=server)
 
 
 class ReadPlan:
@@ -455,8 +446,8 @@ class PageReader:
                     return False
             if self.left <= 0.0:
                 if self.tries:
-                    raise IncompleteMirrorError(self.stream, self._mirror)
-                raise RequestTimeoutError(self._target.decode(), self.seconds)
+                    raise errors.IncompleteMirrorError(self.stream, self._mirror)
+                raise errors.RequestTimeoutError(self._target.decode(), self.seconds)
         return True
 
     def _may_be_gone(self, deadline: Deadline) -> bool:
@@ -492,7 +483,7 @@ class PageReader:
                 probe = deadline.at_most(INFO_TIMEOUT)
                 check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._retry_wait:
-                raise DirectNotSupportedError(
+                raise errors.DirectNotSupportedError(
                     self.stream,
                     needs="a server that answers them, but no server does at the moment",
                 )
@@ -522,7 +513,7 @@ class PageReader:
         """
         self.tries += 1
         if self.tries > TRIES or self.left <= self._lag_wait:
-            raise IncompleteMirrorError(self.stream, self._mirror)
+            raise errors.IncompleteMirrorError(self.stream, self._mirror)
         if wait:
             self.wait_for_lag()
 
@@ -530,7 +521,7 @@ class PageReader:
         """Wait briefly for a lagging replica; raise if not enough time is left."""
         with self.page_time() as deadline:
             if deadline.remaining() <= self._lag_wait:
-                raise RequestTimeoutError(self._target.decode(), self.seconds)
+                raise errors.RequestTimeoutError(self._target.decode(), self.seconds)
             time.sleep(self._lag_wait)
         self._lag_wait = min(2.0 * self._lag_wait, PAGE_RETRY_WAIT)
 
@@ -541,7 +532,7 @@ class PageReader:
         Raises:
             PermissionDeniedError: This user may not ask the leader.
         """
-        with self.page_time() as deadline, contextlib.suppress(MessageNotFoundError):
+        with self.page_time() as deadline, contextlib.suppress(errors.MessageNotFoundError):
             return repeated(
                 lambda until: leader_get(self.context, self.stream, request, until), deadline
             )
@@ -551,7 +542,7 @@ class PageReader:
         """Raise an error if this is another stream than the one that the read began with."""
         known = self.plan.known
         if known is not None and info.created != known.created:
-            raise StreamNotFoundError(
+            raise errors.StreamNotFoundError(
                 description="the stream was deleted, and another one has its name",
                 stream=self.stream,
             )

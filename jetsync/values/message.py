@@ -10,14 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from jetsync import errors
 from jetsync._base.deadline import as_seconds
-from jetsync.errors import (
-    CopiedMessageError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MessageAlreadyAckedError,
-    NotJetStreamMessageError,
-)
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import Headers
@@ -77,7 +71,7 @@ class CopiedAcker:
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Raise CopiedMessageError."""
         del body
-        raise CopiedMessageError(message.subject, message.reply)
+        raise errors.CopiedMessageError(message.subject, message.reply)
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
         """Raise CopiedMessageError."""
@@ -178,7 +172,7 @@ class Message:
         except AttributeError:
             found = parse_ack_reply(self.raw_reply)
             if found is None:
-                raise NotJetStreamMessageError(self.subject, self.reply) from None
+                raise errors.NotJetStreamMessageError(self.subject, self.reply) from None
             self._metadata = found
             return found
 
@@ -304,11 +298,11 @@ class Message:
             self._finish(TERM)
             return
         if not isinstance(reason, str):
-            raise InvalidTypeError(
+            raise errors.InvalidTypeError(
                 f"reason must be text, not {type(reason).__name__}", argument="reason"
             )
         if "\r" in reason or "\n" in reason:
-            raise InvalidArgumentError("reason must be a single line", argument="reason")
+            raise errors.InvalidArgumentError("reason must be a single line", argument="reason")
         self._finish((TERM + b" " + reason.encode("utf-8", "replace")) if reason else TERM)
 
     def _finish(self, body: bytes) -> None:
@@ -323,15 +317,15 @@ class Message:
     def _take_acker(self, *, keep: bool = False) -> Acker:
         """Take the right to acknowledge, once per message; with *keep*, only check for it."""
         if not self.raw_reply.startswith(ACK_PREFIX):
-            raise NotJetStreamMessageError(self.subject, self.reply)
+            raise errors.NotJetStreamMessageError(self.subject, self.reply)
         try:
             acker = self._acker
             if acker is not None and not keep:
                 del self._acker
         except AttributeError:
-            raise MessageAlreadyAckedError(self.subject, self.reply) from None
+            raise errors.MessageAlreadyAckedError(self.subject, self.reply) from None
         if acker is None:
-            raise NotJetStreamMessageError(self.subject, self.reply)
+            raise errors.NotJetStreamMessageError(self.subject, self.reply)
         return acker
 
     def __reduce__(self) -> tuple[Any, ...]:

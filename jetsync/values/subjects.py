@@ -10,12 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from jetsync.errors import (
-    InvalidArgumentError,
-    InvalidNameError,
-    InvalidSubjectError,
-    InvalidTypeError,
-)
+from jetsync import errors
 
 # Characters that no token may contain. Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
@@ -52,7 +47,7 @@ def validate_subject(subject: str) -> str:
         return subject
     for token in _tokens(subject):
         if token in {"*", ">"}:
-            raise InvalidSubjectError(subject, "a message cannot be published to a wildcard")
+            raise errors.InvalidSubjectError(subject, "a message cannot be published to a wildcard")
     return subject
 
 
@@ -72,7 +67,7 @@ def validate_filter(subject: str) -> str:
     ):
         return subject
     if ">" in _tokens(subject)[:-1]:
-        raise InvalidSubjectError(subject, "'>' may only be the last token")
+        raise errors.InvalidSubjectError(subject, "'>' may only be the last token")
     return subject
 
 
@@ -85,7 +80,7 @@ def check_text(subject: object) -> str:
     """
     if isinstance(subject, str):
         return subject
-    raise InvalidTypeError(
+    raise errors.InvalidTypeError(
         f"a subject must be text, not {type(subject).__name__}", argument="subject"
     )
 
@@ -93,14 +88,16 @@ def check_text(subject: object) -> str:
 def _tokens(given: object) -> list[str]:
     subject = check_text(given)
     if not subject:
-        raise InvalidSubjectError(subject, "it is empty")
+        raise errors.InvalidSubjectError(subject, "it is empty")
     if _FORBIDDEN_CHARACTER.search(subject):
-        raise InvalidSubjectError(subject, "it contains a space or a control character")
+        raise errors.InvalidSubjectError(subject, "it contains a space or a control character")
     if len(subject) > _CERTAINLY_SHORT and len(subject.encode()) > LONGEST_SUBJECT:
-        raise InvalidSubjectError(f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes")
+        raise errors.InvalidSubjectError(
+            f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes"
+        )
     tokens = subject.split(".")
     if "" in tokens:
-        raise InvalidSubjectError(subject, "it has an empty token")
+        raise errors.InvalidSubjectError(subject, "it has an empty token")
     return tokens
 
 
@@ -138,16 +135,18 @@ def validate_name(kind: str, name: str) -> str:
             backslash or one of ``. * > /``.
     """
     if not isinstance(name, str):
-        raise InvalidTypeError(
+        raise errors.InvalidTypeError(
             f"a {kind} name must be text, not {type(name).__name__}", argument=kind
         )
     if not name:
-        raise InvalidNameError(kind, name, "it is empty")
+        raise errors.InvalidNameError(kind, name, "it is empty")
     found = _FORBIDDEN_IN_NAME.search(name)
     if found:
-        raise InvalidNameError(kind, name, f"it contains {found[0]!r}")
+        raise errors.InvalidNameError(kind, name, f"it contains {found[0]!r}")
     if len(name.encode()) > LONGEST_NAME:
-        raise InvalidNameError(kind, f"{name[:40]}...", f"it has more than {LONGEST_NAME} bytes")
+        raise errors.InvalidNameError(
+            kind, f"{name[:40]}...", f"it has more than {LONGEST_NAME} bytes"
+        )
     return name
 
 
@@ -163,7 +162,7 @@ def api_prefix(domain: str | None = None, prefix: str | None = None) -> str:
         InvalidArgumentError: Both are given, or one of them is invalid.
     """
     if domain is not None and prefix is not None:
-        raise InvalidArgumentError("give either a domain or a prefix", argument="prefix")
+        raise errors.InvalidArgumentError("give either a domain or a prefix", argument="prefix")
     if domain is not None:
         return f"$JS.{validate_name('domain', domain)}.API"
     if prefix is not None:
