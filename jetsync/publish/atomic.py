@@ -41,11 +41,11 @@ from jetsync.publish.atomic_commit import (
     SAFE_TO_REPEAT,
     find_stored,
     still_unknown,
-    wait_for_retry,
 )
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import PublishHooks
+from jetsync.publish.retry import wait_for_retry
 from jetsync.values.outbound import (
     OutboundMessage,
     final_message,
@@ -584,9 +584,14 @@ class AtomicBatch:
                     # stream waits for the next connection.
                     send = partial(self._send_again, deadline)
                     continue
-            options = self._options if refused else None
+            options = self._options
             wait_for_retry(
-                self._context, options, failure, deadline, attempt=number, operation=operation
+                self._context,
+                operation,
+                failure,
+                deadline,
+                attempt=number,
+                delay=options.retry_wait if refused and number <= options.retries else None,
             )
             number += 1
             if self._attempt is not None:

@@ -31,13 +31,11 @@ from jetsync.errors import (
 )
 from jetsync.publish.capability import find_capable, require_atomic
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.retry import ask_retry, report_retry
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from jetsync import events
     from jetsync._api.context import Context
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.atomic_attempt import Attempt
@@ -108,48 +106,6 @@ def find_stream(
         partial(context.streams.find, subject, deadline),
         partial(require_atomic, context=context, broken_servers=options.broken_servers),
     )
-
-
-def wait_for_retry(
-    context: Context,
-    options: AtomicOptions | None,
-    failure: JetSyncError,
-    deadline: Deadline,
-    *,
-    attempt: int,
-    operation: events.BatchCommitOperation | None,
-) -> None:
-    """
-    Wait before another attempt, or raise *failure* if there is no further attempt.
-
-    Args:
-        context: Context of the batch.
-        options: The options if they allow retries after this failure, or None.
-        failure: Why the last attempt failed.
-        deadline: Deadline of all attempts together.
-        attempt: The number of the last attempt, counted from 1.
-        operation: The operation for plugins; None without plugins.
-    """
-    plugins, delay = context.plugins, None
-    if options is not None and attempt <= options.retries:
-        delay = options.retry_wait
-    if operation is not None and plugins.retry is not None:
-        elapsed = deadline.total - deadline.remaining()
-        delay = ask_retry(plugins.retry, attrs.evolve(operation, elapsed=elapsed), failure, attempt)
-    if delay is None or delay >= deadline.remaining():
-        raise failure
-    if operation is not None:
-        report_retry(
-            plugins,
-            operation.name,
-            operation.subject,
-            failure,
-            attempts=attempt,
-            delay=delay,
-            stream=operation.stream,
-        )
-    # If the client is closed meanwhile, the next attempt raises.
-    context.connection.closed.wait(delay)
 
 
 def find_stored(

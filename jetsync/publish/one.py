@@ -13,8 +13,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from jetsync import events
 from jetsync._io.connection import was_sent
 from jetsync._proto.puback import parse_ack
@@ -25,10 +23,14 @@ from jetsync.errors import (
     NoStreamResponseError,
     ProtocolError,
     PublishOutcomeUnknownError,
-    RequestTimeoutError,
 )
 from jetsync.publish.encode import encode_message_headers
-from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
+from jetsync.publish.retry import (
+    is_repeatable,
+    still_unknown,
+    unknown_outcome,
+    wait_for_retry,
+)
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
 from jetsync.values.subjects import validate_subject
@@ -63,25 +65,19 @@ def publish_one(
     the stream if the caller knows it.
     """
     connection, plugins = context.connection, context.plugins
-    if operation is None and (plugins.enter_publish is not None or plugins.retry is not None):
-        operation = events.PublishOperation(
-            subject=message.subject,
-            stream=None if message.expect is None else message.expect.stream,
-            timeout=deadline.total,
-            has_message_ids=message.msg_id is not None,
+    if operation is None and plugins.enter_publish is not None:
+        operation = _operation(message, deadline)
+        publish = functools.partial(
+            publish_one,
+            context,
+            message,
+            deadline,
+            retries=retries,
+            retry_wait=retry_wait,
+            config=config,
+            operation=operation,
         )
-        if plugins.enter_publish is not None:
-            publish = functools.partial(
-                publish_one,
-                context,
-                message,
-                deadline,
-                retries=retries,
-                retry_wait=retry_wait,
-                config=config,
-                operation=operation,
-            )
-            return plugins.enter_publish(operation).run(publish)
+        return plugins.enter_publish(operation).run(publish)
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:
@@ -104,24 +100,26 @@ def publish_one(
         except JetSyncError as failure:
             error = _failed(message, failure, attempt, deadline, unknown=unknown)
         unknown = isinstance(error, PublishOutcomeUnknownError)
-        delay = None
         if unknown and not is_repeatable(message):
-            pass
-        elif operation is not None and plugins.retry is not None:
-            # Plugins may have given the message an id.
-            operation = attrs.evolve(
-                operation,
-                elapsed=deadline.total - deadline.remaining(),
-                has_message_ids=message.msg_id is not None,
-            )
-            delay = ask_retry(plugins.retry, operation, error, attempt)
-        elif not unknown and attempt <= retries:
-            delay = retry_wait
-        if delay is None or delay >= deadline.remaining():
             raise error
-        report_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
-        # If the client is closed meanwhile, the next attempt raises.
-        connection.closed.wait(delay)
+        wait_for_retry(
+            context,
+            # Plugins may have given the message an id.
+            _operation(message, deadline),
+            error,
+            deadline,
+            attempt=attempt,
+            delay=None if unknown or attempt > retries else retry_wait,
+        )
+
+
+def _operation(message: OutboundMessage, deadline: Deadline) -> events.PublishOperation:
+    return events.PublishOperation(
+        subject=message.subject,
+        stream=None if message.expect is None else message.expect.stream,
+        timeout=deadline.total,
+        has_message_ids=message.msg_id is not None,
+    )
 
 
 def _failed(
@@ -142,14 +140,7 @@ def _failed(
     if isinstance(failure, NoRespondersError):
         error = NoStreamResponseError(message.subject, attempts=attempts)
     elif sent or isinstance(failure, ProtocolError):
-        timed_out = isinstance(failure, RequestTimeoutError)
-        error = PublishOutcomeUnknownError(
-            message.subject,
-            msg_id=message.msg_id,
-            timeout=deadline.total if timed_out else None,
-            reason=None if timed_out else str(failure),
-        )
-        error.__cause__ = failure
+        error = unknown_outcome(message, failure, deadline.total)
     if unknown and not isinstance(error, PublishOutcomeUnknownError):
         error = still_unknown(message, error)
     if sent or isinstance(failure, NoRespondersError):

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from jetsync._hooks.errors import PluginError
-from jetsync.errors import PublishOutcomeUnknownError
+from jetsync.errors import PublishOutcomeUnknownError, RequestTimeoutError
 from jetsync.events import RetryEvent
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
     from jetsync._hooks.manager import Plugins
-    from jetsync.events import Operation
+    from jetsync.events import BatchCommitOperation, Operation, PublishOperation
 
 
 def is_repeatable(item: object) -> bool:
@@ -38,6 +40,25 @@ def is_repeatable(item: object) -> bool:
     return item.msg_id is not None or expected is not None
 
 
+def unknown_outcome(
+    message: OutboundMessage, cause: Exception | None, timeout: float
+) -> PublishOutcomeUnknownError:
+    """
+    Make the error of a message that may or may not be stored.
+
+    *cause* says why no ack arrived; None means that there was none within *timeout* seconds.
+    """
+    timed_out = cause is None or isinstance(cause, RequestTimeoutError)
+    error = PublishOutcomeUnknownError(
+        message.subject,
+        msg_id=message.msg_id,
+        timeout=timeout if timed_out else None,
+        reason=None if timed_out else str(cause),
+    )
+    error.__cause__ = cause
+    return error
+
+
 def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcomeUnknownError:
     """Make the error of a message whose last attempt failed after one with unknown outcome."""
     error = PublishOutcomeUnknownError(
@@ -50,48 +71,62 @@ def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcom
 
 
 def ask_retry(
-    retry: Callable[[Operation, Exception, int], float | None],
-    operation: Operation,
-    error: Exception,
-    attempt: int,
+    plugins: Plugins, operation: Operation, error: Exception, attempt: int
 ) -> float | None:
     """
-    Ask the plugins for the seconds until the next attempt; None gives up.
+    Ask the plugins, which implement the hook, for the seconds until the next attempt.
 
     Raises:
         PluginError: A plugin failed, and nothing is stored.
         PublishOutcomeUnknownError: *error* itself, if a plugin failed after it. The PluginError is
             its cause.
     """
+    assert plugins.retry is not None
     try:
-        return retry(operation, error, attempt)
+        return plugins.retry(operation, error, attempt)
     except PluginError as failed:
         if isinstance(error, PublishOutcomeUnknownError):
             raise error from failed
         raise
 
 
-def report_retry(
-    plugins: Plugins,
-    operation: str,
-    subject: str | None,
+def wait_for_retry(
+    context: Context,
+    operation: PublishOperation | BatchCommitOperation | None,
     error: Exception,
+    deadline: Deadline,
     *,
-    attempts: int,
-    delay: float,
-    stream: str | None = None,
-    messages: int = 1,
+    attempt: int,
+    delay: float | None,
 ) -> None:
-    """Tell the plugins that an operation, or messages of a window, will be sent again."""
-    if plugins.status is not None:
+    """
+    Wait before another attempt, or raise *error* if there is none.
+
+    Args:
+        context: Context of the operation.
+        operation: The operation for plugins; None without plugins.
+        error: Why the last attempt failed.
+        deadline: Deadline of all attempts together.
+        attempt: The number of the last attempt, counted from 1.
+        delay: Seconds until the next attempt by the built-in rule; None gives up. A plugin decides
+            instead if one implements the hook.
+    """
+    plugins = context.plugins
+    if operation is not None and plugins.retry is not None:
+        operation = attrs.evolve(operation, elapsed=deadline.total - deadline.remaining())
+        delay = ask_retry(plugins, operation, error, attempt)
+    if delay is None or delay >= deadline.remaining():
+        raise error
+    if operation is not None and plugins.status is not None:
         plugins.status(
             RetryEvent(
-                stream=stream,
-                operation=operation,
-                subject=subject,
-                messages=messages,
-                attempts=attempts,
+                stream=operation.stream,
+                operation=operation.name,
+                subject=operation.subject,
+                attempts=attempt,
                 delay=delay,
                 error=error,
             )
         )
+    # If the client is closed meanwhile, the next attempt raises.
+    context.connection.closed.wait(delay)

@@ -38,7 +38,12 @@ from jetsync.errors import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
-from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
+from jetsync.publish.retry import (
+    ask_retry,
+    is_repeatable,
+    still_unknown,
+    unknown_outcome,
+)
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
@@ -375,9 +380,8 @@ class Window:
         for messages in (self.pipeline.flying, self.waiting, self.staged):
             messages.clear()
         for entry in entries:
-            self.failures.append(
-                (self.number, entry, self._unknown(_item(entry), error, lost=False))
-            )
+            unknown = unknown_outcome(coerce_outbound(_item(entry)), error, 0.0)
+            self.failures.append((self.number, entry, unknown))
 
     # Answers and retries.
 
@@ -450,13 +454,16 @@ class Window:
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
+        reason = self.box.failure or (ConnectionLostError() if lost else None)
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
             retry = entry if isinstance(entry, Retry) else Retry(number, entry, now)
             if cause is not None and not isinstance(cause, ProtocolError):
                 self.failures.append(retry.failed(cause))
                 continue
-            error = self._unknown(retry.item, cause, lost=lost)
+            error = unknown_outcome(
+                coerce_outbound(retry.item), cause or reason, self.options.ack_timeout
+            )
             if not repeats or not is_repeatable(retry.item):
                 self.failures.append((retry.number, retry.entry, error))
                 continue
@@ -475,28 +482,11 @@ class Window:
         retry.error, retry.delay, retry.due = error, None, math.inf
         self.waiting.append(retry)
 
-    def _unknown(
-        self, item: Any, error: Exception | None, *, lost: bool
-    ) -> PublishOutcomeUnknownError:
-        """Make the error of a message that may or may not be stored."""
-        message = coerce_outbound(item)
-        reason = "the connection was lost" if lost else None
-        if self.box.failure is not None:
-            reason = str(self.box.failure)
-        unknown = PublishOutcomeUnknownError(
-            message.subject,
-            msg_id=message.msg_id,
-            timeout=None if reason or error else self.options.ack_timeout,
-            reason=reason if error is None else str(error),
-        )
-        unknown.__cause__ = error or self.box.failure
-        return unknown
-
     def decide_retries(self, messages: list[Retry]) -> None:
         """Set the delay of each message that will be sent again; calls plugins."""
-        options, retry = self.options, self._plugins.retry
+        options, plugins = self.options, self._plugins
         for message in messages:
-            if retry is None:
+            if plugins.retry is None:
                 if message.attempts <= options.retries:
                     message.delay = options.retry_wait
                 continue
@@ -509,19 +499,20 @@ class Window:
                 has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
             )
             try:
-                message.delay = ask_retry(retry, operation, message.error, message.attempts)
+                message.delay = ask_retry(plugins, operation, message.error, message.attempts)
             except JetSyncError as veto:
                 message.error = veto
         again = [message for message in messages if message.delay is not None]
-        if again:
-            report_retry(
-                self._plugins,
-                "publish",
-                subject_of(again[0].item),
-                again[0].error,
-                messages=len(again),
-                attempts=max(message.attempts for message in again),
-                delay=min(message.delay or 0.0 for message in again),
+        if again and plugins.status is not None:
+            plugins.status(
+                events.RetryEvent(
+                    operation="publish",
+                    subject=subject_of(again[0].item),
+                    messages=len(again),
+                    attempts=max(message.attempts for message in again),
+                    delay=min(message.delay or 0.0 for message in again),
+                    error=again[0].error,
+                )
             )
 
     def schedule_retries(self) -> None:
