@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 from jetsync.errors import ConflictingUseError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 __all__ = ["one_at_a_time"]
 
 T = TypeVar("T")
 
 
-def one_at_a_time(running: Generator[T, None, None], what: str) -> Generator[T, None, None]:
+def one_at_a_time(running: Iterator[T], what: str) -> Generator[T, None, None]:
     """
     Yield the items of a generator, or raise if another call is running it.
 

@@ -25,15 +25,17 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync._proto.pins import Pins
 from jetsync._proto.pull import (
     NO_PRIORITIES,
     PULL_RETRY_WAIT,
     PULL_RETRY_WAIT_LIMIT,
     UNBOUNDED_BATCH,
+    Pins,
     Priorities,
     PullEngine,
     PullRequest,
+    drop_pin,
+    learn_pin,
     message_size,
 )
 from jetsync._proto.status import Effect, Status
@@ -125,7 +127,7 @@ class ConsumeEngine:
         self.pulls = pulls
         # Changed if a status names a limit of the consumer.
         self.options: ConsumeOptions = options
-        self.pins: Pins = Pins() if pins is None else pins
+        self._pins: Pins = {} if pins is None else pins
         # The messages that arrived and were not taken, oldest first.
         self.buffer: deque[Frame] = deque()
         # Messages that were taken out of the buffer and still count as if they were in it.
@@ -160,12 +162,6 @@ class ConsumeEngine:
         self._probe_again = 0.0
         # When silent pulls count as lost, because their consumer exists.
         self._lost_at: float | None = None
-
-    def __repr__(self) -> str:
-        return (
-            f"<ConsumeEngine buffered={len(self.buffer)} pending={self.pulls.pending_messages} "
-            f"admitted={self.admitted}>"
-        )
 
     @property
     def is_ending(self) -> bool:
@@ -232,7 +228,7 @@ class ConsumeEngine:
             expires=options.expires,
             heartbeat=options.heartbeat,
             priorities=options.priorities,
-            pin_id=self.pins.get(options.priorities.group),
+            pin_id=self._pins.get(options.priorities.group),
         )
 
     def probe_due(self, now: float) -> bytes | None:
@@ -270,10 +266,10 @@ class ConsumeEngine:
         received = self.pulls.receive(frames, now)
         if received.messages:
             self._admit(received.messages)
-        outcomes = [(status, PullOutcome.IGNORED) for status in received.others]
-        for status, pull in received.ended:
-            outcomes.append((status, self._judge(status, pull, now)))
-        return outcomes
+        return [
+            (status, PullOutcome.IGNORED if pull is None else self._judge(status, pull, now))
+            for status, pull in received.statuses
+        ]
 
     def look(self, now: float) -> float | None:
         """
@@ -313,13 +309,9 @@ class ConsumeEngine:
             self._silent_before = 0.0
             self.pulls.heard = now
 
-    def lost(self, epoch: int, now: float) -> int:
-        """
-        Remove the pulls that were sent on connections up to *epoch*, which are lost.
-
-        Return how many these were.
-        """
-        dead = self.pulls.lost(epoch)
+    def lost(self, epoch: int, now: float) -> None:
+        """Remove the pulls that were sent on connections up to *epoch*, which are lost."""
+        self.pulls.lost(epoch)
         self._probe = None
         self._lost_at = None
         self._silent_before = 0.0
@@ -327,7 +319,6 @@ class ConsumeEngine:
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
-        return len(dead)
 
     def fail(self, error: BaseException) -> None:
         """End with *error*, unless it has ended with another error."""
@@ -351,7 +342,7 @@ class ConsumeEngine:
         self.refusals = 0
         self._until_empty = False
         if self.options.priorities.group is not None:
-            self.pins.learn(self.options.priorities.group, messages)
+            learn_pin(self._pins, self.options.priorities.group, messages)
         self.buffer.extend(messages)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
@@ -381,7 +372,7 @@ class ConsumeEngine:
             return self._conclude(status)
         if kind is PinIdMismatchError and asked.pin_id is not None:
             # Another client is pinned, or this client was given a new id meanwhile.
-            self.pins.drop(asked.priorities.group, asked.pin_id)
+            drop_pin(self._pins, asked)
             return PullOutcome.RETRIED
         self._learn_limit(status)
         self.refusals += 1

@@ -84,9 +84,6 @@ class OrderedCursor:
         # The value of `last` before the newest message.
         self._last_before: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<OrderedCursor {self.name} last={self.last} delivered={self.delivered}>"
-
     def next_config(self) -> ConsumerConfig:
         """Return the configuration of the next consumer, and expect its messages from now on."""
         self.number += 1

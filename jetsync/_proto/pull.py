@@ -26,13 +26,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
-from jetsync.values.frame import Frame
+from jetsync.values.headers import PIN_ID, Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jetsync.values.frame import Frame
 
 NANOSECONDS: Final = 1_000_000_000
 
@@ -50,6 +55,18 @@ PULL_RETRY_WAIT_LIMIT: Final = 1.0
 # How many full pulls are remembered. A consumer has at most 512 waiting pulls, unless it was
 # created with another `max_waiting`.
 FULL_KEPT: Final = 1024
+
+PIN_MARK: Final = PIN_ID.encode() + b":"
+
+Pins: TypeAlias = dict[str | None, str]
+"""
+The pin ids of a consumer's priority groups. Thread-safe: each use is one step on the dictionary.
+
+A consumer with the policy ``pinned_client`` serves one client of each group, until that client has
+been silent for the ``priority_timeout``. Messages to the pinned client carry an id in the header
+``Nats-Pin-Id``. A pull without the id counts as another client's and waits. So all pulls of one
+consumer handle send the id that any of them received. See ADR-42, and ADR-37, "Priority groups".
+"""
 
 
 class Priorities(NamedTuple):
@@ -119,15 +136,13 @@ class Pull:
         return self.messages <= 0 or (self.size is not None and self.size <= 0)
 
 
-@attrs.frozen
-class Received:
+class Received(NamedTuple):
     """The meaning of a block of frames."""
 
     messages: Sequence[Frame]
-    # The statuses that ended pulls, each with its pull.
-    ended: Sequence[tuple[Status, Pull]] = ()
-    # Other statuses: those of full pulls, and those that only inform. Heartbeats are left out.
-    others: Sequence[Status] = ()
+    # Each status, except heartbeats, with the pull that it ended. The pull is None if the status
+    # only informs, or if the pull had ended before.
+    statuses: Sequence[tuple[Status, Pull | None]] = ()
 
 
 class PullEngine:
@@ -200,9 +215,13 @@ class PullEngine:
         due = self.next_miss()
         return due is not None and now >= due
 
-    def cancel(self, pull: Pull) -> None:
-        """Remove a pull that was not sent."""
-        self._remove([pull])
+    def remove(self, *pulls: Pull) -> None:
+        """Remove pulls that were not sent, or that the server no longer knows."""
+        for pull in pulls:
+            self._open.pop(pull.subject, None)
+            self._full.pop(pull.subject, None)
+        if not self._open:
+            self._full.clear()
 
     def lost(self, epoch: int) -> list[Pull]:
         """
@@ -211,7 +230,7 @@ class PullEngine:
         Return those that were not full.
         """
         dead = [pull for pull in self._pulls() if 0 < pull.epoch <= epoch]
-        self._remove(dead)
+        self.remove(*dead)
         return [pull for pull in dead if not pull.is_full]
 
     def expire(self, now: float) -> list[Pull]:
@@ -223,7 +242,7 @@ class PullEngine:
                 break
             dead.append(pull)
         if dead:
-            self._remove(dead)
+            self.remove(*dead)
         return dead
 
     def next_expiry(self) -> float | None:
@@ -252,8 +271,7 @@ class PullEngine:
     def _receive_mixed(self, frames: Sequence[Frame]) -> Received:
         """Do as :meth:`receive` for a block with statuses. Frames are counted in their order."""
         messages: list[Frame] = []
-        ended: list[tuple[Status, Pull]] = []
-        others: list[Status] = []
+        statuses: list[tuple[Status, Pull | None]] = []
         counted = 0
         for frame in frames:
             status = None
@@ -265,14 +283,14 @@ class PullEngine:
             self._count(messages[counted:])
             counted = len(messages)
             pull = self._open.get(frame[0]) or self._full.get(frame[0])
-            if pull is None or status.effect is Effect.ALIVE:
-                if status.code != HEARTBEAT_CODE:
-                    others.append(status)
-                continue
-            self._end(pull, status)
-            ended.append((status, pull))
+            if status.effect is Effect.ALIVE:
+                pull = None
+            if pull is not None:
+                self._end(pull, status)
+            if status.code != HEARTBEAT_CODE:
+                statuses.append((status, pull))
         self._count(messages[counted:])
-        return Received(messages, ended, others)
+        return Received(messages, statuses)
 
     def _count(self, messages: Sequence[Frame]) -> None:
         """Count messages against the oldest pulls that have room."""
@@ -293,13 +311,20 @@ class PullEngine:
                 pull.size -= taken
                 size -= taken
             if pull.is_full:
-                self._fill(pull)
+                # Remembered, unless nothing is left to deliver.
+                del self._open[pull.subject]
+                if not self._open:
+                    self._full.clear()
+                    return
+                self._full[pull.subject] = pull
+                if len(self._full) > FULL_KEPT:
+                    del self._full[next(iter(self._full))]
             if messages <= 0 and (size <= 0 or pull.size is None):
                 return
 
     def _restore(self, messages: int, size: int) -> None:
         """Undo the counting of messages that were for a pull that has ended."""
-        pulls = sorted(self._pulls(), key=_by_number)
+        pulls = sorted(self._pulls(), key=operator.attrgetter("number"))
         for pull in reversed(pulls):
             request = pull.request
             given = min(messages, request.max_messages - pull.messages)
@@ -311,17 +336,6 @@ class PullEngine:
                 size -= given
         self._open = {pull.subject: pull for pull in pulls if not pull.is_full}
         self._full = {pull.subject: pull for pull in pulls if pull.is_full}
-
-    def _fill(self, pull: Pull) -> None:
-        """Remember an open pull as full."""
-        del self._open[pull.subject]
-        full = self._full
-        if not self._open:
-            full.clear()
-            return
-        full[pull.subject] = pull
-        if len(full) > FULL_KEPT:
-            del full[next(iter(full))]
 
     def _end(self, pull: Pull, status: Status) -> None:
         """Remove the pull that a status ended, and correct the others by the server's count."""
@@ -345,22 +359,29 @@ class PullEngine:
         if not self._open:
             self._full.clear()
 
-    def _remove(self, pulls: Sequence[Pull]) -> None:
-        for pull in pulls:
-            self._open.pop(pull.subject, None)
-            self._full.pop(pull.subject, None)
-        if not self._open:
-            self._full.clear()
-
     def _pulls(self) -> list[Pull]:
         return [*self._full.values(), *self._open.values()]
-
-
-def _by_number(pull: Pull) -> int:
-    return pull.number
 
 
 def message_size(frame: Frame) -> int:
     """Return the size of a message as servers count it against ``max_bytes``."""
     subject, reply, header, data = frame
     return len(subject) + len(reply) + (len(header) if header is not None else 0) + len(data)
+
+
+def learn_pin(pins: Pins, group: str, messages: Sequence[Frame]) -> None:
+    """Keep the id of the newest message that has one."""
+    for frame in reversed(messages):
+        if frame[2] is not None and PIN_MARK in frame[2]:
+            # The server adds its header after those of the publisher.
+            values = Headers.parse(frame[2])[2].get_all(PIN_ID)
+            if values:
+                pins[group] = values[-1]
+            return
+
+
+def drop_pin(pins: Pins, refused: PullRequest) -> None:
+    """Forget an id that the server refused, unless a newer one has arrived."""
+    group = refused.priorities.group
+    if pins.get(group) == refused.pin_id:
+        pins.pop(group, None)

@@ -21,14 +21,12 @@ from jetsync.consume.options import (
 )
 from jetsync.consume.target import PullTarget
 from jetsync.errors import NotPullConsumerError
-from jetsync.values.consumer_config import AckPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -48,23 +46,10 @@ class Consumer:
         self._context = context
         self._stream_name = stream_name
         self._info = info
-        self._pool: list[PullInbox] = []
-        policy = info.config.ack_policy
-        self._target = PullTarget(
-            context,
-            stream_name,
-            info.name,
-            acked=policy is not AckPolicy.NONE,
-            ack_all=policy is AckPolicy.ALL,
-        )
+        self._target = PullTarget(context, stream_name, info.name, info.config.ack_policy)
 
     def __repr__(self) -> str:
         return f"<Consumer {self._stream_name}/{self.name}>"
-
-    def __del__(self) -> None:
-        # Only idle inboxes are left. Unsubscribing neither waits nor fails.
-        for inbox in getattr(self, "_pool", ()):
-            inbox.close()
 
     @property
     def name(self) -> str:
@@ -323,4 +308,4 @@ class Consumer:
         request, wait = found or fetch_request(*args)
         if request.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, request.priorities)
-        return MessageBatch(Fetch(self._target, request, self._pool, wait=wait, name=name))
+        return MessageBatch(Fetch(self._target, request, wait=wait, name=name))

@@ -461,7 +461,7 @@ class ConsumptionCore:
 
     def _receive(self, now: float) -> None:
         engine = self.engine
-        for status, outcome in engine.receive(self._inbox.box.drain(), now):
+        for status, outcome in engine.receive(take_all(self._inbox.box.frames), now):
             self.target.report_status(status, outcome)
             if outcome is PullOutcome.RETRIED and engine.refusals == REFUSALS_WARNED:
                 _logger.warning(
@@ -491,7 +491,9 @@ class ConsumptionCore:
     def _pull(self, request: PullRequest) -> bool:
         """Send one pull; return False if that is not possible now."""
         target = self.target
-        entered = target.enter("consume", request, request.expires)
+        entered: Entered | None = None
+        if target.context.plugins.enter_fetch is not None:
+            entered = target.enter("consume", request, request.expires)
         try:
             pull = self._inbox.pull(target.subject, request, Deadline(time.monotonic(), 0.0))
         except BaseException as error:

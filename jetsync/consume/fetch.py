@@ -22,8 +22,16 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
+from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState, raise_failure
-from jetsync._proto.pull import GRACE, PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT, message_size
+from jetsync._proto.pull import (
+    GRACE,
+    PULL_RETRY_WAIT,
+    PULL_RETRY_WAIT_LIMIT,
+    drop_pin,
+    learn_pin,
+    message_size,
+)
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
@@ -45,10 +53,11 @@ from jetsync.values.consumer_info import ConsumerInfo
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
+    from jetsync._hooks.calls import Entered
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.target import PullTarget
@@ -85,7 +94,6 @@ class Fetch:
     Args:
         target: The consumer.
         request: What to ask for.
-        pool: The idle inboxes of the consumer.
         wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
         epoch: If given, the pull is only repeated on this connection. On another one, the fetch
@@ -96,7 +104,6 @@ class Fetch:
         self,
         target: PullTarget,
         request: PullRequest,
-        pool: list[PullInbox],
         *,
         wait: float,
         name: str = "fetch",
@@ -111,7 +118,6 @@ class Fetch:
         if group is not None:
             request = attrs.evolve(request, pin_id=target.pins.get(group))
         self.request = request
-        self._pool = pool
         self._lane = lane
         self._epoch = epoch
         now = time.monotonic()
@@ -131,13 +137,15 @@ class Fetch:
         self.closing: bool = False
         # None once no more messages can arrive.
         self.inbox: PullInbox | None = None
-        self._entered = target.enter(name, request, wait)
+        self._entered: Entered | None = None
+        if target.context.plugins.enter_fetch is not None:
+            self._entered = target.enter(name, request, wait)
         try:
             if not connected:
                 # Wait for a connection. The pull then expires with the time that is left.
                 lane.write(b"", self._send_until)
                 request = self._rest() or request
-            self.inbox = take_inbox(pool, target.context)
+            self.inbox = take_inbox(target.pool, target.context)
             self.inbox.pull(target.subject, request, self._send_until)
         except BaseException as error:
             inbox, self.inbox = self.inbox, None
@@ -159,17 +167,15 @@ class Fetch:
             self._pull_rest(inbox)
         if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
-        received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
-        messages = received.messages
+        messages, statuses = inbox.engine.receive(take_all(inbox.box.frames), time.monotonic())
         self.received += len(messages)
         if self.request.priorities.group is not None:
-            self.target.pins.learn(self.request.priorities.group, messages)
+            learn_pin(self.target.pins, self.request.priorities.group, messages)
         if self.request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, messages))
-        for status in received.others:
-            self.target.report_status(status, PullOutcome.IGNORED)
-        for status, pull in received.ended:
-            self._on_status(status, pull)
+        for status, pull in statuses:
+            outcome = PullOutcome.IGNORED if pull is None else self._judge(status, pull)
+            self.target.report_status(status, outcome)
         if inbox.engine.is_idle and not self._repeat:
             self.inbox = None
             if isinstance(self.error, InvalidGroupError):
@@ -177,7 +183,7 @@ class Fetch:
                 # 2.11.11 and 2.12.8).
                 inbox.abandon(())
             else:
-                self._pool.append(inbox)
+                self.target.pool.append(inbox)
         return messages
 
     def interrupt(self) -> None:
@@ -277,20 +283,19 @@ class Fetch:
             inbox.engine.lost(self._lane.epoch)
             self._repeat = True
 
-    def _on_status(self, status: Status, pull: Pull) -> None:
+    def _judge(self, status: Status, pull: Pull) -> PullOutcome:
         """Act on a status that ended the pull."""
         self.status = status
-        outcome = PullOutcome.ENDED
         if status.effect is Effect.FAULT:
-            outcome = PullOutcome.FAILED
             self.error = status.error(self.target.stream, self.target.consumer)
-        elif self._should_repeat(status):
-            if status.rule.error is PinIdMismatchError:
-                # Another client is pinned, or this client was given a new id meanwhile.
-                self.target.pins.drop(pull.request.priorities.group, pull.request.pin_id)
-            outcome = PullOutcome.RETRIED
-            self._repeat = True
-        self.target.report_status(status, outcome)
+            return PullOutcome.FAILED
+        if not self._should_repeat(status):
+            return PullOutcome.ENDED
+        if status.rule.error is PinIdMismatchError:
+            # Another client is pinned, or this client was given a new id meanwhile.
+            drop_pin(self.target.pins, pull.request)
+        self._repeat = True
+        return PullOutcome.RETRIED
 
     def _should_repeat(self, status: Status) -> bool:
         """
@@ -363,7 +368,7 @@ class Fetch:
         if status is not None and absent:
             self.error = status.error(self.target.stream, self.target.consumer)
         self.inbox = None
-        self._pool.append(inbox)
+        self.target.pool.append(inbox)
 
     def _wait_for_connection(self) -> None:
         """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
@@ -418,50 +423,6 @@ def rest_of(
     )
 
 
-class Iteration:
-    """
-    The only generator of a batch.
-
-    Only its user keeps the generator alive, so dropping the generator ends the batch.
-    """
-
-    _generator: weakref.ref[Any] | None = None
-    # The thread that iterates.
-    _thread = 0
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the generator runs in another thread, or this signal handler interrupted it."""
-        generator: Any = self._generator and self._generator()
-        return generator is not None and bool(generator.gi_running)
-
-    def start(
-        self, run: Callable[[], Generator[Message, None, None]]
-    ) -> Generator[Message, None, None]:
-        """Return the generator, and create it with *run* the first time."""
-        generator: Any = self._generator and self._generator()
-        me = threading.get_ident()
-        if generator is None:
-            generator = run()
-            self._generator, self._thread = weakref.ref(generator), me
-        elif self._thread != me or generator.gi_running:
-            raise ConflictingUseError("another thread or call already iterates over this batch")
-        return generator  # type: ignore[no-any-return]
-
-    def close(self) -> bool:
-        """End the generator; return False if it is running."""
-        generator: Any = self._generator and self._generator()
-        try:
-            if generator is not None:
-                generator.close()
-        except ValueError as error:
-            # The interpreter raises this if the generator is running, so no frame follows this one.
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            return False
-        return True
-
-
 class MessageBatch:
     """
     The messages of one fetch, as they arrive; made by ``Consumer.fetch``.
@@ -479,8 +440,11 @@ class MessageBatch:
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
         # If a plugin refused a message and the consumer wants no acks: the messages after it.
-        self._rest: Iterator[Frame] = iter(())
-        self._iteration = Iteration()
+        self._kept: Iterator[Frame] = iter(())
+        # The generator. Only its user keeps it alive, so dropping it ends the batch.
+        self._generator: weakref.ref[Any] | None = None
+        # The thread that iterates.
+        self._thread = 0
 
     def __repr__(self) -> str:
         fetch, target = self._fetch, self._fetch.target
@@ -491,7 +455,14 @@ class MessageBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        return self._iteration.start(self._run)
+        generator: Any = self._generator and self._generator()
+        me = threading.get_ident()
+        if generator is None:
+            generator = self._run()
+            self._generator, self._thread = weakref.ref(generator), me
+        elif self._thread != me or generator.gi_running:
+            raise ConflictingUseError("another thread or call already iterates over this batch")
+        return generator  # type: ignore[no-any-return]
 
     def __enter__(self) -> Self:
         return self
@@ -515,10 +486,17 @@ class MessageBatch:
 
         If another call is waiting for a message of this batch, its iteration ends.
         """
-        if not self._iteration.close():
+        generator: Any = self._generator and self._generator()
+        try:
+            if generator is not None:
+                generator.close()
+        except ValueError as error:
+            # The interpreter raises this if the generator is running, so no frame follows this one.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
             self._fetch.interrupt()
             return
-        self._rest = iter(())
+        self._kept = iter(())
         # A generator that was never started has not run its `finally`.
         self._fetch.end(self, None)
 
@@ -544,7 +522,7 @@ class MessageBatch:
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages."""
         fetch = self._fetch
-        unused, self._rest = self._rest, iter(())
+        unused, self._kept = self._kept, iter(())
         resumable = False
         make, acker, acked = fetch.target.make, fetch.target.plain_acker, fetch.target.acked
         error: BaseException | None = None
@@ -572,7 +550,7 @@ class MessageBatch:
             if isinstance(raised, PluginError) and not acked:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
-                self._rest, self._iteration, resumable = unused, Iteration(), True
+                self._kept, self._generator, resumable = unused, None, True
             raise
         finally:
             fetch.end(self, error, () if resumable else list(unused))

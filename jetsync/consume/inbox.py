@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine, PullRequest
 from jetsync.consume.acks import give_back
@@ -53,7 +53,7 @@ class PullInbox:
         try:
             pull.epoch = self.lane.write(block, deadline)
         except BaseException:
-            self.engine.cancel(pull)
+            self.engine.remove(pull)
             raise
         self._line = b""
         if self.lane.lost_epoch >= pull.epoch:
@@ -77,7 +77,7 @@ class PullInbox:
         lane.unsubscribe(self._sid, grace=LATE_MESSAGES)
         give_back(lane, unused)
         # The frames that arrived before `push` was replaced.
-        give_back(lane, box.drain())
+        give_back(lane, take_all(box.frames))
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""

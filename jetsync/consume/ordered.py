@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._proto.pull import PullRequest
-    from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -164,7 +163,6 @@ class OrderedConsumer:
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
-        self._pool: list[PullInbox] = []
         # Held while a use begins.
         self._using = threading.RLock()
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
@@ -180,11 +178,6 @@ class OrderedConsumer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        # The inboxes are idle, so closing them neither waits nor fails.
-        for inbox in getattr(self, "_pool", ()):
-            inbox.close()
 
     @property
     def name(self) -> str:
@@ -340,7 +333,7 @@ class OrderedConsumer:
     def _fetch(self, name: str, request: PullRequest, wait: float) -> OrderedBatch:
         return self._begin(
             Deadline.after(max(wait, SHORTEST_CREATE)),
-            lambda: OrderedBatch(self._source, self._pool, request, wait=wait, name=name),
+            lambda: OrderedBatch(self._source, request, wait=wait, name=name),
             verify=False,
         )
 

@@ -8,7 +8,7 @@ is lost.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -20,7 +20,7 @@ from jetsync._io.outbox import raise_failure
 from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore, is_own_close
-from jetsync.consume.fetch import Fetch, Iteration, rest_of
+from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConflictingUseError,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
-    from jetsync._proto.status import Status
-    from jetsync.consume.inbox import PullInbox
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
@@ -262,7 +260,7 @@ class OrderedConsumption:
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        core = self._core = ConsumptionCore(source.target(), wanted, recovers=False)
+        core = self._core = ConsumptionCore(source.target, wanted, recovers=False)
         if self._draining:
             core.drain()
         if self._over.is_set():
@@ -294,36 +292,27 @@ class OrderedConsumption:
             raise_failure(self._error)
 
 
-class OrderedBatch:
+class OrderedBatch(MessageBatch):
     """
     The messages of one fetch of an ordered consumer, as they arrive.
 
     Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
     If you leave the iteration early or call :meth:`close`, the next use of the ordered consumer
-    gets the messages that were not taken.
+    gets the messages that were not taken. The messages need no acknowledgement, so :meth:`ack`
+    raises AcksNotWantedError.
     """
 
-    __reduce__ = refuse_copy
-
     def __init__(
-        self,
-        source: OrderedSource,
-        pool: list[PullInbox],
-        request: PullRequest,
-        *,
-        wait: float,
-        name: str,
+        self, source: OrderedSource, request: PullRequest, *, wait: float, name: str
     ) -> None:
         self._source = source
-        self._pool = pool
         self._request = request
         self._name = name
         self._until = Deadline.after(wait)
         self._over = Latch()
         self._received = 0
         self._size = 0
-        self._fetch = self._pull(request, wait)
-        self._iteration = Iteration()
+        super().__init__(self._pull(request, wait))
 
     def __repr__(self) -> str:
         state = "ended" if self.closed else "open"
@@ -333,44 +322,28 @@ class OrderedBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        return one_at_a_time(self._iteration.start(self._run), "batch")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        return one_at_a_time(super().__iter__(), "batch")
 
     @property
     def closed(self) -> bool:
         """Whether it has ended."""
-        return self._over.is_set() and not self._iteration.is_running
+        generator: Any = self._generator and self._generator()
+        return self._over.is_set() and (generator is None or not generator.gi_running)
 
     @property
     def received(self) -> int:
         """How many messages were handed out."""
         return self._received
 
-    @property
-    def status(self) -> Status | None:
-        """The status that ended the last pull; None while it is open, or if none was needed."""
-        return self._fetch.status
-
     def close(self) -> None:
         """End the batch at once; safe to repeat."""
         self._over.set()
-        if self._iteration.close():
-            # A generator that was never started has not run its `finally`.
-            self._fetch.end(self, None)
-        else:
-            self._fetch.interrupt()
+        super().close()
 
     def _pull(self, request: PullRequest, wait: float) -> Fetch:
         source = self._source
         source.fresh = False
-        return Fetch(
-            source.target(), request, self._pool, wait=wait, name=self._name, epoch=source.epoch
-        )
+        return Fetch(source.target, request, wait=wait, name=self._name, epoch=source.epoch)
 
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes."""

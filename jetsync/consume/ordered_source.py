@@ -33,6 +33,7 @@ from jetsync.errors import (
     TransportError,
     WaitTimeoutError,
 )
+from jetsync.values.consumer_config import AckPolicy
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -98,6 +99,8 @@ class OrderedSource:
         self.resets: int = 0
         #: Whether the consumer has sent nothing that was not handed out.
         self.fresh: bool = False
+        #: The current consumer, for pulls.
+        self.target: PullTarget
         #: The consumer as the server last described it.
         self.info: ConsumerInfo | None = None
         #: The connection that the consumer was created on.
@@ -118,10 +121,6 @@ class OrderedSource:
         name = getattr(self, "_live", "")
         if name:
             self.context.lane.post_nowait(self._deletion(name), keep=KEEP_DELETION)
-
-    def target(self) -> PullTarget:
-        """Return the current consumer for pulls."""
-        return PullTarget(self.context, self.stream, self.cursor.name, acked=False)
 
     @property
     def is_current(self) -> bool:
@@ -157,6 +156,7 @@ class OrderedSource:
             raise
         self._repeat_deletions()
         self.cursor.made(info.delivered.stream_seq)
+        self.target = PullTarget(self.context, self.stream, name, AckPolicy.NONE)
         self.info, self.fresh, self.epoch = info, True, epoch
         if self.closed.is_set():
             self._forget(name)

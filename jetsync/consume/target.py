@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._proto.frames import answers
-from jetsync._proto.pins import Pins
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
+from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
     from jetsync._io.lane import Lane
-    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.pull import Pins, PullRequest
     from jetsync._proto.status import Status
+    from jetsync.consume.inbox import PullInbox
     from jetsync.values.frame import Frame
     from jetsync.values.message import Acker
 
@@ -36,8 +37,7 @@ class PullTarget:
         context: The context that messages are pulled and acknowledged through.
         stream: The stream's name.
         consumer: The consumer's name.
-        acked: Whether the consumer wants acknowledgements.
-        ack_all: Whether each acknowledgement covers all earlier messages.
+        policy: The consumer's ack policy.
     """
 
     def __init__(
@@ -45,22 +45,23 @@ class PullTarget:
         context: Context,
         stream: str,
         consumer: str,
-        *,
-        acked: bool = True,
-        ack_all: bool = False,
+        policy: AckPolicy | None,
     ) -> None:
+        # The inboxes of ended fetches, for the next ones.
+        self.pool: list[PullInbox] = []
         self.context = context
         self.lane: Lane = context.lane
         self.stream = stream
         self.consumer = consumer
-        self.acked = acked
-        self.ack_all = ack_all
-        # The pin ids of the consumer's priority groups.
-        self.pins: Pins = Pins()
+        # Whether the consumer wants acknowledgements.
+        self.acked: bool = policy is not AckPolicy.NONE
+        # Whether each acknowledgement covers all earlier messages.
+        self.ack_all: bool = policy is AckPolicy.ALL
+        self.pins: Pins = {}
         endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()
-        acker: Acker = context.connection if acked else UnwantedAcks(context.connection)
+        acker: Acker = context.connection if self.acked else UnwantedAcks(context.connection)
         plugins = context.plugins
         # The acker of messages that no plugin is shown; None if plugins are shown each message.
         self.plain_acker: Acker | None = None
@@ -72,16 +73,20 @@ class PullTarget:
         else:
             self.make = self._shown_maker(acker)
 
+    def __del__(self) -> None:
+        # The inboxes are idle, so closing them neither waits nor fails.
+        for inbox in getattr(self, "pool", ()):
+            inbox.close()
+
     def renew_lane(self) -> None:
         """Raise if the client is closed. In a forked child, use the lane of its connection."""
         self.context.connection.check()
         self.lane = self.context.lane
 
-    def enter(self, name: str, request: PullRequest, timeout: float) -> Entered | None:
-        """Enter the plugins that wrap fetches, for one pull; None if there are none."""
-        plugins = self.context.plugins
-        if plugins.enter_fetch is None:
-            return None
+    def enter(self, name: str, request: PullRequest, timeout: float) -> Entered:
+        """Enter the plugins that wrap fetches, for one pull; only if there are any."""
+        enter_fetch = self.context.plugins.enter_fetch
+        assert enter_fetch is not None
         operation = events.FetchOperation(
             name=name,  # type: ignore[arg-type]
             stream=self.stream,
@@ -93,7 +98,7 @@ class PullTarget:
             group=request.priorities.group,
             timeout=timeout,
         )
-        return plugins.enter_fetch(operation)
+        return enter_fetch(operation)
 
     def give_back(self, frames: Iterable[Frame]) -> None:
         """Have the server redeliver messages that were not taken; never waits."""
