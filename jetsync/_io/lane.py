@@ -115,6 +115,8 @@ class Lane:
         # of subscriptions that the connection had before it.
         self._subscriptions: dict[bytes, bytes] = {}
         self._ranks: dict[bytes, int] = {}
+        # Mailboxes that several handles use, by subject.
+        self.shared: dict[bytes, Mailbox] = {}
         self._splitter = frames.Splitter(self._boxes)
         self._strays = 0
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)

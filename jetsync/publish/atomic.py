@@ -433,7 +433,7 @@ class AtomicBatch:
         before = self._attempt
         assert before is not None
         self._unknown |= before.engine.state is BatchState.UNKNOWN
-        before.stop_listening()
+        before.end()
         if self._id == before.id:
             self._id = self._connection.new_batch_id()
         before.messages.prepare_resend(self._id, before.engine.items, deadline)

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._io.connection import was_sent
-from jetsync._io.mailbox import Mailbox, Waiter
+from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
@@ -35,10 +33,10 @@ from jetsync.errors import (
     RequestTimeoutError,
     TransportError,
 )
+from jetsync.publish.advisories import Advisories, listen
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, SMALL
-from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +46,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
-    from jetsync.values.frame import Frame
-
-# If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
-ADVISORY: Final = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
@@ -116,47 +110,32 @@ class Attempt:
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
-        # The advisories of the stream. In them the server reports that it dropped a batch.
-        self._advisories: deque[Frame] = deque()
-        self._sid = self._line = b""
+        # Why the server has dropped the batch, if it has reported that.
+        self._abandoned: str | None = None
+        self._advisories: Advisories | None = None
         if not self.whole and self._streams.may_listen(known):
-            box = Mailbox((ADVISORY + known.name).encode())
-            box.push = self._receive
-            box.on_failure = self._on_failure
-            self._sid, self._line = self._connection.listen(box)
+            self._advisories = listen(self._lane, self)
 
-    def _receive(self, frame: Frame) -> None:
-        """Keep an advisory and report it to plugins; runs in the thread that reads the socket."""
-        self._advisories.append(frame)
-        self._connection.emit(partial(self._read_advisory, frame))
-
-    def _on_failure(self, error: Exception) -> None:
-        """If permission was denied, later batches do not subscribe; runs in the loop thread."""
-        if isinstance(error, PermissionDeniedError):
-            self._streams.learn_denial(self.known)
-
-    def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
-        """Return the event of an advisory, or None if it is about another batch."""
-        try:
-            advisory = decode_json(frame[3])
-        except ProtocolError:
-            return None
-        if advisory.get("batch") != self.id:
-            return None
-        return events.BatchAbandonedEvent(
-            stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
+    def on_abandoned(self, reason: str) -> None:
+        """Note that the server has dropped the batch; runs in the thread that reads the socket."""
+        self._abandoned = reason
+        self._connection.emit(
+            events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
         )
+
+    def learn_denial(self) -> None:
+        """Note that this user may not read the advisories; any thread."""
+        self._streams.learn_denial(self.known)
 
     def abandoned(self, deadline: Deadline) -> Exception | None:
         """Return why the server has dropped the batch, if it has reported that."""
-        while self._advisories:
-            event = self._read_advisory(self._advisories.popleft())
-            if event is not None:
-                cause = None if event.reason == TIMED_OUT else self._hidden_cause(deadline)
-                return cause or BatchIncompleteError(
-                    stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
-                )
-        return None
+        reason = self._abandoned
+        if reason is None:
+            return None
+        cause = None if reason == TIMED_OUT else self._hidden_cause(deadline)
+        return cause or BatchIncompleteError(
+            stream=self.known.name, reason=f"the server dropped the batch: {reason}"
+        )
 
     @property
     def all_have_ids(self) -> bool:
@@ -164,15 +143,11 @@ class Attempt:
         return self.messages.all_have_ids(len(self.engine.items))
 
     def end(self) -> None:
-        """Mark the batch as finished and stop listening for its advisory."""
+        """Mark the batch as finished and stop listening for its advisory; never waits."""
         if self.engine.state is BatchState.OPEN:
             self.engine.state = BatchState.FAILED
-        self.stop_listening()
-
-    def stop_listening(self) -> None:
-        """Stop listening for advisories. Can be called repeatedly."""
-        if self._sid:
-            self._lane.unsubscribe(self._sid)
+        if self._advisories is not None:
+            self._advisories.attempts.pop(self.id, None)
 
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""
@@ -223,7 +198,7 @@ class Attempt:
             or now > self._due
             or outbox.epoch != self._epoch
             or outbox.state is not LaneState.OPEN
-            or self._advisories
+            or self._abandoned is not None
         ):
             return False
         plain = self.messages.plain(item)
@@ -253,8 +228,10 @@ class Attempt:
         Errors are recorded in the engine before they are raised.
         """
         epoch, lane, wire = self._epoch, self._lane, self._wire
-        # The first message subscribes to the advisories.
-        frames, self._line = [self._line], b""
+        advisories = self._advisories
+        # A message subscribes to the advisories, unless another batch did.
+        line = b"" if advisories is None else advisories.line
+        frames = [line] if line else []
         size = 0
         now = time.monotonic()
         self._first_at = self._first_at or now
@@ -285,8 +262,10 @@ class Attempt:
                 if part.asks:
                     self._ask(part, frames, deadline)
                     size = 0
-            if any(frames):
+            if frames:
                 lane.write(b"".join(frames), deadline, epoch)
+            if line and advisories is not None:
+                advisories.line = b""
             self._due = time.monotonic() + RUN_PAUSE
         except BaseException as error:
             self._fail(error)

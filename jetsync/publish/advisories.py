@@ -1,0 +1,104 @@
+"""
+The advisories in which the server reports that it has dropped an atomic batch.
+
+The batches of a client on one stream share one subscription. It outlives the last of them for a
+moment, because another batch usually follows. A subscription of each batch would cost two lines,
+which a cluster forwards to each of its servers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from jetsync._io.mailbox import Mailbox
+from jetsync.errors import PermissionDeniedError, ProtocolError
+from jetsync.values.server_info import decode_json
+
+if TYPE_CHECKING:
+    from jetsync._io.lane import Lane
+    from jetsync.publish.atomic_attempt import Attempt
+    from jetsync.values.frame import Frame
+
+# If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
+ADVISORY: Final = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
+
+# The subscription ends when no batch has used it for one to two times this many seconds.
+IDLE_CHECK: Final = 1.0
+
+
+class Advisories(Mailbox):
+    """
+    Passes the advisories of one stream to the batches that they are about; thread-safe.
+    """
+
+    __slots__ = ("_lane", "_sid", "attempts", "line", "used")
+
+    def __init__(self, lane: Lane, interest: bytes) -> None:
+        super().__init__(interest)
+        self.push = self._receive
+        self.on_failure = self._on_failure
+        # Weak, because Ctrl-C may keep an attempt from being removed.
+        self.attempts: weakref.WeakValueDictionary[str, Attempt] = weakref.WeakValueDictionary()
+        # Whether a batch has begun since the last check.
+        self.used: bool = True
+        self._lane = lane
+        self._sid = lane.new_sid()
+        # In this order: after Ctrl-C in between, the check ends the subscription.
+        lane.later(IDLE_CHECK, self._check_idle)
+        # The line that subscribes, to be written before a message; empty once it was written. If
+        # two batches write it, the server ignores the second one.
+        self.line: bytes = lane.listen(self._sid, self)
+
+    def _receive(self, frame: Frame) -> None:
+        """Pass on an advisory; runs in the thread that reads the socket."""
+        try:
+            advisory = decode_json(frame[3])
+        except ProtocolError:
+            return
+        attempt = self.attempts.get(str(advisory.get("batch")))
+        if attempt is not None:
+            attempt.on_abandoned(str(advisory.get("reason", "")))
+
+    def _on_failure(self, error: Exception) -> None:
+        """If permission was denied, later batches do not subscribe; runs in the loop thread."""
+        if isinstance(error, PermissionDeniedError):
+            for attempt in list(self.attempts.values()):
+                attempt.learn_denial()
+        self._leave()
+        self._lane.unsubscribe(self._sid)
+
+    def _leave(self) -> None:
+        """Have the next batch subscribe anew."""
+        if self._lane.shared.get(self.interest) is self:
+            del self._lane.shared[self.interest]
+
+    def _is_idle(self) -> bool:
+        return not self.used and not self.attempts
+
+    def _check_idle(self) -> None:
+        """Unsubscribe if no batch needs it; runs in the loop thread."""
+        if self.failure is not None:
+            return
+        if self._is_idle():
+            self._leave()
+            # Checked after that, because `listen` adds its batch before it checks for that.
+            if self._is_idle():
+                self._lane.unsubscribe(self._sid)
+                return
+            self._lane.shared.setdefault(self.interest, self)
+        self.used = False
+        self._lane.later(IDLE_CHECK, self._check_idle)
+
+
+def listen(lane: Lane, attempt: Attempt) -> Advisories:
+    """Have *attempt* receive the advisories about its batch."""
+    interest = (ADVISORY + attempt.known.name).encode()
+    shared = lane.shared
+    while True:
+        box = shared.get(interest) or shared.setdefault(interest, Advisories(lane, interest))
+        assert isinstance(box, Advisories)
+        box.attempts[attempt.id] = attempt
+        box.used = True
+        if shared.get(interest) is box:
+            return box

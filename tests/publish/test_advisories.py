@@ -1,0 +1,145 @@
+"""The subscription that the atomic batches of one stream share."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jetsync.errors import ConnectionClosedError, PermissionDeniedError
+from jetsync.publish import advisories
+from jetsync.publish.advisories import ADVISORY, listen
+
+INTEREST = (ADVISORY + "S").encode()
+
+
+class Lane:
+    """A lane that records the subscriptions, and runs timers when the test asks for it."""
+
+    def __init__(self):
+        self.shared = {}
+        self.open = []
+        self.timers = []
+        self.sids = 0
+
+    def new_sid(self):
+        self.sids += 1
+        return b"%d" % self.sids
+
+    def listen(self, sid, box):
+        assert box.interest == INTEREST
+        self.open.append(sid)
+        return b"SUB %b %b\r\n" % (box.interest, sid)
+
+    def unsubscribe(self, sid):
+        self.open = [each for each in self.open if each != sid]
+
+    def later(self, seconds, call):
+        assert seconds == advisories.IDLE_CHECK
+        self.timers.append(call)
+
+    def tick(self):
+        timers, self.timers = self.timers, []
+        for call in timers:
+            call()
+
+
+class Batch:
+    """An attempt to send a batch, which records what it is told."""
+
+    def __init__(self, name):
+        self.id = name
+        self.known = SimpleNamespace(name="S")
+        self.reasons = []
+        self.denials = 0
+
+    def on_abandoned(self, reason):
+        self.reasons.append(reason)
+
+    def learn_denial(self):
+        self.denials += 1
+
+
+@pytest.fixture
+def lane():
+    """A lane without subscriptions."""
+    return Lane()
+
+
+def test_shared(lane):
+    """All batches of a stream use one subscription; each gets the advisories about itself."""
+    first, second = Batch("1"), Batch("2")
+    box = listen(lane, first)
+    assert listen(lane, second) is box
+    assert (lane.open, box.line) == ([b"1"], b"SUB %b 1\r\n" % INTEREST)
+    box.push((b"", b"", None, b'{"batch":"2","reason":"timeout"}'))
+    assert (first.reasons, second.reasons) == ([], ["timeout"])
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"batch":[1]}', b'{"batch":"other"}'])
+def test_others(lane, data):
+    """An advisory that cannot be read, or that is about another batch, is ignored."""
+    batch = Batch("1")
+    listen(lane, batch).push((b"", b"", None, data))
+    assert batch.reasons == []
+
+
+def test_idle(lane):
+    """The subscription ends with the second check after the last batch, and the next begins one."""
+    batch = Batch("1")
+    box = listen(lane, batch)
+    for _ in range(3):
+        lane.tick()
+    assert lane.open == [b"1"]
+    box.attempts.pop("1")
+    listen(lane, Batch("2"))
+    lane.tick()
+    assert lane.open == [b"1"]
+    lane.tick()
+    assert (lane.open, lane.shared, lane.timers) == ([], {}, [])
+    assert listen(lane, batch) is not box
+    assert lane.open == [b"2"]
+
+
+def test_a_batch_that_begins_while_the_subscription_ends(lane):
+    """The subscription stays, or the batch takes another one."""
+    box = listen(lane, Batch("1"))
+    lane.tick()
+    late = Batch("2")
+
+    class Shared(dict):
+        def __delitem__(self, key):
+            # The loop thread has decided to unsubscribe. Now another thread adds its batch.
+            box.attempts["2"] = late
+            super().__delitem__(key)
+
+    lane.shared = Shared(lane.shared)
+    lane.tick()
+    assert (lane.open, lane.shared) == ([b"1"], {INTEREST: box})
+
+    class Ends(dict):
+        def get(self, key):
+            # The loop thread removes the subscription after `listen` has found it.
+            return super().get(key) if lane.sids > 1 else self.pop(key, None)
+
+    lane.shared = Ends(lane.shared)
+    assert listen(lane, late) is not box
+    assert lane.open == [b"1", b"2"]
+
+
+def test_denied(lane):
+    """If the server denies the subscription, its batches know, and the next one begins another."""
+    batch = Batch("1")
+    box = listen(lane, batch)
+    box.fail(PermissionDeniedError("subscribe", "x"))
+    assert (batch.denials, lane.open, lane.shared) == (1, [], {})
+    lane.tick()
+    assert lane.timers == []
+    assert listen(lane, batch) is not box
+
+
+def test_closed(lane):
+    """When the client is closed, nothing is denied."""
+    batch = Batch("1")
+    listen(lane, batch).fail(ConnectionClosedError("closed"))
+    assert (batch.denials, lane.open) == (0, [])
