@@ -11,14 +11,13 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_fields, checked
+from jetsync._base.fields import check_count, check_fields, checked, instance_of
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
@@ -99,8 +98,6 @@ def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
 
 
 def _path(value: Any) -> Any:
-    if value is None:
-        return None
     if not isinstance(value, (str, os.PathLike)):
         raise InvalidTypeError(f"must be a path, not {type(value).__name__}")
     if not value or _CONTENTS.search(str(value)):
@@ -109,17 +106,7 @@ def _path(value: Any) -> Any:
 
 
 def _path_or_callable(value: Any) -> Any:
-    return value if callable(value) else _path(value)
-
-
-def _instance(words: str, *kinds: Any) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        # An error does not show the value, which may be a password.
-        if isinstance(value, kinds):
-            return value
-        raise InvalidTypeError(f"must be {words}, not {type(value).__name__}")
-
-    return check
+    return value if value is None or callable(value) else _path(value)
 
 
 def _public_key(value: str | None) -> str | None:
@@ -144,25 +131,19 @@ def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]
     return lambda _, field, value: check_count(field.name, value, least)
 
 
-def _one_of(value: Any, *words: str) -> Any:
-    if value in words:
-        return value
-    raise InvalidArgumentError(f"must be one of {', '.join(map(repr, words))}, not {value!r}")
+def _one_of(*words: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value in words:
+            return value
+        raise InvalidArgumentError(f"must be one of {', '.join(map(repr, words))}, not {value!r}")
 
-
-def _loop(value: Any) -> Any:
-    return _one_of(value, "auto", "asyncio", "uvloop")
-
-
-def _after_fork(value: Any) -> Any:
-    return _one_of(value, "error", "reconnect")
+    return check
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "bool": _instance("True or False", bool),
-    "str | os.PathLike[str] | None": _path,
-    "str | Callable[[], str] | None": _instance("text or a callable", str, Callable, NoneType),
-    "Callable[[bytes], bytes] | None": _instance("a function", Callable, NoneType),
+    "str | os.PathLike[str]": _path,
+    "str | Callable[[], str]": instance_of("text or a callable", str, Callable),
+    "Callable[[bytes], bytes]": instance_of("a function", Callable),
 }
 
 
@@ -294,13 +275,17 @@ class ConnectOptions:
     drain_timeout: float = attrs.field(default=30.0, converter=_positive)
     """Default timeout of ``drain``, in seconds."""
 
-    loop: Literal["auto", "asyncio", "uvloop"] = attrs.field(default="auto", converter=_loop)
+    loop: Literal["auto", "asyncio", "uvloop"] = attrs.field(
+        default="auto", converter=_one_of("auto", "asyncio", "uvloop")
+    )
     """
     Event loop of the background thread. ``auto`` uses uvloop if it is installed, and asyncio's loop
     under gevent or eventlet, which uvloop would block.
     """
 
-    after_fork: Literal["error", "reconnect"] = attrs.field(default="error", converter=_after_fork)
+    after_fork: Literal["error", "reconnect"] = attrs.field(
+        default="error", converter=_one_of("error", "reconnect")
+    )
     """
     What happens when a forked child uses the client of its parent. ``error`` raises
     ForkedProcessError. With ``reconnect``, the first call in the child makes a connection of its

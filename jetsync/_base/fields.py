@@ -36,6 +36,7 @@ __all__ = [
     "choose",
     "duration",
     "durations",
+    "instance_of",
     "known_or_new",
     "whole_number",
 ]
@@ -113,15 +114,6 @@ def durations(value: Iterable[Seconds] | None) -> list[float] | None:
     return [item for item in found if item is not None]
 
 
-def aware_time(value: dt.datetime | None) -> dt.datetime | None:
-    """
-    Return an aware ``datetime`` unchanged, and raise for anything else.
-    """
-    if value is not None and not isinstance(value, dt.datetime):
-        raise InvalidTypeError(f"must be an aware datetime, not {type(value).__name__}")
-    return None if value is None else aware(value, "")
-
-
 def choose(cls: type[_C], value: _C | str | None) -> _C | None:
     """
     Convert a plain string to its member of a :class:`Choice`; members stay as they are.
@@ -146,75 +138,61 @@ def _items(value: Any, what: str) -> Iterable[Any]:
     return value
 
 
-def _text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(f"must be text, not {type(value).__name__}")
-    return value
+def instance_of(words: str, *kinds: Any) -> Callable[[Any], Any]:
+    """Return a check that accepts only some types. *words* name them in the error."""
+
+    def check(value: Any) -> Any:
+        # An error does not show the value, which may be a password.
+        if isinstance(value, kinds):
+            return value
+        raise InvalidTypeError(f"must be {words}, not {type(value).__name__}")
+
+    return check
 
 
-def _texts(value: Any) -> list[str | None] | None:
-    return None if value is None else [_text(item) for item in _items(value, "texts")]
+_text: Final = instance_of("text", str)
 
 
-def _flag(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise InvalidTypeError(f"must be a bool, not {type(value).__name__}")
-    return value
-
-
-def _whole(value: Any) -> int | None:
-    # Without limits, because it also checks values from servers. `to_wire` checks what is sent.
-    return None if value is None else whole_number("", value, -math.inf, math.inf)
-
-
-def _text_map(value: Any) -> dict[str | None, str | None] | None:
-    if value is None:
-        return None
+def _text_map(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidTypeError(f"must be a mapping of strings, not {type(value).__name__}")
     return {_text(key): _text(item) for key, item in value.items()}
 
 
 def _model(value: Any, wanted: str) -> Any:
-    if value is not None and wanted not in [cls.__name__ for cls in type(value).__mro__]:
+    if wanted not in [cls.__name__ for cls in type(value).__mro__]:
         raise InvalidTypeError(f"must be a {wanted}, not {type(value).__name__}")
     return value
 
 
-def _models(value: Any, wanted: str) -> list[Any] | None:
-    if value is None:
-        return None
-    return [_model(item, wanted) for item in _items(value, f"{wanted} objects")]
-
-
 _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str": _text,
-    "str | None": _text,
-    "list[str] | None": _texts,
-    "bool | None": _flag,
-    "int": _whole,
-    "int | None": _whole,
-    "dict[str, str] | None": _text_map,
-    "dt.datetime | None": aware_time,
+    "bool": instance_of("True or False", bool),
+    # Without limits, because it also checks values from servers. `to_wire` checks what is sent.
+    "int": lambda value: whole_number("", value, -math.inf, math.inf),
+    "list[str]": lambda value: [_text(item) for item in _items(value, "texts")],
+    "dict[str, str]": _text_map,
+    "dt.datetime": lambda value: aware(value, ""),
 }
 
 
 def checked(
     _: type,
     fields: list[attrs.Attribute[Any]],
-    checks: Mapping[str, Callable[[Any], Any]] | None = None,
+    checks: Mapping[str, Callable[[Any], Any]] = _BY_ANNOTATION,
 ) -> list[attrs.Attribute[Any]]:
     """
     Add type checks to the fields of a class; use it as the ``field_transformer``.
 
-    Fields with a converter keep it. The other fields get the check for their annotation. Every
-    error names the field. The checks run in the constructor and on assignment.
+    Fields with a converter keep it. The other fields get the check for their annotation, and accept
+    None if it ends with ``| None``. Every error names the field. The checks run in the constructor
+    and on assignment.
 
     Args:
         fields: The fields.
-        checks: Converters by annotation, in addition to those for the fields of models.
+        checks: Converters by annotation without ``| None``, in addition to those of models.
     """
-    by_annotation = {**_BY_ANNOTATION, **(checks or {})}
+    by_annotation = {**_BY_ANNOTATION, **checks}
     return [_with_check(field, by_annotation) for field in fields]
 
 
@@ -223,18 +201,21 @@ def _with_check(
 ) -> attrs.Attribute[Any]:
     if field.name in {"extra", "_received"}:
         return field
-    annotation = str(field.type)
     # The annotation is text, such as "list[StreamSource] | None".
-    wanted = annotation.removesuffix(" | None").removeprefix("list[").removesuffix("]")
-    nested = functools.partial(
-        _models if annotation.startswith("list[") else _model, wanted=wanted.rpartition(".")[2]
-    )
-    found = field.converter or checks.get(annotation, nested)
-    convert = cast("Callable[[Any], Any]", found)
+    annotation = str(field.type).removesuffix(" | None")
+    is_optional = field.converter is None and annotation != str(field.type)
+    wanted = annotation.removeprefix("list[").removesuffix("]").rpartition(".")[2]
 
-    # wraps: __init__ keeps the annotation of the converter.
-    @functools.wraps(convert)
+    def nested(value: Any) -> Any:
+        if annotation.startswith("list["):
+            return [_model(item, wanted) for item in _items(value, f"{wanted} objects")]
+        return _model(value, wanted)
+
+    convert = cast("Callable[[Any], Any]", field.converter or checks.get(annotation, nested))
+
     def named(value: Any) -> Any:
+        if value is None and is_optional:
+            return None
         try:
             return convert(value)
         except (InvalidArgumentError, InvalidTypeError) as error:
@@ -246,6 +227,9 @@ def _with_check(
         gap = " " if text.startswith(("must ", "needs ")) else ": "
         raise kind(f"{field.name}{gap}{text}", argument=field.name)
 
+    if field.converter is not None:
+        # __init__ keeps the annotation of the converter.
+        functools.update_wrapper(named, convert)
     return field.evolve(converter=named)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync._base.fields import Choice, aware_time, checked, choose, duration
+from jetsync._base.fields import Choice, checked, choose, duration
 from jetsync._base.fields import durations as duration_list
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 from jetsync.values.codec import (
@@ -49,7 +49,7 @@ class Thing(ConfigModel):
     colour: Colour | None = attrs.field(default=None, converter=_colour)
     age: float | None = attrs.field(default=None, converter=duration)
     waits: list[float] | None = attrs.field(default=None, converter=duration_list)
-    since: dt.datetime | None = attrs.field(default=None, converter=aware_time)
+    since: dt.datetime | None = None
     labels: dict[str, str] | None = None
     part: Part | None = None
     parts: list[Part] | None = None
