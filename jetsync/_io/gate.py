@@ -11,23 +11,16 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jetsync._base.locks import SIGNAL_CHECK
-from jetsync._io.outbox import ACK_DELAY, below_tls
+from jetsync._io.outbox import below_tls
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from jetsync._io.outbox import Outbox
     from jetsync._proto.frames import Splitter
-
-
-# Seconds after which the loop checks whether threads have stopped reading: 5 ms. That is long
-# enough for the loop thread of a busy program to sleep. A PING of the server, or a message that no
-# thread waits for, is read at most 10 ms late. The check also sends the acks that are collected.
-CHECK_INTERVAL: Final = ACK_DELAY
 
 
 class Poller:
@@ -90,8 +83,6 @@ class ReadGate:
         splitter: Splits what this socket receives, and nothing from another connection.
         loop: The event loop of the connection.
         on_readable: Reads, in the loop thread.
-        watch_if_free: Calls :meth:`watch` unless a thread reads, and returns whether it did.
-        outbox: Asked at each check to send what is collected.
     """
 
     def __init__(
@@ -99,10 +90,7 @@ class ReadGate:
         sock: socket.socket,
         splitter: Splitter,
         loop: asyncio.AbstractEventLoop,
-        *,
         on_readable: Callable[[], None],
-        watch_if_free: Callable[[ReadGate], bool],
-        outbox: Outbox,
     ) -> None:
         self.sock = sock
         self.splitter = splitter
@@ -110,14 +98,10 @@ class ReadGate:
         self.over = False
         # Whether the loop is notified; changes under the lane's read lock.
         self.watched = True
-        # Whether a thread has read since the last check.
+        # Whether a thread has read since the last tick.
         self.led = False
-        # Whether the loop will check soon whether it has to read, and send what was posted.
-        self.check_pending = False
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
-        self._watch_if_free = watch_if_free
-        self._outbox = outbox
         self._fd = self._loop_fd = sock.fileno()
         self._closed = False
         if self.can_lead:
@@ -150,33 +134,6 @@ class ReadGate:
         if not self.watched and not self._closed:
             self._epoll.modify(self._fd, select.EPOLLIN)
             self.watched = True
-
-    def check_later(self) -> None:
-        """Have the loop check after :data:`CHECK_INTERVAL` seconds whether it has to read."""
-        if not self.check_pending:
-            self.check_pending = True
-            try:
-                self._outbox.flush_due = True
-                self._loop.call_soon_threadsafe(self._check)
-            except RuntimeError:
-                pass  # The loop is closed.
-            except BaseException:
-                # Ctrl-C: one check too many does no harm, but one must come.
-                self.check_pending = self._outbox.flush_due = False
-                raise
-
-    def _check(self) -> None:
-        """Notify the loop again if no thread has read since the last check; loop thread."""
-        # Cleared first: a thread that stops reading from here on asks for a check of its own.
-        self.check_pending = False
-        # Also if this connection is over: the acks of the next one may rely on it.
-        self._outbox.flush_on_time()
-        if self._closed or self.watched:
-            return
-        if self.led or not self._watch_if_free(self):
-            self.led = False
-            self.check_pending = self._outbox.flush_due = True
-            self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def has_input(self) -> bool:
         """Return whether the socket is readable, or at its end; any thread."""

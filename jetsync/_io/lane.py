@@ -94,7 +94,7 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_control = on_control
-        self.outbox: Outbox = Outbox(loop)
+        self.outbox: Outbox = Outbox(loop, self._on_tick)
         # Bound here, so that a write costs no second call.
         self.write: Final = self.outbox.write
         self.post: Final = self.outbox.post
@@ -335,16 +335,25 @@ class Lane:
         if gate.over:
             # The loop may have been waiting for this thread to stop.
             self.later(0.0, gate.close)
-        elif not gate.watched and (self._followers or not gate.check_pending):
+        elif not gate.watched and (self._followers or not self.outbox.tick_due):
             self._serve_followers(gate)
         self._unchecked = None
 
     def _serve_followers(self, gate: ReadGate) -> None:
-        """Have the loop read for waiting threads at once, or check later if there are none."""
+        """Have the loop read for waiting threads at once, or at a tick if there are none."""
         if self._followers:
             self._watch_if_free(gate)
         else:
-            gate.check_later()
+            gate.led = False
+            self.outbox.tick_later()
+
+    def _on_tick(self) -> bool:
+        """Have the loop read if no thread has since the last tick; return whether threads read."""
+        gate = self._gate
+        if gate is None or gate.watched:
+            return False
+        led, gate.led = gate.led, False
+        return led or not self._watch_if_free(gate)
 
     def _watch_if_free(self, gate: ReadGate) -> bool:
         """Have the loop read, unless a thread is reading; return whether the loop reads now."""
@@ -528,9 +537,7 @@ class Lane:
             sock,
             self._splitter,
             self._loop,
-            on_readable=self._on_readable,
-            watch_if_free=self._watch_if_free,
-            outbox=self.outbox,
+            self._on_readable,
         )
 
     def open(self) -> None:

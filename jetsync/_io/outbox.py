@@ -51,8 +51,10 @@ POST_LIMIT: Final = 32 << 10
 # Acks that are collected before the acknowledging thread sends them.
 ACK_LIMIT: Final = 512
 
-# Seconds after which the loop sends acks if no thread has sent anything meanwhile: 5 ms.
-ACK_DELAY: Final = 0.005
+# Seconds between two ticks: 5 ms. At a tick, the loop sends acks that no thread has sent, and reads
+# the socket if threads have stopped reading it. The loop thread of a busy program can sleep that
+# long. A PING of the server, or a message that no thread waits for, is read at most 10 ms late.
+TICK: Final = 0.005
 
 PING: Final = b"PING\r\n"
 
@@ -85,9 +87,10 @@ class Outbox:
 
     Args:
         loop: The event loop of the connection.
+        on_tick: Called at each tick in the loop thread. Returns whether another tick has to follow.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_tick: Callable[[], bool]) -> None:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
@@ -102,9 +105,10 @@ class Outbox:
         # The reply subjects of messages to acknowledge. Threads append without the lock.
         self.acks: deque[bytes] = deque()
         self.bytes_out: int = 0
-        # Whether the loop will call `flush_on_time` within :data:`ACK_DELAY` seconds.
-        self.flush_due: bool = False
+        # Whether the loop will call `_tick` within :data:`TICK` seconds.
+        self.tick_due: bool = False
         self._loop = loop
+        self._on_tick = on_tick
         # Notifies if the state has changed or there is room again.
         self._changed = Notifier()
         # What waits for the socket, and how many bytes that is.
@@ -216,14 +220,14 @@ class Outbox:
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
-        elif not self._post_scheduled and not (lazy and self.flush_due):
+        elif not self._post_scheduled and not (lazy and self.tick_due):
             # In this order: after Ctrl-C in between, the next block is scheduled once more.
             self._loop.call_soon_threadsafe(self.flush_posted)
             self._post_scheduled = True
 
     def ack(self, reply: bytes, timeout: float) -> None:
         """
-        Acknowledge a message with the next block, in at most :data:`ACK_DELAY` seconds.
+        Acknowledge a message with the next block, in at most :data:`TICK` seconds.
 
         Any thread. If there is no connection, or no room, waits up to *timeout* seconds as
         :meth:`post` does.
@@ -231,20 +235,12 @@ class Outbox:
         acks = self.acks
         acks.append(reply)
         # Checked after the ack is listed: a flush clears the flag before it takes the acks.
-        if self.flush_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
+        if self.tick_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
             return
         if self.state is _OPEN and self.size < OUT_LIMIT:
             if len(acks) >= ACK_LIMIT:
                 self.flush_posted()
-            if not self.flush_due:
-                loop = self._loop
-                try:
-                    self.flush_due = True
-                    loop.call_soon_threadsafe(loop.call_later, ACK_DELAY, self.flush_on_time)
-                except BaseException:
-                    # Ctrl-C: the next ack schedules a flush, even if there is one already.
-                    self.flush_due = False
-                    raise
+            self.tick_later()
             return
         with contextlib.suppress(ValueError):  # Another thread has just sent it.
             acks.remove(reply)
@@ -304,12 +300,29 @@ class Outbox:
             self._post_scheduled = False
             self._send(b"")
 
-    def flush_on_time(self) -> None:
-        """Do what :attr:`flush_due` announces; loop thread."""
-        # Cleared first, see `ack`.
-        self.flush_due = False
+    def tick_later(self) -> None:
+        """Have the loop tick after :data:`TICK` seconds, unless a tick is due; any thread."""
+        if self.tick_due:
+            return
+        try:
+            self.tick_due = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, TICK, self._tick)
+        except RuntimeError:
+            pass  # The loop is closed.
+        except BaseException:
+            # Ctrl-C: one tick too many does no harm, but one must come.
+            self.tick_due = False
+            raise
+
+    def _tick(self) -> None:
+        """Send what is collected, and have the lane check the reading threads; loop thread."""
+        # Cleared first, see `ack`. A thread that stops reading from here on asks for a tick itself.
+        self.tick_due = False
         if self.acks or self.posted:
             self.flush_posted()
+        if self._on_tick() and not self.tick_due:
+            self.tick_due = True
+            self._loop.call_later(TICK, self._tick)
 
     def _send(self, block: bytes) -> None:
         """Send acks, posted blocks and *block*, or queue them; the lock is held."""

@@ -387,14 +387,14 @@ class TestPost:
     def test_lazily_while_threads_read(self, rig):
         """While threads keep reading, the loop sends posted blocks when it next runs."""
         assert not rig.lane.wait(Mailbox(), soon(0.001))
-        until(lambda: rig.lane.outbox.flush_due, "the first look")
+        until(lambda: rig.lane.outbox.tick_due, "the first look")
         assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
         assert not rig.lane.outbox._post_scheduled
         assert rig.receive(3) == b"ack"
 
     def test_lazily_while_no_thread_reads(self, rig):
         """If the loop has no reason to run soon, it is woken to send."""
-        until(lambda: not rig.lane.outbox.flush_due, "the last look")
+        until(lambda: not rig.lane.outbox.tick_due, "the last look")
         rig.lane.post(b"ack", 1.0, lazy=True)
         assert rig.receive(3) == b"ack"
 
@@ -462,7 +462,7 @@ class TestAcks:
         for ack in (ONE, TWO):
             rig.lane.ack(ack[4:5], 1.0)
             assert rig.receive(len(ack)) == ack
-            until(lambda: not rig.lane.outbox.flush_due, "the end of the timer")
+            until(lambda: not rig.lane.outbox.tick_due, "the end of the timer")
 
     def test_collected(self, rig):
         """Nothing is sent until the next write, which sends all acks before its block."""
