@@ -131,15 +131,6 @@ def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]
     return lambda _, field, value: check_count(field.name, value, least)
 
 
-def _one_of(*words: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if value in words:
-            return value
-        raise InvalidArgumentError(f"must be one of {', '.join(map(repr, words))}, not {value!r}")
-
-    return check
-
-
 _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str | os.PathLike[str]": _path,
     "str | Callable[[], str]": instance_of("text or a callable", str, Callable),
@@ -275,17 +266,13 @@ class ConnectOptions:
     drain_timeout: float = attrs.field(default=30.0, converter=_positive)
     """Default timeout of ``drain``, in seconds."""
 
-    loop: Literal["auto", "asyncio", "uvloop"] = attrs.field(
-        default="auto", converter=_one_of("auto", "asyncio", "uvloop")
-    )
+    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
     """
     Event loop of the background thread. ``auto`` uses uvloop if it is installed, and asyncio's loop
     under gevent or eventlet, which uvloop would block.
     """
 
-    after_fork: Literal["error", "reconnect"] = attrs.field(
-        default="error", converter=_one_of("error", "reconnect")
-    )
+    after_fork: Literal["error", "reconnect"] = "error"
     """
     What happens when a forked child uses the client of its parent. ``error`` raises
     ForkedProcessError. With ``reconnect``, the first call in the child makes a connection of its

@@ -8,6 +8,7 @@ line, and nothing has been sent. Examples are one string for a list of subjects,
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import difflib
 import enum
@@ -206,12 +207,18 @@ def _with_check(
     is_optional = field.converter is None and annotation != str(field.type)
     wanted = annotation.removeprefix("list[").removesuffix("]").rpartition(".")[2]
 
-    def nested(value: Any) -> Any:
+    def other(value: Any) -> Any:
+        if annotation.startswith("Literal["):
+            words = ast.literal_eval(annotation.removeprefix("Literal"))
+            if value in words:
+                return value
+            known = ", ".join(map(repr, words))
+            raise InvalidArgumentError(f"must be one of {known}, not {value!r}")
         if annotation.startswith("list["):
             return [_model(item, wanted) for item in _items(value, f"{wanted} objects")]
         return _model(value, wanted)
 
-    convert = cast("Callable[[Any], Any]", field.converter or checks.get(annotation, nested))
+    convert = cast("Callable[[Any], Any]", field.converter or checks.get(annotation, other))
 
     def named(value: Any) -> Any:
         if value is None and is_optional:
