@@ -1,5 +1,5 @@
 """
-Fixtures beside those that jetsync brings: `nats_server`, `js` and `stream`.
+Fixtures in addition to those of jetsync: `nats_server`, `js` and `stream`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jetsync
 @pytest.fixture
 def telemetry():
     """
-    Providers, and what came to them.
+    Providers that record their spans and measurements.
     """
     made = Telemetry()
     yield made
@@ -26,7 +26,7 @@ def telemetry():
 @pytest.fixture
 def traced(nats_server, telemetry):
     """
-    A function that connects with a plugin, by default one with the settings given: JetStream.
+    A function that connects with a plugin and returns JetStream; its settings are arguments.
     """
     with contextlib.ExitStack() as stack:
 

@@ -1,5 +1,5 @@
 """
-What came to providers of a test's own.
+Providers for one test, and their records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jetsync_otel import OTel, Settings
 
 class Telemetry:
     """
-    Providers of a test's own, and what came to them.
+    Providers for one test, and their records.
     """
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Telemetry:
     @property
     def spans(self):
         """
-        The spans that have ended, in the order in which they began.
+        Return the spans that have ended, in the order in which they began.
         """
         return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time)
 
@@ -62,7 +62,7 @@ class Telemetry:
 
     def total(self, metric, **labels):
         """
-        Return the sum of a counter, or how many values a histogram has, over points with labels.
+        Return the sum of a counter, or the number of a histogram's values, over points with labels.
 
         Labels are given by the last part of their name.
         """
@@ -81,6 +81,6 @@ class Telemetry:
 
 def ids(context):
     """
-    Return trace and span of a context.
+    Return the trace and the span of a context.
     """
     return context.trace_id, context.span_id

@@ -31,7 +31,7 @@ def message(sequence, *, delivered=1, pending=0, consumer="C", form=FORMS[0], pa
 
 class Fixture:
     """
-    Tallies, with what they told.
+    Tallies, and the counts that they reported.
     """
 
     def __init__(self, keep=128, fields=W3C):
@@ -57,7 +57,7 @@ def tallies():
 @pytest.mark.parametrize("form", FORMS)
 def test_counts(tallies, form):
     """
-    All forms of replies are understood.
+    All forms of reply subjects are parsed.
     """
     for number in range(1, 6):
         tallies.received(
@@ -88,7 +88,7 @@ def test_contexts_are_kept_once(tallies):
 
 def test_contexts_of_another_propagator():
     """
-    What it writes is not known here, so each header block that differs is looked at.
+    The format of another propagator is unknown, so each different header block is inspected.
     """
     tallies = Fixture(fields={"b3"})
     for number in range(1, 4):
@@ -98,7 +98,7 @@ def test_contexts_of_another_propagator():
 
 def test_no_more_contexts_than_wanted():
     """
-    A long time without a question costs no memory.
+    Counting for long without a report needs no more memory.
     """
     tallies = Fixture(keep=2)
     for number in range(1, 10):
@@ -108,7 +108,7 @@ def test_no_more_contexts_than_wanted():
 
 def test_threads_count_for_themselves_and_together(tallies):
     """
-    What threads that have ended counted is not lost, and told once.
+    The counts of threads that have ended are kept, and reported once.
     """
 
     def take(first):
@@ -128,9 +128,9 @@ def test_threads_count_for_themselves_and_together(tallies):
     assert tallies.tallies.of_all(("S", "C")) is None
 
 
-def test_questions_while_threads_count(tallies):
+def test_reports_while_threads_count(tallies):
     """
-    Every message is told exactly once, whenever somebody asks.
+    Every message is reported exactly once, at whatever moment a report is made.
     """
     stop = threading.Event()
     told = []
@@ -156,9 +156,9 @@ def test_questions_while_threads_count(tallies):
     assert all(handed.first_ns > 0 for handed in found)
 
 
-def test_consumers_that_are_gone_are_forgotten(tallies):
+def test_deleted_consumers_are_forgotten(tallies):
     """
-    A program that makes a consumer for each task does not keep a tally of each.
+    A program that makes a consumer per task does not keep a tally of each.
     """
     for number in range(10 * MANY):
         tallies.received(message(1, consumer=f"C{number}"))
@@ -166,9 +166,9 @@ def test_consumers_that_are_gone_are_forgotten(tallies):
     assert len(tallies.tallies.sources()) <= MANY
 
 
-def test_threads_that_are_gone_are_forgotten(tallies):
+def test_ended_threads_are_forgotten(tallies):
     """
-    A thread for each fetch does not leave a tally each.
+    A program that makes a thread per fetch does not keep a tally of each.
     """
 
     def take():
@@ -183,9 +183,9 @@ def test_threads_that_are_gone_are_forgotten(tallies):
     assert tallies.tallies.sources() == []
 
 
-def test_threads_and_consumers_that_are_gone_are_forgotten(tallies):
+def test_ended_threads_and_deleted_consumers_are_forgotten(tallies):
     """
-    A thread for each task, with a consumer of its own, leaves nothing behind for long.
+    A thread per task with its own consumer leaves no tally.
     """
 
     def take(number):
@@ -201,7 +201,8 @@ def test_threads_and_consumers_that_are_gone_are_forgotten(tallies):
 
 def test_other_messages_are_left_alone(tallies):
     """
-    What was read directly is counted elsewhere; a reply that makes no sense is reported.
+    Messages that were read directly are counted elsewhere, and an invalid reply subject is
+    reported.
     """
     tallies.received(jetsync.StoredMessage("S", "s", 1, 1))
     assert tallies.tallies.sources() == []

@@ -1,5 +1,5 @@
 """
-What goes wrong in telemetry does not reach the traffic, and what is not set up costs little.
+Errors of telemetry do not reach the traffic, and missing telemetry costs little.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BrokenProvider:
 
 def everything(js, stream, subject):
     """
-    Use all paths.
+    Use each way to publish and read.
     """
     js.publish(subject, b"0", headers={"broken": "1"})
     js.publish_many([(subject, b"1"), (subject, b"2")])
@@ -79,11 +79,11 @@ def everything(js, stream, subject):
 
 @pytest.mark.parametrize("granularity", ["window", "message"])
 @pytest.mark.parametrize("broken", ["propagator", "tracer"])
-def test_nothing_reaches_the_traffic(
+def test_errors_do_not_reach_the_traffic(
     traced, telemetry, stream, subject, caplog, granularity, broken
 ):
     """
-    Whatever fails, all messages go their way; it is logged once for each kind.
+    Whatever fails, all messages are sent and received, and each kind of error is logged once.
     """
     provider = BrokenProvider() if broken == "tracer" else telemetry.tracer_provider
     plugin = OTel(
@@ -103,7 +103,7 @@ def test_nothing_reaches_the_traffic(
 
 class BrokenEnd(SpanProcessor):
     """
-    What fails as a span ends.
+    A span processor that fails when a span ends.
     """
 
     def on_end(self, span):
@@ -114,7 +114,7 @@ class BrokenEnd(SpanProcessor):
 @pytest.mark.parametrize("broken", ["propagator", "tracer", "end"])
 def test_messages_are_handled_whatever_fails(telemetry, caplog, broken):
     """
-    Once, in a span that records nothing if there is no other; what a handler raises goes on.
+    The block runs once, in a span that records nothing, and its error is raised.
     """
     if broken == "end":
         telemetry.tracer_provider.add_span_processor(BrokenEnd())
@@ -138,9 +138,9 @@ def test_messages_are_handled_whatever_fails(telemetry, caplog, broken):
     assert line.startswith("telemetry_failed doing='process'")
 
 
-def test_faults_go_to_structlog(telemetry):
+def test_errors_go_to_structlog(telemetry):
     """
-    If the application has configured structlog, it gets the faults with their fields.
+    If the application has configured structlog, it gets the errors with their fields.
     """
     plugin = OTel(telemetry.tracer_provider, propagator=Broken())
     try:
@@ -155,7 +155,7 @@ def test_faults_go_to_structlog(telemetry):
 
 def test_all_paths_with_nothing_broken(traced, telemetry, stream, subject, caplog):
     """
-    The test above uses paths that work.
+    The ways that the test above uses work without errors.
     """
     with caplog.at_level(logging.ERROR, "jetsync_otel"):
         everything(traced(), stream, subject)
@@ -181,7 +181,7 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")
 
 def test_without_an_sdk(nats_server):
     """
-    Asked for by name in a program that has set nothing up: no headers, no SDK, no complaint.
+    Loaded by name in a program without any set-up, the plugin adds no headers, no SDK and no log.
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT],

@@ -1,5 +1,5 @@
 """
-What is counted and measured.
+The counters and measurements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.live
 
 def test_sent_and_acknowledged(traced, telemetry, stream, subject):
     """
-    Messages are counted by their outcome, on every path.
+    Messages are counted by their outcome, for each way to publish.
     """
     js = traced()
     js.publish(subject)
@@ -30,7 +30,7 @@ def test_sent_and_acknowledged(traced, telemetry, stream, subject):
 
 def test_consumed_and_redelivered(traced, telemetry, stream, subject):
     """
-    What was delivered before is counted among the rest and by itself.
+    Redelivered messages count as consumed, and also by themselves.
     """
     js = traced()
     js.publish_many([(subject, b"")] * 10)
@@ -48,7 +48,7 @@ def test_consumed_and_redelivered(traced, telemetry, stream, subject):
 
 def test_behind(traced, telemetry, stream, subject):
     """
-    What is pending is known after each fetch, and how old messages are is sampled.
+    Pending messages are measured after each fetch, and the age of messages is sampled.
     """
     js = traced()
     js.publish_many([(subject, b"")] * 10)
@@ -65,14 +65,14 @@ def test_behind(traced, telemetry, stream, subject):
     assert point.value == 0
 
 
-def test_consumers_are_not_told_apart(traced, telemetry, stream, subject):
+def test_without_names_of_consumers(traced, telemetry, stream, subject):
     """
-    Where their names are random, metrics are better without.
+    Consumers with random names can be left out of the labels.
     """
     js = traced(consumers=False)
     js.publish_many([(subject, b"")] * 3)
     list(js.stream(stream.name).ordered_consumer().fetch(3, expires=5))
-    # Older SDKs give a gauge once.
+    # Older SDKs report a gauge once.
     for metric in ("jetsync.consumer.pending", "messaging.client.consumed.messages"):
         ((labels, _),) = telemetry.points(metric)
         assert "messaging.consumer.group.name" not in labels
@@ -80,7 +80,7 @@ def test_consumers_are_not_told_apart(traced, telemetry, stream, subject):
 
 def test_reconnects(nats_server, telemetry):
     """
-    Each connection that is restored is counted, and each event by its kind.
+    Each reconnect is counted, and each event by its kind.
     """
     with (
         CutProxy(nats_server.url) as proxy,
@@ -96,7 +96,7 @@ def test_reconnects(nats_server, telemetry):
 
 def test_labels_are_few(traced, telemetry, stream, subject):
     """
-    Subjects, ids and sequences are no labels: there is one series for each stream, not message.
+    Subjects, ids and sequences are not labels: there is one series per stream, not per message.
     """
     js = traced()
     for number in range(5):

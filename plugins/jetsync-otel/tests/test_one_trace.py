@@ -1,5 +1,5 @@
 """
-One trace through processes: a publisher, an atomic batch, a consumer.
+One trace across processes: a publisher, an atomic batch, a consumer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(script, nats_server, name, file):
 
 def test_from_a_publisher_through_a_batch_to_a_consumer(nats_server, stream, tmp_path):
     """
-    All spans of two processes are in one trace, but the one of the fetch, which links to it.
+    All spans of two processes are in one trace, except for the fetch, which links to it.
     """
     stream.update(allow_atomic=True)
     stream.create_consumer(
@@ -104,14 +104,14 @@ def test_from_a_publisher_through_a_batch_to_a_consumer(nats_server, stream, tmp
     assert linked == {span["parent_id"] for span in processed}
     assert {link["context"]["trace_id"] for link in fetch["links"]} == {the_trace}
 
-    # What the handlers published in their turn goes on with it.
+    # The messages that the handlers published continue the trace.
     again = [span for span in consumed if span["name"] == f"publish {stream.name}"]
     assert [by_id[span["parent_id"]] for span in again] == processed
 
 
 def test_a_sampled_out_trace_stays_out(nats_server, stream, telemetry, traced):
     """
-    The decision of the producer travels with its messages.
+    The messages carry the producer's sampling decision.
     """
     off = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     with off.get_tracer("shop").start_as_current_span("order"):

@@ -1,5 +1,5 @@
 """
-Spans of what an application does with messages.
+Spans of an application that processes messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def otel(telemetry):
 @pytest.fixture
 def messages(otel, traced, stream, subject):
     """
-    Two messages of different producers, as a consumer has them.
+    Two messages of different producers, as a consumer delivers them.
     """
     js = traced(otel)
     js.publish(subject, b"first", msg_id="1")
@@ -37,7 +37,7 @@ def messages(otel, traced, stream, subject):
 
 def test_in_the_trace_of_the_producer(otel, messages, telemetry, stream, subject):
     """
-    It is the child of the span that published the message, links to it, and is the current one.
+    The span is current, and it is a child of the publishing span and links to it.
     """
     with otel.process(messages[0]) as current:
         assert trace.get_current_span() is current
@@ -64,7 +64,7 @@ def test_in_the_trace_of_the_producer(otel, messages, telemetry, stream, subject
 
 def test_in_a_span_of_the_application(otel, messages, telemetry):
     """
-    Where another span is current it is the parent, and the producer is linked to.
+    If another span is current, it is the parent, and the span links to the producer.
     """
     with telemetry.tracer.start_as_current_span("job") as job, otel.process(messages[0]):
         pass
@@ -75,7 +75,7 @@ def test_in_a_span_of_the_application(otel, messages, telemetry):
 
 def test_several_at_a_time(otel, messages, telemetry):
     """
-    They have several producers, so the span is no child of either.
+    A batch has several producers, so the span is not a child of any of them.
     """
     with otel.process(*messages):
         pass
@@ -89,16 +89,16 @@ def test_several_at_a_time(otel, messages, telemetry):
 
 def test_none_at_all(otel, telemetry):
     """
-    An empty batch is a batch.
+    An empty batch has a span, too.
     """
     with otel.process():
         pass
     assert telemetry.of("process")[0].attributes["messaging.batch.message_count"] == 0
 
 
-def test_an_error_goes_on(otel, messages, telemetry):
+def test_an_error_is_raised(otel, messages, telemetry):
     """
-    It is noted, and neither caught nor changed.
+    The span has the error, which is raised unchanged.
     """
     error = ValueError("not this one")
     with pytest.raises(ValueError, match="not this one") as caught, otel.process(messages[0]):
@@ -112,12 +112,12 @@ def test_an_error_goes_on(otel, messages, telemetry):
 
 def test_a_handler(otel, messages, telemetry):
     """
-    A handler is wrapped with its name and its result.
+    A wrapped handler keeps its name and its result.
     """
 
     @otel.handler
     def handle(message):
-        """Say it loud."""
+        """Return the payload in upper case."""
         return message.data.upper()
 
     assert (handle(messages[0]), handle.__name__) == (b"FIRST", "handle")
@@ -126,7 +126,7 @@ def test_a_handler(otel, messages, telemetry):
 
 def test_messages_of_other_kinds(otel, telemetry, js, stream, subject, messages):
     """
-    A message that was read directly is processed like any other, and so is one of no stream.
+    Messages that were read directly, or have no stream, are processed like any other.
     """
     with otel.process(stream.get_message(1)):
         pass
@@ -138,11 +138,11 @@ def test_messages_of_other_kinds(otel, telemetry, js, stream, subject, messages)
     assert (plain.name, plain.parent) == ("process", None)
 
 
-def test_without_a_plugin_at_hand(messages):
+def test_without_a_plugin(messages):
     """
-    The function of the module does without an SDK, too.
+    The function of the module works without an SDK, too.
     """
     with jetsync_otel.process(messages[0]) as span:
-        # Nobody records it, but what is published in here carries the producer's context on.
+        # No span is recorded, but messages published here carry the producer's context.
         assert not span.is_recording()
         assert trace.get_current_span().get_span_context().is_valid

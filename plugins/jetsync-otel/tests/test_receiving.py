@@ -1,5 +1,5 @@
 """
-Spans of what is received, on each path, and their links.
+Spans for each way to receive messages, and their links.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def worker(traced, stream, subject):
     """
-    A consumer, and nothing in the stream.
+    A consumer of an empty stream.
     """
     stream.create_consumer("worker", ack_wait=60)
     return traced().consumer(stream.name, "worker")
@@ -29,14 +29,14 @@ def worker(traced, stream, subject):
 @pytest.fixture
 def producer(traced, telemetry):
     """
-    JetStream whose spans tell what the messages carry.
+    JetStream with spans that link to the contexts of messages.
     """
     return traced()
 
 
 def linked(span):
     """
-    Return trace and span of each link.
+    Return the trace and the span of each link.
     """
     return [ids(link.context) for link in span.links]
 
@@ -44,7 +44,7 @@ def linked(span):
 class TestPulls:
     def test_fetch(self, worker, producer, telemetry, stream, subject):
         """
-        One span for the fetch, with a link to each span that published something of it.
+        A fetch is one span, which links to each span that published its messages.
         """
         producer.publish(subject, b"1")
         producer.publish_many([(subject, b"2")] * 3)
@@ -64,7 +64,8 @@ class TestPulls:
 
     def test_fetch_in_a_span_of_the_application(self, worker, producer, telemetry, subject):
         """
-        Where it began decides about its parent; what is done with messages is no part of it.
+        The span that is current when a fetch begins is the parent. Processing is not part of the
+        fetch.
         """
         producer.publish(subject, b"1")
         with telemetry.tracer.start_as_current_span("job") as job:
@@ -77,7 +78,7 @@ class TestPulls:
 
     def test_next(self, worker, producer, telemetry, subject):
         """
-        A single message has a sequence and no count.
+        The span of a single message has its sequence and no count.
         """
         producer.publish(subject, b"1")
         assert worker.next(5).data == b"1"
@@ -88,7 +89,7 @@ class TestPulls:
 
     def test_nothing_there(self, traced, worker, telemetry, stream):
         """
-        A pull that brought nothing is a span only where that is wanted.
+        A pull without messages is a span only if the settings ask for it.
         """
         assert list(worker.fetch(5, no_wait=True)) == []
         assert telemetry.spans == []
@@ -100,7 +101,7 @@ class TestPulls:
 
     def test_errors(self, worker, telemetry, stream):
         """
-        A fetch that fails is a span even if it brought nothing.
+        A fetch that fails is a span even without messages.
         """
         batch = worker.fetch(5, expires=20)
         eventually(lambda: stream.consumer("worker").info().num_waiting)
@@ -114,7 +115,7 @@ class TestPulls:
     @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TraceParent", "TRACEPARENT"])
     def test_of_another_client(self, worker, js, telemetry, subject, name):
         """
-        Messages without a context have no links; one that is spelled otherwise is understood.
+        Messages without a context have no links, and header names are matched in any case.
         """
         trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         js.publish(subject, b"1")
@@ -124,9 +125,9 @@ class TestPulls:
         (span,) = telemetry.of("fetch")
         assert linked(span) == [(int(trace_id, 16), int(span_id, 16))]
 
-    def test_no_more_links_than_asked_for(self, traced, producer, telemetry, stream, subject):
+    def test_limit_of_links(self, traced, producer, telemetry, stream, subject):
         """
-        Each link costs memory until it is exported.
+        The number of links is limited, because each costs memory until it is exported.
         """
         for _ in range(5):
             producer.publish(subject)
@@ -136,11 +137,9 @@ class TestPulls:
         (span,) = telemetry.of("fetch")
         assert linked(span) == [ids(each.context) for each in telemetry.of("publish")[:2]]
 
-    def test_no_more_links_of_several_threads_than_asked_for(
-        self, traced, producer, telemetry, stream, subject
-    ):
+    def test_limit_of_links_of_several_threads(self, traced, producer, telemetry, stream, subject):
         """
-        What threads were handed is told in one span.
+        The messages of several threads are reported in one span.
         """
         for _ in range(4):
             producer.publish(subject)
@@ -160,7 +159,7 @@ class TestPulls:
 
     def test_two_fetches_at_a_time(self, worker, producer, telemetry, stream, subject):
         """
-        Each counts its own messages, also of different consumers in one thread.
+        Each fetch counts its own messages, also of different consumers in one thread.
         """
         stream.create_consumer("other", ack_wait=60)
         other = producer.consumer(stream.name, "other")
@@ -174,9 +173,9 @@ class TestPulls:
 
 
 class TestConsumptions:
-    def test_what_was_handed_over(self, worker, producer, telemetry, stream, subject):
+    def test_delivered_messages_are_counted(self, worker, producer, telemetry, stream, subject):
         """
-        Spans count what was taken, not what waits in the buffer, and none of it is left out.
+        Spans count delivered messages exactly, and not those in the buffer.
         """
         producer.publish_many([(subject, b"")] * 50, window=25)
         with worker.consume(max_messages=20) as messages:
@@ -191,7 +190,7 @@ class TestConsumptions:
 
     def spans_of(self, telemetry, count):
         """
-        Return the spans of consumptions once they have counted so many messages, or nothing.
+        Return the spans of consumptions once they have counted that many messages, or else nothing.
         """
         spans = telemetry.of("consume")
         counts = [span.attributes["messaging.batch.message_count"] for span in spans]
@@ -199,7 +198,7 @@ class TestConsumptions:
 
     def test_a_busy_one_has_few_spans(self, worker, producer, telemetry, subject):
         """
-        There is one for a second, however many pulls that takes.
+        There is one span per second, however many pulls are sent.
         """
         producer.publish_many([(subject, b"")] * 3000)
         start = time.monotonic()
@@ -211,7 +210,7 @@ class TestConsumptions:
 
     def test_handlers_in_threads(self, nats_server, producer, telemetry, stream, subject):
         """
-        All threads count together; the rest is told when the client is closed.
+        All threads count together; the rest is reported when the client closes.
         """
         producer.publish_many([(subject, b"")] * 40)
         stream.create_consumer("worker")
@@ -231,7 +230,7 @@ class TestConsumptions:
 
     def test_an_ordered_consumer(self, producer, telemetry, stream, subject):
         """
-        It is read as any other.
+        An ordered consumer has spans like any other.
         """
         producer.publish_many([(subject, b"")] * 3)
         reader = producer.stream(stream.name).ordered_consumer()
@@ -268,7 +267,7 @@ class TestDirectReads:
 
     def test_no_message(self, producer, telemetry, stream, subject):
         """
-        That there is none is an answer and no error.
+        A missing message is a result and no error.
         """
         with pytest.raises(jetsync.MessageNotFoundError):
             producer.stream(stream.name).get_last(subject)
@@ -279,7 +278,7 @@ class TestDirectReads:
 
     def test_pages(self, producer, telemetry, stream, subject):
         """
-        One span for each page, with what it brought.
+        Each page is one span with its number of messages.
         """
         producer.publish_many([(subject, b"")] * 25)
         assert len(list(producer.stream(stream.name).scan(page=10))) == 25
@@ -290,7 +289,7 @@ class TestDirectReads:
 
     def test_a_bucket(self, producer, telemetry, stream):
         """
-        Buckets are streams: their writes and reads are spans like any other.
+        Writes and reads of a bucket have spans like those of any stream.
         """
         bucket = f"B{stream.name.replace('-', '')}"
         kv = producer.create_key_value(bucket)

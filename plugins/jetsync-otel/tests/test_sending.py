@@ -1,5 +1,5 @@
 """
-Spans and contexts of what is published, on each path.
+Spans and contexts for each way to publish.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 def carried(message):
     """
-    Return trace and span of the context that a message carries.
+    Return the trace and the span of the context that a message carries.
     """
     return ids(trace.get_current_span(extract(message)).get_span_context())
 
@@ -36,7 +36,7 @@ def stored(stream):
 class TestPublish:
     def test_one_message(self, traced, telemetry, stream, subject):
         """
-        The span has what the conventions ask for, and the message carries it.
+        The span has the attributes of the conventions, and the message carries its context.
         """
         ack = traced().publish(subject, b"1", msg_id="m")
         (span,) = telemetry.spans
@@ -55,7 +55,7 @@ class TestPublish:
 
     def test_in_a_span_of_the_application(self, traced, telemetry, stream, subject):
         """
-        What is current when a message is published is the parent, and is current afterwards.
+        The current span is the parent, and it is current again after the publish.
         """
         js = traced()
         with telemetry.tracer.start_as_current_span("order") as order:
@@ -68,9 +68,9 @@ class TestPublish:
         assert [span.parent.span_id for span in children] == [order.context.span_id] * 4
         assert {span.context.trace_id for span in telemetry.spans} == {order.context.trace_id}
 
-    def test_is_current_while_it_goes_on(self, telemetry, traced, subject):
+    def test_is_current_during_the_publish(self, telemetry, traced, subject):
         """
-        What other plugins do meanwhile belongs to it.
+        Spans of other plugins during the publish are its children.
         """
         seen = []
 
@@ -85,7 +85,7 @@ class TestPublish:
 
     def test_a_context_of_its_own_stays(self, traced, telemetry, stream, subject):
         """
-        A message that has a context when it is published keeps that one, on every path.
+        A message that already has a context keeps it, for each way to publish.
         """
         with telemetry.tracer.start_as_current_span("origin") as origin:
             headers = inject({"A": "1"})
@@ -107,7 +107,8 @@ class TestPublish:
     )
     def test_a_context_of_its_own_stays_whole(self, own, traced, telemetry, stream, subject):
         """
-        Nothing of another trace comes to it, neither state nor baggage, however it is spelled.
+        A message that has a context gets neither state nor baggage of another trace, in any case of
+        the header names.
         """
         state = trace.TraceState([("vendor", "another")])
         current = trace.SpanContext(1, 2, is_remote=True, trace_state=state)
@@ -129,9 +130,9 @@ class TestPublish:
             list(own.items())
         ] * 8
 
-    def test_a_duplicate_is_said_to_be_one(self, traced, telemetry, subject):
+    def test_a_duplicate_is_marked(self, traced, telemetry, subject):
         """
-        The attribute is there where the stream had the message already.
+        The span has the attribute if the stream already had the message.
         """
         js = traced()
         js.publish(subject, b"1", msg_id="m")
@@ -143,7 +144,7 @@ class TestPublish:
 
     def test_errors(self, traced, telemetry, unique_subject, subject):
         """
-        The span has the error, and its name no subject.
+        The span has the error, and its name has no subject.
         """
         js = traced()
         with pytest.raises(jetsync.NoStreamResponseError):
@@ -164,7 +165,7 @@ class TestPublish:
 class TestWindows:
     def test_one_span_per_window(self, traced, telemetry, stream, subject):
         """
-        Its messages carry its context, and it counts them.
+        The messages of a window carry its context, and the span counts them.
         """
         traced().publish_many([(subject, b"%d" % number) for number in range(10)], window=5)
         windows = telemetry.of("publish")
@@ -175,9 +176,9 @@ class TestWindows:
         assert [carried(each) for each in messages[:5]] == [ids(windows[0].context)] * 5
         assert [carried(each) for each in messages[5:]] == [ids(windows[1].context)] * 5
 
-    def test_what_failed_is_told(self, traced, telemetry, subject):
+    def test_failures_are_counted(self, traced, telemetry, subject):
         """
-        A window of which a message failed is an error that says how many.
+        A window with a failed message is an error that states the number of failures.
         """
         wrong = jetsync.OutboundMessage(subject, b"", expect=jetsync.Expect(last_sequence=99))
         with pytest.raises(jetsync.PublishManyError):
@@ -192,7 +193,7 @@ class TestWindows:
 
     def test_an_iterable_that_raises(self, traced, telemetry, subject):
         """
-        What it gave before counts as published, and the span has the error.
+        Messages before the error count as published, and the span has the error.
         """
 
         def source():
@@ -210,7 +211,7 @@ class TestWindows:
 
     def test_the_iterable_is_no_part_of_it(self, traced, telemetry, subject):
         """
-        Windows overlap and messages come from anywhere: what they come from has its own spans.
+        Windows overlap, and the iterable's own work has its own spans.
         """
 
         def source():
@@ -223,7 +224,8 @@ class TestWindows:
 
     def test_a_publisher(self, traced, telemetry, stream, subject):
         """
-        A window is entered by one thread and left by another; all threads' messages carry it.
+        One thread enters a window and another leaves it; the messages of all threads carry its
+        context.
         """
         js = traced()
         with js.publisher(window=100) as publisher:
@@ -259,7 +261,7 @@ class TestWindows:
 
     def test_a_message_alone_has_no_second_span(self, traced, telemetry, stream, subject):
         """
-        The span of a single publish is that of its message, whatever the granularity.
+        A single publish has one span, with each granularity.
         """
         traced(granularity="message").publish(subject)
         (span,) = telemetry.spans
@@ -270,7 +272,7 @@ class TestWindows:
 class TestBatches:
     def batches(self, js, subject):
         """
-        Publish a batch of two in each way there is.
+        Publish a batch of two messages in each way.
         """
         with js.atomic_batch() as batch:
             batch.add(subject, b"1")
@@ -280,9 +282,11 @@ class TestBatches:
             fast.add(subject, b"5")
             fast.add_many([(subject, b"6")])
 
-    def test_the_commit_links_to_what_the_messages_carry(self, traced, telemetry, stream, subject):
+    def test_the_commit_links_to_the_contexts_of_the_messages(
+        self, traced, telemetry, stream, subject
+    ):
         """
-        It is one trace also where there is no other span.
+        The spans are in one trace even without a current span.
         """
         self.batches(traced(), subject)
         begun, commits = telemetry.of("create"), telemetry.of("commit")
@@ -303,7 +307,7 @@ class TestBatches:
 
     def test_a_span_for_each_message(self, traced, telemetry, stream, subject):
         """
-        With the granularity "message" the commit links to all of them.
+        With the granularity "message", the commit links to the spans of all messages.
         """
         self.batches(traced(granularity="message"), subject)
         commits = telemetry.of("commit")
@@ -313,7 +317,7 @@ class TestBatches:
 
     def test_a_refused_batch(self, traced, telemetry, stream, subject):
         """
-        The commit has the error, and nothing counts as acknowledged.
+        The commit has the error, and no message counts as acknowledged.
         """
         with pytest.raises(jetsync.WrongLastSequenceError):
             traced().publish_batch(
@@ -331,7 +335,7 @@ class TestBatches:
 
     def test_a_batch_that_is_discarded(self, traced, telemetry, subject):
         """
-        There is no span without an end.
+        A discarded batch leaves no open span.
         """
         batch = traced().atomic_batch()
         batch.add(subject, b"1")
@@ -342,6 +346,6 @@ class TestBatches:
 @pytest.fixture
 def unique_subject(stream):
     """
-    A subject of no stream.
+    A subject without a stream.
     """
     return f"nobody.{stream.name}"

@@ -1,5 +1,5 @@
 """
-What can be chosen, and by which variables.
+The settings and their environment variables.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def test_from_the_environment():
         ("MAX_LINKS", "-1", "JETSYNC_OTEL_MAX_LINKS must be a number, not '-1'"),
     ],
 )
-def test_what_makes_no_sense(variable, text, said):
+def test_invalid_values(variable, text, said):
     """
-    The error names the variable, or what it may be.
+    The error names the variable, and the accepted values.
     """
     with pytest.raises(jetsync.ConfigurationError, match=said):
         Settings.from_env({f"JETSYNC_OTEL_{variable}": text})
@@ -56,7 +56,7 @@ def test_what_makes_no_sense(variable, text, said):
 @pytest.mark.parametrize("value", [-1, 1.5, True])
 def test_links(value):
     """
-    A number of links is a number.
+    The number of links must be a number.
     """
     with pytest.raises(jetsync.ConfigurationError, match="max_links"):
         Settings(max_links=value)
@@ -64,7 +64,7 @@ def test_links(value):
 
 def test_a_plugin_reads_the_environment(monkeypatch):
     """
-    It has to where it is asked for by name. What it says is what it shows.
+    A plugin that is loaded by name reads the environment, and its repr shows the settings.
     """
     monkeypatch.setenv("JETSYNC_OTEL_GRANULARITY", "message")
     assert OTel().settings.granularity == "message"
@@ -74,7 +74,7 @@ def test_a_plugin_reads_the_environment(monkeypatch):
 
 def test_per_message_hooks_only_where_needed():
     """
-    No call for each message that is published in windows.
+    The plugin implements no per-message hook if windows have only one span.
     """
     assert OTel(settings=Settings()).jetsync_prepare_message is None
     assert OTel(settings=Settings(granularity="message")).jetsync_prepare_message is not None
@@ -83,7 +83,7 @@ def test_per_message_hooks_only_where_needed():
 class TestCarrier:
     def test_getter(self):
         """
-        The exact name first, then in whatever case.
+        A header is looked up by its exact name first, then in any case.
         """
         getter = HeadersGetter()
         headers = jetsync.Headers([("Traceparent", "1"), ("traceparent", "2"), ("B", "3")])
@@ -94,7 +94,7 @@ class TestCarrier:
 
     def test_setter(self):
         """
-        There is one value afterwards.
+        After setting a header, it has one value.
         """
         headers = jetsync.Headers([("a", "1"), ("a", "2")])
         HeadersSetter().set(headers, "a", "3")
@@ -102,7 +102,7 @@ class TestCarrier:
 
     def test_round_trip(self):
         """
-        What is injected is extracted, and what was given is not changed.
+        An injected context can be extracted, and the original headers are unchanged.
         """
         origin = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
         current = trace.set_span_in_context(NonRecordingSpan(origin), context.Context())

@@ -1,5 +1,5 @@
 """
-Fixtures beside those that jetsync brings: `nats_server`, `js` and `stream`.
+Fixtures in addition to those of jetsync: `nats_server`, `js` and `stream`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def behind_proxy(
     nats_server: DevServer,
 ) -> Iterator[Callable[..., tuple[CutProxy, jetsync.JetStream]]]:
     """
-    A function that connects through a proxy, with plugins: proxy and JetStream.
+    A function that connects through a proxy with plugins; returns the proxy and JetStream.
     """
     with contextlib.ExitStack() as stack:
 

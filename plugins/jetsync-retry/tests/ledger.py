@@ -1,5 +1,5 @@
 """
-What a program knows of the messages that it published, held against what a stream has.
+The outcomes that a publisher reported, compared with the contents of the stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jetsync
 @attrs.define
 class Ledger:
     """
-    The names of messages by what their publisher was told of them; lists, so any thread may add.
+    The names of messages by reported outcome; lists, so that any thread may add.
     """
 
     stored: list[str] = attrs.field(factory=list)
@@ -23,7 +23,7 @@ class Ledger:
 
     def enter(self, name: str, error: Exception | None) -> None:
         """
-        Note what became of one message.
+        Note the outcome of one message.
         """
         if error is None:
             self.stored.append(name)
@@ -34,7 +34,7 @@ class Ledger:
 
     def faults(self, stream: jetsync.Stream) -> dict[str, list[str]]:
         """
-        Return what is wrong: messages that are lost, stored twice, or stored and said not to be.
+        Return the violations: messages that are lost, stored twice, or stored but reported as not.
         """
         count = Counter(names_in(stream))
         known = [*self.stored, *self.unknown, *self.failed]

@@ -1,5 +1,5 @@
 """
-Retries against a real server: what is lost is sent again, and nothing is there twice.
+Retries against a real server: lost messages are sent again, and none is stored twice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jetsync_retry import Decision, Policy, Retry
 pytestmark = pytest.mark.live
 
 LIMIT = 100.0
-"""Seconds for whatever is tried again until a server is back, also on a busy machine."""
+"""Seconds for retries until a server is back, also on a busy machine."""
 
 
 class TestLoaded:
     def test_by_name(self, nats_server):
         """
-        The distribution has an entry point, so its name is enough.
+        The plugin can be loaded by the name of its entry point.
         """
         with jetsync.connect(nats_server.url, plugins=["retry"]) as client:
             (info,) = client.plugins
@@ -41,7 +41,7 @@ class TestLoaded:
 class TestSafe:
     def test_until_there_is_a_stream(self, nats_server, js):
         """
-        A message that no stream takes is sent again until there is one.
+        A message that no stream takes is sent again until a stream exists.
         """
         name = uuid.uuid4().hex
         retry = Retry(Policy(wait=0.05))
@@ -59,7 +59,7 @@ class TestSafe:
 
     def test_messages_that_fail_together_keep_their_order(self, nats_server, js):
         """
-        Messages of a window that no stream takes are stored in their order, once there is one.
+        Messages of a window that no stream takes are stored in order once a stream exists.
         """
         name, retry = uuid.uuid4().hex, Retry(Policy(wait=0.2))
 
@@ -74,7 +74,7 @@ class TestSafe:
         stored = names_in(js.stream(name))
         js.delete_stream(name)
 
-        # Those that were sent while the stream was made may be before those that had failed.
+        # Messages that were sent while the stream was created may precede those that had failed.
         failed = retry.statistics().retried
         assert 0 < failed <= 500
         assert stored[-failed:] == sorted(stored[-failed:], key=int)
@@ -83,7 +83,7 @@ class TestSafe:
     @pytest.mark.parametrize("size", [1, 50])
     def test_a_lost_ack_with_an_id(self, size, behind_proxy, stream):
         """
-        The message goes again and the stream drops the copy.
+        The message is sent again, and the stream drops the copy.
         """
         retry, recorder = Retry(), HookRecorder("jetsync_status")
         proxy, js = behind_proxy(retry, recorder)
@@ -106,7 +106,7 @@ class TestSafe:
 
     def test_a_lost_ack_of_a_batch_with_ids(self, behind_proxy, js):
         """
-        The batch goes again as a whole, and is recognised where it came through.
+        The whole batch is sent again, and recognised if it was stored.
         """
         name = uuid.uuid4().hex
         made = js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True)
@@ -126,7 +126,7 @@ class TestUnsafe:
     @pytest.mark.parametrize("size", [1, 50])
     def test_a_lost_ack_without_an_id(self, size, behind_proxy, stream):
         """
-        Whether it is stored is unknown, and it does not go again.
+        The outcome is unknown, and the message is not sent again.
         """
         retry = Retry()
         proxy, js = behind_proxy(retry)
@@ -143,7 +143,8 @@ class TestUnsafe:
 
     def test_ids_that_a_stream_forgets(self, behind_proxy, js):
         """
-        With a short memory a second attempt would be stored again, so there is none.
+        If the stream's duplicate window is short, a second attempt could be stored, so there is
+        none.
         """
         name = uuid.uuid4().hex
         made = js.create_stream(name, subjects=[name], duplicate_window=0.2)
@@ -164,7 +165,7 @@ class TestUnsafe:
 
 class Careless:
     """
-    Publish again whatever has failed: what a retry must not do.
+    Publish every failed message again, which a correct retry must not do.
     """
 
     js: jetsync.JetStream
@@ -179,9 +180,9 @@ class Careless:
 
 class Load:
     """
-    Threads that publish in every way there is, until they are told to stop.
+    Threads that publish in every way until they are stopped.
 
-    Half of all messages have ids; all are entered in a ledger with what their publisher was told.
+    Half of the messages have ids. A ledger records the reported outcome of each.
     """
 
     def __init__(self, js, stream):
@@ -269,9 +270,9 @@ class Load:
 @contextlib.contextmanager
 def killed_under_load(retry, *, kills, seconds):
     """
-    Kill a server and start it again while it is under load, some times, and yield the load.
+    Kill and restart a server under load several times, and yield the load.
 
-    As many times more as it takes until messages were lost on the way, with ids and without.
+    Repeat this until messages with and without ids were lost in flight.
     """
     with (
         DevServer() as server,
@@ -306,8 +307,8 @@ class TestKilledServer:
     )
     def test_nothing_lost_and_nothing_twice(self, kills, seconds):
         """
-        What has an id is stored once, whatever happens; what has none is at most once, and said to
-        be unknown where that is so.
+        A message with an id is stored once. One without an id is stored at most once, and its
+        outcome is reported as unknown if necessary.
         """
         retry = Retry(budget=LIMIT, id_window=5 * LIMIT)
         with killed_under_load(retry, kills=kills, seconds=seconds) as (load, stream):
@@ -322,7 +323,7 @@ class TestKilledServer:
 
     def test_an_unsafe_retry_would_be_noticed(self, behind_proxy, stream):
         """
-        The check above does find copies: here is a retry that makes some.
+        The check above detects copies: this retry makes some.
         """
         careless, ledger = Careless(), Ledger()
         proxy, careless.js = behind_proxy(careless)

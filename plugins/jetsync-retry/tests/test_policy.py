@@ -1,5 +1,5 @@
 """
-Policies: which one is for what, how long it waits, when it ends. No server.
+Policies: their selection, their waits and their ends, without a server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def after(operation, elapsed):
 
 def decisions(retry):
     """
-    Return what was decided, in order of the names.
+    Return the decisions, in order of the names.
     """
     return [count.decision for count in retry.statistics().counts]
 
@@ -57,7 +57,7 @@ class TestWhichPolicy:
     )
     def test_by_operation(self, operation, kind):
         """
-        A single publish, a message of a window and a batch can be told apart.
+        A single publish, a message of a window and a batch have separate policies.
         """
         retry = Retry(Policy(operations=kind, wait=0))
 
@@ -68,7 +68,7 @@ class TestWhichPolicy:
 
     def test_by_class_of_error(self):
         """
-        Subclasses count; the first policy that fits does.
+        Subclasses match, and the first matching policy applies.
         """
         retry = Retry(
             Policy(errors=jetsync.NoStreamResponseError, wait=1.0),
@@ -82,7 +82,7 @@ class TestWhichPolicy:
 
     def test_by_a_condition(self):
         """
-        Whatever else is to be looked at.
+        A policy can have any condition.
         """
         orders = Policy(when=lambda operation, error: operation.subject == "a", wait=0)
         other = jetsync.PublishOperation(subject="b", timeout=1.0)
@@ -109,9 +109,9 @@ class TestWhichPolicy:
             ("stop", None),
         ],
     )
-    def test_what_means_nothing_is_refused(self, field, value):
+    def test_invalid_policies(self, field, value):
         """
-        A mistake in a policy is an error where the policy is made.
+        An invalid policy is an error when it is made.
         """
         with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)) as caught:
             Policy(**{field: value})
@@ -134,7 +134,7 @@ class TestWait:
 
     def test_strategies_of_tenacity(self):
         """
-        They see the attempt, the error, the time that went by and the operation.
+        Strategies of tenacity get the attempt, the error, the elapsed time and the operation.
         """
         seen = []
 
@@ -150,19 +150,20 @@ class TestWait:
 
     def test_messages_of_a_window_wait_together(self):
         """
-        Those that failed together wait for the same time; each attempt has its own.
+        Messages of a window that failed together wait equally long; each attempt has its own wait.
         """
         retry = Retry(Policy(wait=tenacity.wait_random(5, 10)), budget=60)
 
         waits = [retry.jetsync_retry(IN_WINDOW, REFUSED, 1) for _ in range(100)]
         others = [retry.jetsync_retry(IN_WINDOW, REFUSED, 2) for _ in range(100)]
 
-        assert len(set(waits)) <= 2  # more than one only if the machine stood still meanwhile
+        assert len(set(waits)) <= 2  # more than one only if the machine was paused meanwhile
         assert waits[0] != others[0]
 
     def test_messages_of_a_window_stay_in_order_however_long_they_are_judged(self, monkeypatch):
         """
-        A wait holds until nobody asks for a moment; the next is not shorter while the last goes on.
+        A wait is shared until no message has failed for a moment. The next one is not shorter while
+        the last one lasts.
         """
         clock = types.SimpleNamespace(monotonic=lambda: now)
         monkeypatch.setattr("jetsync_retry._retry.time", clock)
@@ -177,9 +178,9 @@ class TestWait:
         assert judged == [1.0] * 23 + [3.0, 0.2]
 
     @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
-    def test_a_strategy_that_says_no_time(self, seconds):
+    def test_a_strategy_that_returns_no_time(self, seconds):
         """
-        It is an error that names the strategy, and nothing is tried again and again at once.
+        The error names the strategy, and there is no retry without a wait.
         """
         retry = Retry(Policy(wait=lambda state: seconds))
 
@@ -190,7 +191,7 @@ class TestWait:
 class TestEnd:
     def test_after_a_number_of_attempts(self):
         """
-        The first one counts, so 1 means never again.
+        The number includes the first attempt, so 1 means no retry.
         """
         retry = Retry(Policy(stop=3, wait=0))
         never = Retry(Policy(stop=1))
@@ -202,7 +203,7 @@ class TestEnd:
 
     def test_by_a_strategy_of_tenacity(self):
         """
-        Also one that looks at the wait that comes next.
+        A strategy may use the next wait.
         """
         retry = Retry(Policy(stop=tenacity.stop_before_delay(3), wait=1))
 
@@ -212,7 +213,7 @@ class TestEnd:
     @pytest.mark.parametrize("operation", [SINGLE, IN_WINDOW])
     def test_at_the_end_of_the_budget(self, operation):
         """
-        No attempt is due later, however many there were.
+        No attempt is due after the budget, however many there were.
         """
         retry = Retry(Policy(wait=1), budget=10)
 
@@ -222,7 +223,8 @@ class TestEnd:
 
     def test_at_the_end_of_the_time_of_the_call(self):
         """
-        A wait that would outlast a single publish is not begun; windows limit each attempt only.
+        A wait beyond the timeout of a single publish is not begun; in windows the timeout limits
+        each attempt.
         """
         retry = Retry(Policy(wait=1), budget=100)
 
@@ -232,9 +234,9 @@ class TestEnd:
 
 
 class TestIds:
-    def test_not_where_the_stream_may_have_forgotten_them(self):
+    def test_not_after_the_duplicate_window(self):
         """
-        A message that may be stored already goes again only as long as its id is remembered.
+        A message that may be stored is sent again only while the stream remembers its id.
         """
         retry = Retry(Policy(wait=1), budget=1000, id_window=20)
 
@@ -244,18 +246,18 @@ class TestIds:
         assert retry.jetsync_retry(BATCH, jetsync.BatchOutcomeUnknownError("a"), 1) is None
         assert Decision.IDS_TOO_OLD in decisions(retry)
 
-    def test_what_is_not_stored_needs_no_id(self):
+    def test_a_refused_message_needs_no_id(self):
         """
-        A refusal is certain, whenever it comes.
+        A refusal is certain, whenever it arrives.
         """
         retry = Retry(Policy(wait=1), budget=1000, id_window=20)
 
         assert retry.jetsync_retry(with_ids(SINGLE, 25.0), REFUSED, 2) == 1.0
         assert retry.jetsync_retry(BATCH, jetsync.ConnectionLostError(), 2) == 1.0
 
-    def test_a_condition_never_grows_old(self):
+    def test_a_condition_does_not_expire(self):
         """
-        A stream's last sequence does not go back, so that a copy is refused for good.
+        A stream's last sequence only grows, so the server always refuses the copy.
         """
         retry = Retry(Policy(wait=1), budget=1000, id_window=20)
         unknown = jetsync.PublishOutcomeUnknownError("a")
@@ -266,7 +268,7 @@ class TestIds:
 class TestRetry:
     def test_statistics(self):
         """
-        What was decided is counted by operation, error and decision.
+        Decisions are counted by operation, error and decision.
         """
         retry = Retry(Policy(stop=2, wait=0))
         for attempt in (1, 1, 2):
@@ -283,7 +285,7 @@ class TestRetry:
 
     def test_the_environment_gives_the_budget(self, monkeypatch):
         """
-        So that a plugin that is loaded by name can be told.
+        The environment variable configures a plugin that is loaded by name.
         """
         monkeypatch.setenv("JETSYNC_RETRY_BUDGET", "2.5")
 
@@ -291,9 +293,9 @@ class TestRetry:
         assert Retry(budget=9).budget == 9.0
 
     @pytest.mark.parametrize("text", ["soon", "-1", "nan"])
-    def test_a_budget_that_is_none(self, text, monkeypatch):
+    def test_an_invalid_budget(self, text, monkeypatch):
         """
-        What the environment says wrongly is said by its name.
+        The error about an invalid variable names it.
         """
         monkeypatch.setenv("JETSYNC_RETRY_BUDGET", text)
 
@@ -303,7 +305,7 @@ class TestRetry:
     @pytest.mark.parametrize("wrong", [{"budget": -1}, {"budget": "1"}, {"id_window": True}])
     def test_wrong_arguments_are_refused(self, wrong):
         """
-        Seconds are numbers that are not negative.
+        Seconds must be numbers that are not negative.
         """
         with (
             pytest.raises(jetsync.InvalidArgumentError)
@@ -314,14 +316,14 @@ class TestRetry:
 
     def test_policies_are_policies(self):
         """
-        A budget that is given as a policy is noticed.
+        A budget that is passed as a policy is an error.
         """
         with pytest.raises(jetsync.InvalidTypeError):
             Retry(30)
 
     def test_every_operation_has_a_policy_by_default(self):
         """
-        Without arguments all that jetsync asks about is tried again.
+        Without arguments, the plugin retries everything that jetsync allows.
         """
         retry = Retry()
 

@@ -1,5 +1,5 @@
 """
-What the tests of the plugin share; `nats_server`, `js` and `stream` are those of `jetsync.testing`.
+Fixtures of the plugin's tests; `nats_server`, `js` and `stream` are those of `jetsync.testing`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jetsync
 @pytest.fixture
 def connect(nats_server):
     """
-    A factory of JetStream contexts whose clients have the plugins given; closed afterwards.
+    A factory of JetStream contexts with the given plugins; their clients are closed afterwards.
     """
     with contextlib.ExitStack() as clients:
 
@@ -28,7 +28,7 @@ def connect(nats_server):
 @pytest.fixture
 def bucket(js, stream):
     """
-    A key-value bucket of the test's own that keeps five revisions, and takes transactions.
+    A bucket for one test, with five revisions and transactions.
     """
     name = stream.name.replace("test", "kv")
     yield js.create_key_value(name, history=5, storage="memory", atomic=True)

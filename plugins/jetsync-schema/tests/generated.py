@@ -1,5 +1,5 @@
 """
-Schemas and documents at random, small enough that documents often nearly fit.
+Random schemas and documents, small enough that documents often nearly match.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Schemas:
 
     def whole(self):
         """
-        Return a schema that refers to parts of its own, and to itself.
+        Return a schema that refers to parts of itself, and to itself.
         """
         holder = "$defs" if self.age >= 3 else "definitions"
         schema = self.schema(3, [f"#/{holder}/p", f"#/{holder}/q"])
         if not isinstance(schema, dict):
             schema = {"allOf": [schema]}
-        # Nothing but a structure that ends leads back to the schema itself.
+        # Only a finite structure may lead back to the schema itself.
         inner = [f"#/{holder}/p"]
         schema[holder] = {
             "p": self.schema(1, []),
@@ -43,7 +43,7 @@ class Schemas:
 
     def schema(self, depth, references):
         """
-        Return a schema of so many levels.
+        Return a schema with that many levels.
         """
         pick = self.random.random()
         if self.age >= 1 and pick < 0.04:
@@ -54,14 +54,14 @@ class Schemas:
         if depth > 0:
             makers += [self.combined, self.array, self.object, self.object]
         schema = {}
-        # Each of them once: two in one would contradict one another where the reference stumbles.
+        # Each keyword once: the reference fails on two that contradict each other.
         for maker in dict.fromkeys(self.random.sample(makers, self.random.choice((1, 1, 2, 3)))):
             schema.update(maker(depth - 1, references))
         return schema
 
     def below(self, depth, references):
         """
-        Return a schema for a part of what this one is for.
+        Return a schema for a part of the documents.
         """
         return self.schema(depth, references) if depth > 0 else self.kind(0, [])
 
@@ -75,7 +75,7 @@ class Schemas:
             return {"const": values[0]}
         distinct = []
         for each in values:
-            # Two equal ones are no schema for some drafts.
+            # For some drafts, two equal schemas are invalid.
             if not any(repr(each) == repr(other) or each == other for other in distinct):
                 distinct.append(each)
         return {"enum": distinct}
@@ -92,7 +92,7 @@ class Schemas:
             if self.random.random() < 0.5:
                 found[self.random.choice(("maximum", "exclusiveMaximum"))] = high
         if self.random.random() < 0.3:
-            # Halves are the same in decimals and in binary; tenths are not, nor is 1e300.
+            # Halves are exact in decimals and in binary; tenths are not, nor is 1e300.
             found["multipleOf"] = self.random.choice((1, 2, 3, 0.5))
         return found
 
@@ -112,7 +112,7 @@ class Schemas:
         several = [self.below(depth, references) for _ in range(self.random.randrange(1, 3))]
         one = self.below(depth, references)
         if isinstance(one, bool):
-            # With `items: true` and some of what follows the reference stumbles.
+            # The reference fails on `items: true` together with some of the following keywords.
             one = {} if one else {"not": {}}
         if random() < 0.6:
             found["items"] = one
@@ -164,7 +164,7 @@ class Schemas:
             which, schema = ("dependencies",) * 2 if self.age < 3 else both, self.below(1, [])
             found |= {which[0]: {name: [needs]}} if random() < 0.5 else {which[1]: {name: schema}}
         if self.age == 4 and random() < 0.15:
-            # For 2019-09 the reference does not see that additionalProperties leaves nothing over.
+            # For 2019-09, the reference ignores that additionalProperties leaves no property over.
             found["unevaluatedProperties"] = False
         return found
 
@@ -181,7 +181,7 @@ class Schemas:
 
 def document(random, depth):
     """
-    Return any document of so many levels.
+    Return an arbitrary document with that many levels.
     """
     kind = random.randrange(4 if depth <= 0 else 7)
     if kind == 0:
@@ -197,7 +197,7 @@ def document(random, depth):
 
 def shaped(random, schema, depth):
     """
-    Return a document that has something of what a schema asks for.
+    Return a document that partly matches a schema.
     """
     if not isinstance(schema, dict) or depth <= 0 or random.random() < 0.15:
         return document(random, 1)

@@ -1,5 +1,5 @@
 """
-The contracts and documents that tests use: orders with items that have a price.
+Contracts and documents for tests: orders with items that have a price.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOOD = json.dumps({"id": "1", "items": [{"price": 1.5}] * 4}).encode()
 BAD = json.dumps(
     {"id": "1", "items": [{"price": 1}, {"price": 2}, {"price": 3}, {"price": "x"}]}
 ).encode()
-"""Breaks the contract at `PATH`."""
+"""The path at which the document violates the contract."""
 
 PATH = "$.items[3].price"
 
@@ -66,7 +66,7 @@ SIZES = {"type": "enum", "name": "Size", "symbols": ["S", "M", "L"]}
 
 def check_silent(error, secret="hunter2"):
     """
-    Check that neither an error, nor any that it comes from, tells a value.
+    Check that neither an error nor any of its causes shows a value.
     """
     while error is not None:
         assert secret not in f"{error} {error!r} {vars(error)}"

@@ -29,7 +29,7 @@ NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["
 
 def loaded(contract, data, schema_id=None):
     """
-    Return what is wrong with a payload.
+    Return the violations of a payload.
     """
     with pytest.raises(MismatchError) as caught:
         contract.load(data, schema_id)
@@ -39,7 +39,7 @@ def loaded(contract, data, schema_id=None):
 
 def dumped(contract, document):
     """
-    Return what is wrong with a document.
+    Return the violations of a document.
     """
     with pytest.raises(MismatchError) as caught:
         contract.dump(document)
@@ -49,7 +49,7 @@ def dumped(contract, document):
 
 def test_the_header_is_avros_own_fingerprint():
     """
-    The one that its specification gives for the canonical form of ``"null"`` and others.
+    The fingerprints are those of the Avro specification for ``"null"`` and other schemas.
     """
     assert AvroSchema("null").schema_id == "63dd24e7cc258f8a"
     assert AvroSchema({"type": "null", "doc": "x"}).schema_id == "63dd24e7cc258f8a"
@@ -57,7 +57,7 @@ def test_the_header_is_avros_own_fingerprint():
 
 def test_documents_are_encoded_and_decoded():
     """
-    With the header, and with defaults where something is left out.
+    Documents are encoded with the header, and missing fields get their defaults.
     """
     message = TRIPS.encode("trips.1", {"id": "a", "stops": [{"km": 1.5}]})
 
@@ -65,9 +65,9 @@ def test_documents_are_encoded_and_decoded():
     assert shop.TRIPS.load(message.data) == {"id": "a", "stops": [{"km": 1.5, "note": None}]}
 
 
-def test_what_older_schemas_wrote_is_read_as_the_newest_has_it():
+def test_older_schemas_are_converted_to_the_newest():
     """
-    The header says which one it was.
+    The header names the schema that wrote the document.
     """
     data = shop.OLD_TRIPS.dump({"id": "a"})
 
@@ -78,7 +78,7 @@ def test_what_older_schemas_wrote_is_read_as_the_newest_has_it():
 
 def test_an_unknown_header_is_refused():
     """
-    The text names the schemas that are known.
+    The text lists the known schemas.
     """
     with pytest.raises(ViolationError, match="Schema-Id '1' is unknown; known ids: ") as caught:
         TRIPS.check("trips.1", b"", {SCHEMA_ID: "1"})
@@ -88,7 +88,7 @@ def test_an_unknown_header_is_refused():
 
 def test_ids_may_be_given():
     """
-    Those of a registry, for example.
+    The ids may be those of a registry, for example.
     """
     contract = AvroSchema(shop.AVRO_2, id="8", versions={"7": shop.AVRO_1})
 
@@ -118,9 +118,9 @@ GOOD = shop.TRIPS.dump({"id": "a", "stops": [{"km": 1}, {"km": 2, "note": "x"}]}
         (b"\x02a" + b"\xfe\xff\xff\xff\x0f", "$.stops[0].km", "ends too early"),
     ],
 )
-def test_the_path_leads_to_where_bytes_make_no_sense(data, path, reason):
+def test_the_path_of_invalid_bytes(data, path, reason):
     """
-    The library itself says nothing of the kind.
+    The error has a path, which the library does not report.
     """
     found = loaded(shop.TRIPS, data)
 
@@ -130,7 +130,7 @@ def test_the_path_leads_to_where_bytes_make_no_sense(data, path, reason):
 
 def zigzag(number):
     """
-    Return an integer as Avro has it, however many bits it takes.
+    Return an integer in Avro's encoding, however many bits it has.
     """
     number = number * 2 if number >= 0 else -number * 2 - 1
     said = bytearray()
@@ -158,9 +158,9 @@ ARRAY = {"type": "array", "items": "string"}
     ],
 )
 @pytest.mark.parametrize("older", [False, True])
-def test_bytes_that_are_no_avro_are_refused(schema, data, reason, older):
+def test_invalid_avro_is_refused(schema, data, reason, older):
     """
-    The library reads all of these as some value, and others would read another one.
+    The library would read each of these as some value, and other libraries as another one.
     """
     newer = schema if isinstance(schema, list) else [schema, "bytes"]
     contract = AvroSchema(newer, versions={"1": schema}) if older else AvroSchema(schema)
@@ -181,9 +181,9 @@ def test_bytes_that_are_no_avro_are_refused(schema, data, reason, older):
         ({"type": "int", "logicalType": "date"}, b"\x02", dt.date(1970, 1, 2)),
     ],
 )
-def test_bytes_that_are_avro_are_read_however_they_were_written(schema, data, value):
+def test_each_valid_encoding_is_read(schema, data, value):
     """
-    Also as the library itself does not write it: in blocks with sizes, with a key twice.
+    The library does not write all valid encodings: blocks with sizes, or a key twice.
     """
     assert AvroSchema(schema).load(data) == value
 
@@ -201,7 +201,7 @@ def test_bytes_that_are_avro_are_read_however_they_were_written(schema, data, va
 )
 def test_dates_that_python_does_not_have_are_read_as_numbers(kind, base, number, older):
     """
-    The specification knows years before 1 and after 9999.
+    The specification allows years before 1 and after 9999.
     """
     schema = record(("t", {"type": base, "logicalType": kind}), ("u", UUID))
     newer = record(*[(each["name"], each["type"]) for each in schema["fields"]], ("n", ["null"]))
@@ -216,9 +216,9 @@ def test_dates_that_python_does_not_have_are_read_as_numbers(kind, base, number,
 
 
 @pytest.mark.parametrize("base", [{"type": "bytes"}, {"type": "fixed", "name": "Price", "size": 4}])
-def test_decimals_have_the_digits_that_the_schema_says(base):
+def test_digits_of_decimals(base):
     """
-    The library rounds what has more, which is another number.
+    A decimal with more digits is refused, because the library would round it.
     """
     contract = AvroSchema(
         record(("d", {**base, "logicalType": "decimal", "precision": 4, "scale": 2}))
@@ -234,9 +234,9 @@ def test_decimals_have_the_digits_that_the_schema_says(base):
         assert dumped(contract, {"d": decimal.Decimal(text)})[0] in {"$.d", "$"}
 
 
-def test_no_error_tells_values():
+def test_no_error_shows_values():
     """
-    Neither in its text, nor as what it comes from: both are logged.
+    Neither the text of an error nor its cause has a value, because both are logged.
     """
     schema = record(("size", shop.SIZES), ("n", "int"), ("u", UUID))
     plugin = Schemas({">": AvroSchema(schema)})
@@ -255,7 +255,7 @@ def test_no_error_tells_values():
 
 class Secret:
     """
-    What tells what it is where nobody asked.
+    A value that records whether it was converted to text.
     """
 
     def __str__(self):
@@ -287,9 +287,9 @@ UUID = {"type": "string", "logicalType": "uuid"}
         (5, "$", "expected Trip, not int"),
     ],
 )
-def test_the_path_leads_to_where_a_document_does_not_fit(document, path, reason):
+def test_the_path_of_an_invalid_document(document, path, reason):
     """
-    For what is to be written, too.
+    Published documents have a path, too.
     """
     found = dumped(shop.TRIPS, document)
 
@@ -297,9 +297,9 @@ def test_the_path_leads_to_where_a_document_does_not_fit(document, path, reason)
     assert reason in found[1]
 
 
-def test_values_are_told_apart_from_types():
+def test_ranges_and_keys():
     """
-    An int has 32 bits; a map has paths by its keys.
+    An int has 32 bits, and the path of a map's value has its key.
     """
     contract = AvroSchema({"type": "map", "values": ["null", "int"]})
 
@@ -316,7 +316,7 @@ def test_values_are_told_apart_from_types():
 
 def test_documents_of_any_depth_end_somewhere():
     """
-    A byte per level must not end the process: the library would fall through its stack.
+    A byte per level must not crash the process, as the library's recursion would.
     """
     contract = AvroSchema(NODE)
     value = None
@@ -331,7 +331,7 @@ def test_documents_of_any_depth_end_somewhere():
         value = {"next": value}
     assert "128 levels" in dumped(contract, value)[1]
     while value is not None:
-        # One by one: the interpreter, too, frees them level by level.
+        # One by one, because the interpreter also frees them recursively.
         value = value["next"]
 
 
@@ -345,7 +345,7 @@ def test_documents_of_any_depth_end_somewhere():
 )
 def test_arrays_of_nothing_are_refused(items):
     """
-    A few bytes could claim any number of items that take none.
+    A few bytes could claim any number of items that need no bytes.
     """
     with pytest.raises(DefinitionError, match="endless"):
         AvroSchema(
@@ -357,9 +357,9 @@ def test_arrays_of_nothing_are_refused(items):
         )
 
 
-def test_schemas_that_use_their_records_often_are_read_quickly():
+def test_schemas_with_repeated_records_are_read_quickly():
     """
-    Thirty records, each of which has the next one twice: a billion ways, and no need to go them.
+    Thirty records, each of which contains the next one twice, have a billion paths.
     """
     for innermost in ("int", "null"):
         schema = innermost
@@ -382,7 +382,7 @@ def test_schemas_that_use_their_records_often_are_read_quickly():
 )
 def test_a_broken_schema_is_refused(schema):
     """
-    When the contract is made.
+    A broken schema is refused when the contract is made.
     """
     with pytest.raises(DefinitionError, match="Avro"):
         AvroSchema(schema)
@@ -440,7 +440,8 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
 )
 def test_a_schema_has_to_be_able_to_read_its_versions(old, new, problem):
     """
-    By Avro's rules, told when the contract is made; and what may be read is read.
+    By Avro's rules, incompatible versions are refused when the contract is made, and compatible
+    ones are read.
     """
     if problem is not None:
         with pytest.raises(DefinitionError) as caught:
@@ -477,7 +478,7 @@ EVERYTHING = {
 
 def test_agrees_with_the_library_on_bytes_at_random():
     """
-    The walk that finds the place says of every payload what the library says of it.
+    The walk that finds the path agrees with the library about every payload.
     """
     parsed = fastavro.parse_schema(EVERYTHING)
     names = named_types(parsed)
@@ -498,7 +499,7 @@ def test_agrees_with_the_library_on_bytes_at_random():
         else:
             said = None
             fits += 1
-        # What only the library finds is a value that no logical type has.
+        # Only the library detects values that are invalid for a logical type.
         assert said == found or (found is None and "cannot be read" in str(said)), data
     assert 50 < fits < 300
 
@@ -512,7 +513,7 @@ def test_headers_are_only_looked_at_where_they_matter():
 
 def test_a_contract_can_be_pickled():
     """
-    With its versions.
+    A pickled contract keeps its versions.
     """
     again = pickle.loads(pickle.dumps(shop.TRIPS))
 
@@ -522,7 +523,7 @@ def test_a_contract_can_be_pickled():
 
 def test_ids_are_text():
     """
-    Headers are.
+    Ids must be text, because they are sent as headers.
     """
     for wrong in ("", 5):
         with pytest.raises(jetsync.ConfigurationError, match="an id must be text"):

@@ -1,5 +1,5 @@
 """
-Definitions in a bucket: what is written there takes effect, and what is broken does not.
+Definitions in a bucket: valid changes take effect, and broken ones do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NULL = JsonSchema({"type": "null"})
 @pytest.fixture
 def follow(bucket):
     """
-    A factory of plugins that follow the bucket; closed afterwards.
+    A factory of plugins that watch the bucket; closed afterwards.
     """
     made = []
 
@@ -52,14 +52,14 @@ def takes(plugin, subject, data):
 
 def put(bucket, plugin, key, said):
     """
-    Change a definition and wait until that has taken effect.
+    Change a definition and wait until the change has taken effect.
     """
     assert plugin.wait_revision(bucket.put(key, said), 30)
 
 
 def test_updates_take_effect(follow, bucket):
     """
-    New definitions, changed ones, and those that are deleted.
+    New, changed and deleted definitions take effect.
     """
     bucket.put("a", INTEGER.definition("a.*"))
     plugin = follow()
@@ -93,7 +93,7 @@ def test_updates_take_effect(follow, bucket):
 )
 def test_a_broken_definition_keeps_the_last_good_one(follow, bucket, caplog, said, reason):
     """
-    It is reported: in the log, to the callback, and for as long as it is broken in `problems`.
+    The problem is logged, passed to the callback, and listed in `problems` while it lasts.
     """
     good = bucket.put("a", INTEGER.definition("a.*"))
     told = []
@@ -119,7 +119,7 @@ def test_a_broken_definition_keeps_the_last_good_one(follow, bucket, caplog, sai
 
 def test_a_report_is_seen_without_any_set_up_of_logging(follow, bucket, capsys):
     """
-    Nobody overlooks it: it is on stderr then.
+    Without any configuration of logging, the problem is printed on stderr.
     """
     logger = logging.getLogger("jetsync_schema")
     there = logging.root.handlers[:]
@@ -136,7 +136,7 @@ def test_a_report_is_seen_without_any_set_up_of_logging(follow, bucket, capsys):
 
 def test_a_report_goes_to_structlog(follow, bucket):
     """
-    If the application has configured structlog, it gets the report with its fields.
+    If the application has configured structlog, it gets the problem with its fields.
     """
     try:
         with structlog.testing.capture_logs() as captured:
@@ -151,7 +151,7 @@ def test_a_report_goes_to_structlog(follow, bucket):
 
 def test_a_program_that_starts_later_finds_the_last_good_one(follow, bucket):
     """
-    In the history of the key, if the bucket keeps one.
+    The last good definition is read from the history of the key, if the bucket keeps one.
     """
     good = bucket.put("a", INTEGER.definition("a.*"))
     bucket.put("a", b"{")
@@ -165,9 +165,9 @@ def test_a_program_that_starts_later_finds_the_last_good_one(follow, bucket):
     assert {each.key: each.in_use for each in plugin.problems} == {"a": good, "b": 0}
 
 
-def test_one_broken_definition_stops_no_other(follow, bucket):
+def test_a_broken_definition_does_not_affect_others(follow, bucket):
     """
-    Each key stands for itself.
+    Each key is read independently of the others.
     """
     plugin = follow()
     put(bucket, plugin, "a", b"{")
@@ -178,7 +178,8 @@ def test_one_broken_definition_stops_no_other(follow, bucket):
 
 def test_of_two_for_one_pattern_the_first_key_counts(follow, bucket):
     """
-    For all programs alike, whatever came first; the other is reported, and takes over.
+    All programs choose the same one, in any order of changes. The other one is reported, and used
+    once the first is gone.
     """
     plugin = follow({"c.*": shop.ORDERS})
     put(bucket, plugin, "b", INTEGER.definition("x.*", "y.*"))
@@ -192,9 +193,10 @@ def test_of_two_for_one_pattern_the_first_key_counts(follow, bucket):
     assert plugin.contracts["x.*"] == "b"
 
 
-def test_what_a_folder_takes_from_the_bucket_is_reported(follow, bucket, tmp_path):
+def test_a_folder_overrides_the_bucket(follow, bucket, tmp_path):
     """
-    When the folder is read again, too; and given back as soon as it does not any more.
+    A folder that is reloaded may override a pattern of the bucket, which is reported, and later
+    release it.
     """
     bucket.put("a", INTEGER.definition("x"))
     index = tmp_path / "index.json"
@@ -215,7 +217,7 @@ def test_what_a_folder_takes_from_the_bucket_is_reported(follow, bucket, tmp_pat
 
 def test_the_bucket_guards_itself(follow, bucket, connect):
     """
-    A broken definition is refused before it is stored, where the plugin is there to see it.
+    A client with the plugin refuses to store a broken definition.
     """
     plugin = follow(unlisted="refuse", receive="raise")
     bucket.put("broken", b"{")
@@ -225,13 +227,13 @@ def test_the_bucket_guards_itself(follow, bucket, connect):
     kv.put("a", INTEGER.definition("a"))
     kv.delete("a")
 
-    # To repair it one has to be able to read it.
+    # To repair a definition, a user must be able to read it.
     assert kv.get("broken").value == b"{"
 
 
 def test_models_are_known_by_name(follow, bucket):
     """
-    Nothing is imported because a bucket says so.
+    A definition in a bucket cannot import code.
     """
     bucket.put("a", b'{"subjects": "a", "kind": "pydantic", "model": "Numbers", "strict": true}')
     plugin = follow(models={"Numbers": list[int]})
@@ -244,8 +246,7 @@ def test_models_are_known_by_name(follow, bucket):
 
 def test_a_publish_under_change_sees_one_or_the_other(follow, bucket, connect, stream):
     """
-    While definitions change, threads that publish see the old ones or the new ones, and nothing
-    else.
+    While definitions change, publishing threads see either the old ones or the new ones.
     """
     subject = f"{stream.name}.a"
     bucket.put("a", INTEGER.definition(f"{stream.name}.*"))
@@ -277,9 +278,9 @@ def test_a_publish_under_change_sees_one_or_the_other(follow, bucket, connect, s
     assert js.publish(subject, b"1").sequence > 0
 
 
-def test_a_callback_that_raises_stops_nothing(follow, bucket):
+def test_a_callback_that_raises(follow, bucket):
     """
-    The thread goes on.
+    The watching thread continues.
     """
 
     def fail(problem):
@@ -294,7 +295,7 @@ def test_a_callback_that_raises_stops_nothing(follow, bucket):
 
 def test_a_bucket_by_name_has_a_connection_of_its_own(nats_server, bucket, stream):
     """
-    It goes with the plugin; what was read holds on.
+    The connection closes with the plugin, and the contracts stay.
     """
     bucket.put("a", INTEGER.definition(f"{stream.name}.*"))
     options = jetsync.ConnectOptions(servers=nats_server.url)
@@ -315,9 +316,9 @@ def test_a_bucket_by_name_has_a_connection_of_its_own(nats_server, bucket, strea
     assert takes(plugin, f"{stream.name}.a", b"null")
 
 
-def test_a_bucket_that_is_not_there_is_an_error_at_once(js, nats_server, bucket):
+def test_a_missing_bucket(js, nats_server, bucket):
     """
-    And leaves no connection and no thread behind.
+    A missing bucket is an error at once, and no connection and no thread is left.
     """
     before = threading.active_count()
     with pytest.raises(jetsync.BucketNotFoundError):
@@ -329,9 +330,9 @@ def test_a_bucket_that_is_not_there_is_an_error_at_once(js, nats_server, bucket)
         Schemas(bucket=bucket)
 
 
-def test_a_plugin_that_follows_a_bucket_can_not_be_pickled(follow):
+def test_a_plugin_with_a_bucket_can_not_be_pickled(follow):
     """
-    It has a connection and a thread; one with contracts of its own can be.
+    A plugin with a bucket has a connection and a thread. One without can be pickled.
     """
     with pytest.raises(TypeError):
         pickle.dumps(follow())
@@ -343,8 +344,8 @@ def test_a_plugin_that_follows_a_bucket_can_not_be_pickled(follow):
 
 def test_survives_what_happens_to_servers_and_buckets(caplog):
     """
-    A server that restarts, a bucket that is gone for a while: what was read holds, the fault is
-    reported, and what is there afterwards takes effect.
+    The server restarts, and the bucket is missing for a while. The contracts stay, the problem is
+    reported, and the next definitions take effect.
     """
     with (
         DevServer() as server,
@@ -365,7 +366,7 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
             assert not takes(plugin, "b", b"null")
 
             bucket = js.create_key_value("schemas")
-            # Another definition, and by chance the revision of the one before.
+            # Another definition that by chance has the revision of the previous one.
             for contract in (NULL, NULL, INTEGER):
                 revision = bucket.put("a", contract.definition("a"))
             assert revision == 3
@@ -376,7 +377,7 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
 
 def eventually_there(js):
     """
-    Return the bucket as soon as the server has it again.
+    Return the bucket as soon as the server knows it again.
     """
 
     def look():
@@ -390,6 +391,6 @@ def eventually_there(js):
 
 def test_a_problem_is_a_value():
     """
-    Those who compare find the same ones equal.
+    Equal problems compare equal.
     """
     assert Problem("b", "k", "r", 1, 2) == Problem("b", "k", "r", 1, 2)

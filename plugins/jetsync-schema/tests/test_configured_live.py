@@ -1,5 +1,5 @@
 """
-The plugin by its name, configured by the environment.
+The plugin, loaded by name and configured by environment variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def environment(monkeypatch, nats_server):
     """
-    Set the variables of the plugin; what is not given is not set.
+    Set the plugin's variables, and remove those that are not given.
     """
     monkeypatch.setenv("NATS_URL", nats_server.url)
 
@@ -45,7 +45,7 @@ def folder(tmp_path, stream):
 
 def test_a_directory(environment, folder, stream):
     """
-    The folder that the environment names.
+    The variable names a folder of definitions.
     """
     environment(directory=folder, unlisted="refuse")
     with jetsync.connect(plugins=["schema"]) as client:
@@ -57,9 +57,9 @@ def test_a_directory(environment, folder, stream):
             js.publish(f"{stream.name}.others", shop.BAD)
 
 
-def test_what_is_read(environment, folder, js, stream):
+def test_received_messages(environment, folder, js, stream):
     """
-    Only that, with the policy that the environment names.
+    Only received messages are checked, with the policy that the variable names.
     """
     environment(directory=folder, receive="mark", publish="no")
     js.publish(f"{stream.name}.orders.1", shop.BAD)
@@ -75,7 +75,7 @@ def test_what_is_read(environment, folder, js, stream):
 @pytest.mark.parametrize("how", ["call", "environment"])
 def test_a_bucket(environment, monkeypatch, bucket, stream, how):
     """
-    Over a connection of its own, which does not ask for the plugin again, and ends with the client.
+    The bucket has its own connection, which does not load the plugin and ends with the client.
     """
     bucket.put("a", shop.ORDERS.definition(f"{stream.name}.orders.>"))
     environment(bucket=bucket.bucket)
@@ -115,12 +115,12 @@ class Broken:
     ids=["refused", "broken", "unknown"],
 )
 @pytest.mark.parametrize("how", ["call", "environment"])
-def test_a_client_that_does_not_come_about_leaves_nothing(
+def test_a_failed_connect_leaves_nothing(
     environment, monkeypatch, bucket, stream, how, servers, others
 ):
     """
-    The connection for the bucket ends, too, with its threads: whoever tries again does not pile
-    them up.
+    The connection for the bucket ends with its threads, so that repeated attempts do not accumulate
+    them.
     """
     bucket.put("a", shop.ORDERS.definition(f"{stream.name}.orders.>"))
     environment(bucket=bucket.bucket)
@@ -147,9 +147,9 @@ def test_a_client_that_does_not_come_about_leaves_nothing(
         ({"bucket": "none", "publish": "maybe"}, "is yes or no, not 'maybe'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_connect(environment, given, reason):
+def test_invalid_variables_are_refused_at_connect(environment, given, reason):
     """
-    With a text that says what to set.
+    The error says which variable to set.
     """
     environment(**given)
 
@@ -159,7 +159,7 @@ def test_what_makes_no_sense_is_refused_at_connect(environment, given, reason):
 
 def test_a_program_ends_that_closes_nothing(environment, bucket, tmp_path):
     """
-    The thread and the connection for the bucket keep nobody alive.
+    The thread and the connection for the bucket do not keep the process alive.
     """
     environment(bucket=bucket.bucket)
     script = tmp_path / "script.py"
@@ -173,7 +173,7 @@ def test_a_program_ends_that_closes_nothing(environment, bucket, tmp_path):
 
 def test_is_the_entry_point(environment, folder):
     """
-    `jetsync plugins` shows it under the name that the documentation says.
+    `jetsync plugins` lists the plugin under its documented name.
     """
     environment(directory=folder)
     with jetsync.connect(plugins=["schema"]) as client:

@@ -25,7 +25,7 @@ class Point(pydantic.BaseModel):
 @pytest.fixture
 def write(tmp_path):
     """
-    Write files into a folder: text as it is, anything else as JSON; gives the folder.
+    Write files to a folder, as text or as JSON, and return the folder.
     """
 
     def write(**files):
@@ -41,7 +41,7 @@ def write(tmp_path):
 
 def index(*contracts):
     """
-    Return an index of these contracts.
+    Return an index with these contracts.
     """
     return {"contracts": list(contracts)}
 
@@ -52,7 +52,7 @@ ORDERS = {"subjects": "orders.>", "schema": "order.json"}
 class TestDirectory:
     def test_schemas_are_files_beside_the_index(self, write):
         """
-        Of all kinds, inline or by name; a name of its own is what errors say.
+        Schemas of all kinds may be inline or in files, and a definition's name appears in errors.
         """
         folder = write(
             index_json=index(
@@ -86,13 +86,13 @@ class TestDirectory:
 
     def test_models_are_imported(self, write):
         """
-        Whoever writes the files writes the program, too.
+        Files may name models to import, because their authors also control the program.
         """
         folder = write(
             index_json=index({"subjects": "a", "kind": "pydantic", "model": "threading:Thread"})
         )
         with pytest.raises(DefinitionError, match=r"contract 0.*Thread"):
-            # A type that pydantic knows nothing of.
+            # A type that pydantic does not support.
             Schemas(directory=folder)
 
         folder = write(
@@ -104,7 +104,7 @@ class TestDirectory:
 
     def test_schemas_refer_to_other_files(self, write):
         """
-        Over several of them, and to one another.
+        References may lead through several files, also in cycles.
         """
         folder = write(
             index_json=index(ORDERS),
@@ -118,9 +118,9 @@ class TestDirectory:
         with pytest.raises(ViolationError, match=r"\$\.to\.next\.to\.zip"):
             Schemas(directory=folder).check("orders.1", b'{"to": {"next": {"to": {"zip": 1}}}}')
 
-    def test_what_is_outside_is_not_read(self, write):
+    def test_files_outside_are_not_read(self, write):
         """
-        Neither by a name in the index, nor by one in a schema.
+        Neither the index nor a schema can name a file outside the folder.
         """
         folder = write(index_json=index({**ORDERS, "schema": "../x.json"}))
         with pytest.raises(DefinitionError, match="outside the directory"):
@@ -130,9 +130,9 @@ class TestDirectory:
         with pytest.raises(DefinitionError, match="outside the directory"):
             Schemas(directory=folder)
 
-    def test_is_read_again_when_asked_for(self, write):
+    def test_reload(self, write):
         """
-        All of it or nothing: while something is broken, what was there holds.
+        If any definition is broken, all old ones stay in use.
         """
         folder = write(index_json=index({"subjects": "a", "schema": {"type": "integer"}}))
         plugin = Schemas(directory=folder)
@@ -176,9 +176,9 @@ class TestDirectory:
             (index({"subjects": "a", "kind": "avro", "schema": {"type": "x"}}), "Avro"),
         ],
     )
-    def test_what_is_broken_says_where(self, write, said, reason):
+    def test_errors_name_the_place(self, write, said, reason):
         """
-        The file, which of its contracts, and why.
+        The error has the file, the contract and the reason.
         """
         folder = write(index_json=said)
 
@@ -189,14 +189,14 @@ class TestDirectory:
 
     def test_a_folder_without_an_index_is_refused(self, tmp_path):
         """
-        Nothing is guessed from the names of files.
+        Files without an index do not define contracts.
         """
         with pytest.raises(DefinitionError, match=r"index\.json"):
             Schemas(directory=tmp_path)
 
     def test_two_contracts_for_one_pattern_are_refused(self, write):
         """
-        Within a folder, and between it and the program.
+        Within a folder, and between a folder and the program, a pattern has one contract.
         """
         one = {"subjects": "a.*", "schema": {}}
         with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' already has a contract"):
@@ -218,7 +218,7 @@ class TestDirectory:
 )
 def test_a_contract_writes_its_own_definition(contract):
     """
-    What is read from it is the same contract.
+    A contract's own definition defines an equal contract.
     """
     said = contract.definition("a.*", "b.>", name="mine")
     found = parse_definition(said, "key", Surroundings({"Point": Point}))
@@ -233,7 +233,7 @@ def test_a_contract_writes_its_own_definition(contract):
 
 def test_a_definition_imports_nothing_unless_it_is_a_file():
     """
-    Whoever can write a bucket cannot run code by that.
+    A user who can write to a bucket cannot run code by that.
     """
     said = json.dumps({"subjects": "a", "kind": "pydantic", "model": "ipaddress:IPv4Address"})
 
@@ -245,7 +245,7 @@ def test_a_definition_imports_nothing_unless_it_is_a_file():
 
 def test_a_definition_reads_no_files_unless_it_is_one():
     """
-    A text is no schema there.
+    A definition that is not a file cannot read files by name.
     """
     with pytest.raises(DefinitionError, match="a schema must be an object"):
         parse_definition(b'{"subjects": "a", "schema": "/etc/hostname"}', "key", Surroundings())

@@ -11,7 +11,7 @@ import jetsync_schema
 
 def test_everything_public_is_on_the_facade():
     """
-    All names are there, sorted, and documented.
+    All public names are exported, sorted and documented.
     """
     assert len(set(jetsync_schema.__all__)) == len(jetsync_schema.__all__)
     for name in jetsync_schema.__all__:
@@ -20,7 +20,7 @@ def test_everything_public_is_on_the_facade():
 
 def test_errors_are_those_of_jetsync():
     """
-    Whoever catches its errors catches these.
+    Errors of the plugin are caught as errors of jetsync.
     """
     for name in ("DefinitionError", "MismatchError", "ViolationError"):
         assert issubclass(getattr(jetsync_schema, name), jetsync.JetSyncError)
@@ -29,7 +29,7 @@ def test_errors_are_those_of_jetsync():
 
 def test_importing_it_imports_no_validator():
     """
-    Only the kinds that are used have to be installed.
+    Only the libraries of the kinds in use need to be installed.
     """
     code = (
         "import sys, jetsync_schema;"
@@ -50,7 +50,7 @@ def test_importing_it_imports_no_validator():
 )
 def test_a_missing_library_is_named(monkeypatch, module, extra, make):
     """
-    With what to install.
+    The error names the library to install.
     """
     monkeypatch.setitem(sys.modules, module, None)
 

@@ -1,5 +1,5 @@
 """
-The plugin and the reference implementation of JSON Schema say the same of every document.
+The plugin and the reference implementation of JSON Schema agree about every document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jetsync_schema.errors import path_of
 
 def identity(value):
     """
-    Return what tells values apart as JSON does: 1 is 1.0, and neither is true.
+    Return a key that compares values as JSON does: 1 equals 1.0, and neither equals true.
     """
     if isinstance(value, list):
         return ("array", *map(identity, value))
@@ -29,7 +29,8 @@ def identity(value):
 
 def unique_items(validator, wanted, instance, _schema):
     """
-    Stand in for the reference, which overlooks equal items with an almost equal one between them.
+    Replace a check of the reference, which misses equal items with an almost equal one between
+    them.
     """
     if not wanted or not validator.is_type(instance, "array"):
         return
@@ -56,7 +57,7 @@ PER_SCHEMA = 20
 
 def violation(plugin, data):
     """
-    Return what the plugin says of a document.
+    Return the plugin's result for a document.
     """
     try:
         plugin.check("orders.1", data)
@@ -67,7 +68,7 @@ def violation(plugin, data):
 
 def agree(draft, seed, documents):
     """
-    Compare the two on so many documents; return how many of them were valid.
+    Compare the two for that many documents; return the number of valid ones.
     """
     source = random.Random(f"{draft} {seed}")
     valid = 0
@@ -83,7 +84,7 @@ def agree(draft, seed, documents):
             valid += expected
             found = violation(plugin, data)
             assert (found is None) == expected, (schema, data, found)
-            # Of the schema `false` the reference names what it stands in.
+            # For the schema `false`, the reference reports its parent.
             if found is not None and not found.reason.startswith("False schema"):
                 places = {path_of(each.absolute_path) for each in reference.iter_errors(said)}
                 assert found.path in places, (schema, data, found)
@@ -93,11 +94,11 @@ def agree(draft, seed, documents):
 @pytest.mark.parametrize("draft", REFERENCES)
 def test_agrees_with_the_reference_on_every_document(draft):
     """
-    10,000 documents over 500 schemas: what is valid, and where the first thing is that is not.
+    10,000 documents over 500 schemas: whether each is valid, and the path of the first violation.
     """
     valid = agree(draft, 1, DOCUMENTS)
 
-    # Both answers are really asked for.
+    # The documents include valid and invalid ones.
     assert DOCUMENTS / 10 < valid < DOCUMENTS * 9 / 10
 
 
@@ -105,7 +106,7 @@ def test_agrees_with_the_reference_on_every_document(draft):
 @pytest.mark.timeout(900)
 def test_agrees_with_the_reference_for_minutes():
     """
-    The same, with other documents each time.
+    The same with other documents each time.
     """
     end = time.monotonic() + 120
     while time.monotonic() < end:
@@ -133,7 +134,7 @@ def test_agrees_with_the_reference_for_minutes():
 )
 def test_differs_from_the_reference_where_it_says_so(schema, data, valid):
     """
-    Decimals, patterns as in ECMA-262, and nothing that RFC 8259 does not call JSON.
+    The documented differences: decimals, ECMA-262 patterns, and input that RFC 8259 does not allow.
     """
     plugin = Schemas({">": JsonSchema(schema)})
 

@@ -14,7 +14,7 @@ from jetsync_schema import DefinitionError, JsonSchema, MismatchError, Schemas, 
 
 def violations(schema, document, **options):
     """
-    Return what is wrong with a document.
+    Return the violations of a document.
     """
     with pytest.raises(MismatchError) as caught:
         JsonSchema(schema, **options).load(json.dumps(document).encode())
@@ -23,7 +23,7 @@ def violations(schema, document, **options):
 
 def test_the_error_names_subject_contract_and_path():
     """
-    All that is needed to find the mistake is in the text, and as attributes.
+    The text and the attributes have everything that is needed to find the mistake.
     """
     plugin = Schemas({"orders.>": shop.ORDERS})
     with pytest.raises(ViolationError) as caught:
@@ -38,9 +38,9 @@ def test_the_error_names_subject_contract_and_path():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_all_that_is_wrong_is_told_within_reason():
+def test_at_most_ten_violations():
     """
-    Ten violations are enough; the text says how many there are besides the first.
+    At most ten violations are listed; the text shows the first and the number of others.
     """
     plugin = Schemas({">": JsonSchema({"items": {"type": "integer"}})})
     with pytest.raises(ViolationError, match=r"\(and 9 more\)") as caught:
@@ -49,9 +49,9 @@ def test_all_that_is_wrong_is_told_within_reason():
     assert len(caught.value.violations) == 10
 
 
-def test_values_are_not_told():
+def test_values_are_not_shown():
     """
-    What is in a document may be secret: neither the text nor the attributes have it.
+    Documents may be secret: neither the text nor the attributes show their values.
     """
     secret = "hunter2"
     schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": [1]}, "c": {"maxLength": 2}}}
@@ -62,9 +62,9 @@ def test_values_are_not_told():
     assert secret not in str(found)
 
 
-def test_of_alternatives_the_closest_is_told():
+def test_the_closest_alternative_is_shown():
     """
-    Where nothing of `anyOf` fits, the text leads to what is wrong inside.
+    If no branch of `anyOf` matches, the text shows the violation inside the closest one.
     """
     inner = {"properties": {"n": {"type": "integer"}}, "type": "object"}
     (found,) = violations(
@@ -88,9 +88,9 @@ def test_of_alternatives_the_closest_is_told():
         (["007", 0], "$['007'][0]"),
     ],
 )
-def test_paths_can_be_told_apart(way, path):
+def test_paths_are_unambiguous(way, path):
     """
-    A name that is no plain word stands in brackets.
+    A name that is not a plain word is written in brackets.
     """
     schema, document = {"type": "integer"}, "x"
     for step in reversed(way):
@@ -117,9 +117,9 @@ def test_paths_can_be_told_apart(way, path):
         ("{'a': 1}", "property name"),
     ],
 )
-def test_what_is_not_json_says_so(data, reason):
+def test_invalid_json(data, reason):
     """
-    The place in the text is told, and the path is the document as a whole.
+    The error has the place in the text, and the path is that of the whole document.
     """
     with pytest.raises(ViolationError, match="not JSON") as caught:
         Schemas({">": JsonSchema(True)}).check("a", data)
@@ -130,7 +130,7 @@ def test_what_is_not_json_says_so(data, reason):
 
 def test_payloads_of_all_types_are_checked():
     """
-    Text, bytes, bytearrays and views of any shape.
+    Text, bytes, bytearrays and views of any shape are checked.
     """
     plugin = Schemas({">": shop.ORDERS})
     for kind in (bytes, bytearray, memoryview, bytes.decode):
@@ -142,7 +142,7 @@ def test_payloads_of_all_types_are_checked():
 
 def test_a_large_document_is_checked_to_its_end():
     """
-    Ten megabytes of which the last item is wrong.
+    A violation in the last item of ten megabytes is found.
     """
     items = [{"price": 1.25, "note": "x" * 80}] * 90_000 + [{"price": -1}]
     data = json.dumps({"id": "1", "items": items})
@@ -155,7 +155,7 @@ def test_a_large_document_is_checked_to_its_end():
 
 def test_threads_share_a_contract():
     """
-    Many threads check at once, and each gets its own answer.
+    Many threads check at the same time, and each gets its own result.
     """
     plugin = Schemas({"a.*": shop.ORDERS})
     wrong = []
@@ -194,7 +194,7 @@ def test_threads_share_a_contract():
 )
 def test_a_broken_schema_is_refused(schema, options, reason):
     """
-    When the contract is made, and not at the first message; nothing is fetched.
+    A broken schema is refused when the contract is made, and nothing is fetched.
     """
     with pytest.raises(DefinitionError, match=reason) as caught:
         JsonSchema(schema, **options)
@@ -203,7 +203,7 @@ def test_a_broken_schema_is_refused(schema, options, reason):
 
 def test_the_draft_is_the_one_that_is_named():
     """
-    By `$schema`, or by the argument; 2020-12 otherwise.
+    The draft is that of `$schema`, or of the argument, or else 2020-12.
     """
     old = {"exclusiveMinimum": True, "minimum": 1}
     JsonSchema(old, "4")
@@ -215,18 +215,18 @@ def test_the_draft_is_the_one_that_is_named():
     JsonSchema({"prefixItems": [{"type": "null"}]}, "7").load(b"[1]")
 
 
-def test_formats_are_checked_if_asked_for():
+def test_formats_are_checked_on_request():
     """
-    They are notes and no rules otherwise, as the drafts have it.
+    By default, formats are annotations, as the drafts define.
     """
     JsonSchema({"format": "date"}).load(b'"x"')
 
     assert violations({"format": "date"}, "x", formats=True)
 
 
-def test_schemas_may_refer_to_those_that_are_given():
+def test_schemas_may_refer_to_given_schemas():
     """
-    By name, over several of them, and to parts of them.
+    A schema may refer to given ones by name, through several of them, and to their parts.
     """
     documents = {
         "address.json": {"properties": {"zip": {"$ref": "types.json#/$defs/zip"}}},
@@ -243,7 +243,7 @@ def test_schemas_may_refer_to_those_that_are_given():
 
 def test_a_contract_can_be_pickled():
     """
-    The other process compiles it anew.
+    The other process compiles the schema.
     """
     contract = JsonSchema({"$ref": "a"}, "7", formats=True, documents={"a": {"format": "date"}})
     again = pickle.loads(pickle.dumps(contract))
@@ -257,9 +257,9 @@ def test_a_contract_can_be_pickled():
     "document",
     [{"a": object(), "b": "hunter2"}, {"a": float("nan")}, "hunter2\ud83d", {(): "hunter2"}],
 )
-def test_what_can_not_be_written_is_not_told(document):
+def test_values_that_cannot_be_encoded_are_not_shown(document):
     """
-    Neither in the text, nor as what the error comes from: both are logged.
+    Neither the text of an error nor its cause has a value, because both are logged.
     """
     with pytest.raises(ViolationError, match="not JSON") as caught:
         Schemas({">": JsonSchema(True)}).encode("a", document)
@@ -272,7 +272,7 @@ def test_what_can_not_be_written_is_not_told(document):
 
 def test_documents_are_encoded_and_decoded():
     """
-    `encode` makes the message, and refuses what breaks the contract before that.
+    `encode` makes the message, and first refuses a document that violates the contract.
     """
     plugin = Schemas({"orders.>": shop.ORDERS})
     message = plugin.encode("orders.1", {"id": "é"})
@@ -290,9 +290,9 @@ def test_documents_are_encoded_and_decoded():
 
 
 @pytest.mark.parametrize("contracts", [{">": {"type": "object"}}, {">": dict}, {">": None}])
-def test_what_is_no_contract_is_refused(contracts):
+def test_other_types_are_refused(contracts):
     """
-    A bare schema could be one of two kinds.
+    A bare schema is refused, because its kind is not clear.
     """
     with pytest.raises(jetsync.InvalidTypeError, match="JsonSchema"):
         Schemas(contracts)
@@ -300,7 +300,7 @@ def test_what_is_no_contract_is_refused(contracts):
 
 def test_a_plugin_without_anything_to_do_is_refused():
     """
-    Without contracts, or with both directions off.
+    Without contracts, or with both directions off, the plugin is refused.
     """
     with pytest.raises(jetsync.ConfigurationError, match="nothing to check"):
         Schemas()

@@ -11,7 +11,7 @@ from jetsync_schema.registry.patterns import Patterns, check_pattern
 
 def matches(pattern, subject):
     """
-    Say whether a pattern matches, as the documentation of NATS has it.
+    Return whether a pattern matches, as NATS documents it.
     """
     wanted, given = pattern.split("."), subject.split(".")
     for place, token in enumerate(wanted):
@@ -24,7 +24,7 @@ def matches(pattern, subject):
 
 def rank(pattern):
     """
-    Return what sorts patterns: words, then `*`, then `>`, part by part.
+    Return a sort key for patterns: for each token a literal, then `*`, then `>`.
     """
     return [{"*": 1, ">": 2}.get(token, 0) for token in pattern.split(".")]
 
@@ -43,7 +43,8 @@ def rank(pattern):
 )
 def test_the_most_specific_pattern_counts(subject, wanted):
     """
-    Part by part from the left: a word before `*` before `>`, which stands for one part at least.
+    From the left, a literal token precedes `*`, and `*` precedes `>`, which matches one or more
+    tokens.
     """
     patterns = Patterns()
     for pattern in ("orders.*", ">", "orders.*.created", "orders.7.>", "orders.7", "orders.>"):
@@ -54,7 +55,7 @@ def test_the_most_specific_pattern_counts(subject, wanted):
 
 def test_any_patterns_and_subjects():
     """
-    What is found is the least by rank of those that match, and that is always exactly one.
+    The result is always the matching pattern with the lowest rank.
     """
     source = random.Random(7)
     for _ in range(300):
@@ -82,17 +83,17 @@ def test_nothing_matches_nothing():
 
 
 @pytest.mark.parametrize("pattern", ["", ".", "a..b", "a.", "a b", "a.\t", ">.a", "a.>.b"])
-def test_a_pattern_that_makes_no_sense_is_refused(pattern):
+def test_an_invalid_pattern_is_refused(pattern):
     """
-    Empty tokens, spaces, and a `>` before the end.
+    Empty tokens, spaces, and a `>` before the end are refused.
     """
     with pytest.raises(jetsync.InvalidSubjectError):
         Schemas({pattern: JsonSchema(True)})
 
 
-def test_what_is_no_text_is_refused():
+def test_other_types_are_refused():
     """
-    A pattern is text.
+    A pattern must be text.
     """
     with pytest.raises(jetsync.InvalidTypeError):
         check_pattern(5)
@@ -100,7 +101,7 @@ def test_what_is_no_text_is_refused():
 
 def test_a_bucket_in_another_domain_is_found():
     """
-    Keys that are written through a domain's API have the contract of their own subject.
+    A key that is written through a domain's API has the contract of the bucket's subject.
     """
     for more in ({}, {">": JsonSchema(True)}):
         plugin = Schemas({"$KV.config.>": JsonSchema(False), **more}, unlisted="refuse")
@@ -109,9 +110,9 @@ def test_a_bucket_in_another_domain_is_found():
             plugin.check("$JS.hub.API.$KV.config.a.b", b"1")
 
 
-def test_a_subject_that_looks_like_a_key_is_none():
+def test_a_subject_that_looks_like_a_key():
     """
-    A stream may have such subjects: what they break first is their own contract.
+    A stream may have such subjects, and their own contract comes first.
     """
     plugin = Schemas({"orders.>": JsonSchema(False), "$KV.config.>": JsonSchema(True)})
     with pytest.raises(ValueError, match="orders"):
@@ -125,7 +126,7 @@ def test_a_subject_that_looks_like_a_key_is_none():
 
 def test_many_subjects_are_forgotten_again():
     """
-    What is remembered about subjects is bounded, and forgetting changes no answer.
+    The memory for subjects is bounded, and forgetting one changes no result.
     """
     plugin = Schemas({"a.*": JsonSchema({"type": "integer"})})
     for number in range(20_000):

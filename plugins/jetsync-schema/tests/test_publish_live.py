@@ -1,5 +1,5 @@
 """
-Nothing that breaks its contract is sent, whichever way it is published.
+Messages that violate their contract are not sent, whichever way they are published.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def shopping(connect, plugin):
 
 def check_refused(caught, stream, subject="orders.1"):
     """
-    Check that an error is the plugin's, and that the stream has nothing of it.
+    Check that an error is the plugin's, and that the stream has none of the messages.
     """
     error = caught.value
     assert isinstance(error, jetsync.PluginError)
@@ -50,14 +50,14 @@ def check_refused(caught, stream, subject="orders.1"):
 
 def stored(stream):
     """
-    Return how many messages a stream has.
+    Return the number of messages of a stream.
     """
     return stream.info().state.messages
 
 
 def test_publish(shopping, stream, plugin):
     """
-    A single message: refused, and the next one goes through.
+    A single invalid message is refused, and the next one is published.
     """
     with pytest.raises(jetsync.PluginError) as caught:
         shopping.publish(f"{stream.name}.orders.1", shop.BAD)
@@ -70,7 +70,7 @@ def test_publish(shopping, stream, plugin):
 
 def test_not_a_byte_is_sent(nats_server, plugin, stream):
     """
-    The server has seen no message of the client.
+    The server receives no message of the client.
     """
     with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
         before = client.statistics()
@@ -81,7 +81,7 @@ def test_not_a_byte_is_sent(nats_server, plugin, stream):
 
 def test_publish_many(shopping, stream):
     """
-    Only what breaks its contract is left out; the report says which that is.
+    Only invalid messages are left out, and the report names them.
     """
     datas = [shop.GOOD, shop.BAD, shop.GOOD, shop.BAD, shop.GOOD]
     with pytest.raises(jetsync.PublishManyError) as caught:
@@ -95,7 +95,7 @@ def test_publish_many(shopping, stream):
 
 def test_publisher(shopping, stream):
     """
-    The future of the one message fails.
+    The future of the invalid message fails.
     """
     with shopping.publisher() as publisher:
         good = publisher.publish(f"{stream.name}.orders.1", shop.GOOD)
@@ -111,7 +111,7 @@ def test_publisher(shopping, stream):
 
 def test_atomic_batch(shopping, stream):
     """
-    Adding fails, and with it the batch: nothing of it is stored.
+    Adding the message fails, and so does the batch: none of its messages is stored.
     """
     stream.update(allow_atomic=True)
     subject = f"{stream.name}.orders.1"
@@ -134,7 +134,7 @@ def test_atomic_batch(shopping, stream):
 
 def test_fast_publisher(shopping, stream):
     """
-    What is added before goes its way.
+    Messages that were added before are stored.
     """
     stream.update(allow_batched=True)
     with shopping.fast_publisher() as fast:
@@ -149,7 +149,7 @@ def test_fast_publisher(shopping, stream):
 
 def test_key_value(connect, bucket):
     """
-    Every way to set a key is checked, in transactions too; deleting one needs no document.
+    Every way to set a key is checked, also in transactions; deleting one needs no document.
     """
     plugin = Schemas({f"$KV.{bucket.bucket}.order.*": shop.ORDERS}, unlisted="refuse")
     kv = connect(plugin).key_value(bucket.bucket)
@@ -182,9 +182,9 @@ def test_key_value(connect, bucket):
     assert kv.keys() == ["order.2"]
 
 
-def test_a_header_gets_nobody_past_a_contract(shopping, stream):
+def test_headers_do_not_bypass_a_contract(shopping, stream):
     """
-    Only what has no payload may be meant to have none.
+    Only messages without a payload can be exempt.
     """
     headers = {"KV-Operation": "DEL", "Nats-Incr": "1", "Nats-Marker-Reason": "Remove"}
     with pytest.raises(jetsync.PluginError):
@@ -197,7 +197,7 @@ def test_a_header_gets_nobody_past_a_contract(shopping, stream):
 
 def test_counters_need_no_document(connect, js, stream):
     """
-    An increment is a header and no payload.
+    An increment is a header without a payload.
     """
     name = f"{stream.name}-counter"
     js.create_stream(name, subjects=[f"{name}.>"], allow_msg_counter=True, allow_direct=True)
@@ -211,7 +211,8 @@ def test_counters_need_no_document(connect, js, stream):
 
 def test_schedules_are_checked_for_their_target(shopping, stream):
     """
-    The server publishes what is scheduled, where no plugin is asked any more.
+    A schedule's payload is checked against the target, because the server publishes it without
+    plugins.
     """
     stream.update(allow_msg_schedules=True)
     at = "@at 2100-01-01T00:00:00Z"
@@ -221,10 +222,10 @@ def test_schedules_are_checked_for_their_target(shopping, stream):
     check_refused(caught, stream)
 
     shopping.publish(f"{stream.name}.schedules.1", shop.GOOD, headers=headers)
-    # What another subject has at that time is published there, and not this, which is empty.
+    # The server publishes the source's message of that time, and not this payload, which is empty.
     source = {**headers, "Nats-Schedule-Source": f"{stream.name}.others"}
     shopping.publish(f"{stream.name}.schedules.1", b"", headers=source)
-    # The header alone is nothing to a server: it gets nobody past the subject's own contract.
+    # The header alone has no meaning for a server, so the subject's own contract applies.
     headers = {"Nats-Schedule-Target": f"{stream.name}.others"}
     with pytest.raises(jetsync.PluginError):
         shopping.publish(f"{stream.name}.orders.1", shop.BAD, headers=headers)
@@ -237,7 +238,7 @@ def test_schedules_are_checked_for_their_target(shopping, stream):
 @pytest.mark.parametrize("source", ["", " ", "{}.others"])
 def test_a_source_gets_no_payload_past_the_contract_of_the_target(shopping, stream, source):
     """
-    The server publishes the payload where the source is blank, or has no message.
+    The server publishes the payload if the source is empty or has no message, so it is checked.
     """
     stream.update(allow_msg_schedules=True)
     headers = {
@@ -252,7 +253,7 @@ def test_a_source_gets_no_payload_past_the_contract_of_the_target(shopping, stre
 
 def test_subjects_without_a_contract(connect, stream):
     """
-    They are refused if that is asked for, and the text says why.
+    They are refused if the plugin is configured so, and the text gives the reason.
     """
     js = connect(Schemas({f"{stream.name}.orders.>": shop.ORDERS}, unlisted="refuse"))
     js.publish(f"{stream.name}.orders.1", shop.GOOD)
@@ -265,7 +266,7 @@ def test_subjects_without_a_contract(connect, stream):
 
 def test_avro_gets_its_header(shopping, stream):
     """
-    A message that does not say which schema wrote it was written by the newest; the header says so.
+    A message without the header counts as encoded with the newest schema, and gets its header.
     """
     subject = f"{stream.name}.trips.1"
     data = shop.TRIPS.dump({"id": "a", "stops": [{"km": 2}]})
@@ -286,7 +287,7 @@ def test_avro_gets_its_header(shopping, stream):
 
 def test_encoded_messages_can_be_published(shopping, plugin, stream):
     """
-    `encode` gives what `publish_many` takes, and `decode` what was meant.
+    `publish_many` accepts the result of `encode`, and `decode` restores the document.
     """
     document = {"id": "a", "stops": [{"km": 2.0, "note": None}]}
     shopping.publish_many([plugin.encode(f"{stream.name}.trips.1", document)])
@@ -294,9 +295,9 @@ def test_encoded_messages_can_be_published(shopping, plugin, stream):
     assert plugin.decode(stream.get_message(1)) == document
 
 
-def test_sees_what_other_plugins_leave(connect, stream):
+def test_checks_the_results_of_other_plugins(connect, stream):
     """
-    Whatever is sent in the end is what the contract is about.
+    The contract applies to the message as it is sent.
     """
 
     class Spoiler:
@@ -310,9 +311,9 @@ def test_sees_what_other_plugins_leave(connect, stream):
             connect(*plugins).publish(f"{stream.name}.orders.1", shop.GOOD)
 
 
-def test_what_is_not_the_plugins_to_refuse(shopping, stream):
+def test_errors_of_the_client(shopping, stream):
     """
-    The client's own errors stay as they are.
+    The client's own errors stay unchanged.
     """
     subject = f"{stream.name}.orders.1"
     with pytest.raises(jetsync.InvalidTypeError, match="payload"):
@@ -327,9 +328,9 @@ def test_what_is_not_the_plugins_to_refuse(shopping, stream):
 
 
 @pytest.mark.parametrize("given", [list, iter], ids=["pairs", "iterator"])
-def test_nobody_gets_past_a_contract_by_the_form_of_headers(shopping, stream, given):
+def test_the_form_of_headers_does_not_bypass_a_contract(shopping, stream, given):
     """
-    Headers are headers or a mapping; where a contract could not look at them, nothing is sent.
+    Headers may be Headers or a mapping. If they are neither, nothing is sent.
     """
     stream.update(allow_atomic=True, allow_batched=True)
     subject = f"{stream.name}.orders.1"
@@ -351,9 +352,9 @@ def test_nobody_gets_past_a_contract_by_the_form_of_headers(shopping, stream, gi
     assert stored(stream) == 0
 
 
-def test_nobody_gets_past_a_contract_by_another_plugin(connect, stream, plugin):
+def test_another_plugin_does_not_bypass_a_contract(connect, stream, plugin):
     """
-    What others make of a message is looked at, whatever form it has.
+    Messages that other plugins return are checked, whatever their form is.
     """
 
     class Careless:
@@ -370,7 +371,7 @@ def test_nobody_gets_past_a_contract_by_another_plugin(connect, stream, plugin):
 
 def test_many_threads(shopping, stream, plugin):
     """
-    Each of them gets its own answers, and the counts are right.
+    Each thread gets its own results, and the counts are right.
     """
     failed = []
 

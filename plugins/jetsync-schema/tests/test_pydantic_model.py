@@ -37,7 +37,7 @@ ORDERS = Schemas({"orders.>": PydanticModel(Order)})
 
 def path_of(data):
     """
-    Return where a document is wrong.
+    Return the paths of the violations of a document.
     """
     with pytest.raises(ViolationError) as caught:
         ORDERS.check("orders.1", data)
@@ -46,7 +46,7 @@ def path_of(data):
 
 def test_the_error_names_subject_contract_and_path():
     """
-    As for every kind of contract.
+    The error has the same attributes as for each kind of contract.
     """
     ORDERS.check("orders.1", shop.GOOD)
     with pytest.raises(ViolationError) as caught:
@@ -75,9 +75,9 @@ def test_the_error_names_subject_contract_and_path():
         (b'{"id": "1", "unit price": -Infinity}', "$"),
     ],
 )
-def test_paths_lead_through_the_document(data, path):
+def test_paths_are_those_of_the_document(data, path):
     """
-    Names of alternatives that the model tried are no part of them; a field that is missing is.
+    Paths omit names of alternatives that the model tried, and include a missing field.
     """
     assert path_of(data) == path
 
@@ -87,7 +87,7 @@ def test_paths_lead_through_the_document(data, path):
 )
 def test_numbers_have_to_be_finite(number):
     """
-    One that is too large for a float would be read as infinite, wherever it is.
+    A number that is too large for a float would be read as infinite, so it is refused.
     """
     for text in (f'{{"id": "1", "unit price": {number}}}', f'{{"id": "1", "more": [{number}]}}'):
         with pytest.raises(ViolationError) as caught:
@@ -95,17 +95,17 @@ def test_numbers_have_to_be_finite(number):
         assert caught.value.path == "$"
 
 
-def test_texts_may_say_what_numbers_may_not():
+def test_texts_are_not_limited_like_numbers():
     """
-    Only numbers have to be ones that JSON has; a long one may be an integer.
+    Only numbers must be valid JSON numbers, and a long one may be an integer.
     """
     ORDERS.check("orders.1", b'{"id": "NaN Infinity 1e400"}')
     assert PydanticModel(int).load(b"9" * 400) == int("9" * 400)
 
 
-def test_values_are_not_told():
+def test_values_are_not_shown():
     """
-    The text does not have what is in the document.
+    The text does not contain the document's values.
     """
     with pytest.raises(ViolationError) as caught:
         ORDERS.check("orders.1", b'{"id": "1", "unit price": "hunter2"}')
@@ -118,7 +118,7 @@ def test_values_are_not_told():
 
 def test_strict_takes_values_as_they_are():
     """
-    A text is no number then; without it the model decides.
+    With strict, text is not a number. Otherwise the model decides.
     """
     data = b'{"price": "1.5"}'
     Schemas({">": PydanticModel(Item)}).check("a", data)
@@ -129,7 +129,7 @@ def test_strict_takes_values_as_they_are():
 
 def test_other_types_are_models_too():
     """
-    Dataclasses, and whatever else pydantic takes.
+    Dataclasses and other types that pydantic accepts are models, too.
     """
 
     @dataclasses.dataclass
@@ -146,7 +146,7 @@ def test_other_types_are_models_too():
 
 def test_objects_are_encoded_and_decoded():
     """
-    By their aliases, and only what the model would read again.
+    Documents are encoded by alias, and only if the model could read them again.
     """
     message = ORDERS.encode("orders.1", Order(id="1", **{"unit price": 2}))
     assert b'"unit price":2.0' in message.data
@@ -172,9 +172,9 @@ class Careless(pydantic.BaseModel):
         "hunter2",
     ],
 )
-def test_what_can_not_be_written_is_not_told(document):
+def test_values_that_cannot_be_encoded_are_not_shown(document):
     """
-    Neither in the text, nor as what the error comes from: both are logged.
+    Neither the text of an error nor its cause has a value, because both are logged.
     """
     with pytest.raises(ViolationError, match="not a Order") as caught:
         ORDERS.encode("orders.1", document)
@@ -185,9 +185,9 @@ def test_what_can_not_be_written_is_not_told(document):
     shop.check_silent(caught.value)
 
 
-def test_what_is_no_model_is_refused():
+def test_other_types_are_refused():
     """
-    When the contract is made.
+    Other types are refused when the contract is made.
     """
     with pytest.raises(DefinitionError, match="object"):
         PydanticModel(object())
@@ -195,7 +195,7 @@ def test_what_is_no_model_is_refused():
 
 def test_a_contract_can_be_pickled():
     """
-    The model goes by its name.
+    The model is pickled by its name.
     """
     contract = PydanticModel(Order, strict=True)
 

@@ -1,5 +1,5 @@
 """
-What becomes of a message that is read and breaks its contract.
+Received messages that violate their contract.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def reading(connect, stream):
     """
-    A factory: a policy to the plugin, JetStream with it, and a consumer of the stream.
+    A factory of a plugin with a policy, JetStream with it, and a consumer of the stream.
     """
 
     def reading(policy, contract=shop.ORDERS, **config):
@@ -51,7 +51,7 @@ def orders(js, stream):
 
 def check_violation(error, stream):
     """
-    Check that an error is the plugin's own.
+    Check that an error is the plugin's.
     """
     assert isinstance(error, jetsync.PluginError)
     assert (error.plugin, error.hook) == ("schema", "jetsync_message_received")
@@ -62,7 +62,7 @@ def check_violation(error, stream):
 
 def test_off_checks_nothing(reading, orders):
     """
-    That is so unless something else is asked for; the client then has no such hook at all.
+    The default is off, and the client then has no such hook.
     """
     plugin = Schemas({">": shop.ORDERS})
     assert plugin.jetsync_message_received is None
@@ -73,7 +73,7 @@ def test_off_checks_nothing(reading, orders):
 
 def test_raise_fails_the_call_and_gives_the_message_back(reading, orders, stream):
     """
-    It is delivered again: at once, then after one second, then after two and so on.
+    The message is redelivered at once, then after one second, then after two and so on.
     """
     plugin, _, worker = reading("raise", ack_wait=60)
     assert worker.next(expires=5).sequence == 1
@@ -81,7 +81,7 @@ def test_raise_fails_the_call_and_gives_the_message_back(reading, orders, stream
         worker.next(expires=5)
     check_violation(caught.value, stream)
 
-    # Again at once, perhaps behind the next one; from then on with a pause.
+    # At once, perhaps after the next one; from then on with a pause.
     taken = []
     while len(taken) < 3:
         try:
@@ -95,7 +95,7 @@ def test_raise_fails_the_call_and_gives_the_message_back(reading, orders, stream
 
 def test_raise_in_a_fetch_comes_where_the_message_would(reading, orders, stream):
     """
-    What came before was handed over; the rest is given back.
+    Earlier messages are yielded, and later ones are given back.
     """
     _, _, worker = reading("raise")
     batch = iter(worker.fetch(3, expires=5))
@@ -108,9 +108,9 @@ def test_raise_in_a_fetch_comes_where_the_message_would(reading, orders, stream)
 
 
 @pytest.mark.parametrize("policy", ["raise", "term"])
-def test_a_fetch_without_acks_goes_on_behind_what_is_broken(reading, orders, stream, policy):
+def test_a_fetch_without_acks_continues_after_a_violation(reading, orders, stream, policy):
     """
-    Nothing is delivered twice there, so what is fine must not be lost with what is not.
+    Without acks nothing is redelivered, so valid messages must not be lost with an invalid one.
     """
     _, _, worker = reading(policy, ack_policy="none")
     batch = worker.fetch(3, expires=5)
@@ -123,7 +123,7 @@ def test_a_fetch_without_acks_goes_on_behind_what_is_broken(reading, orders, str
 
 def test_term_ends_the_message_with_the_reason(reading, orders, nats_server, stream):
     """
-    The server tells the reason to whoever listens, and never delivers it again.
+    The server publishes the reason in an advisory, and never redelivers the message.
     """
     plugin, _, worker = reading("term", ack_wait=60)
     advisories = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>"
@@ -148,9 +148,9 @@ def test_term_ends_the_message_with_the_reason(reading, orders, nats_server, str
 
 
 @pytest.mark.parametrize("policy", ["raise", "term"])
-def test_nothing_is_lost_where_acks_cover_what_came_before(reading, orders, stream, policy):
+def test_nothing_is_lost_with_cumulative_acks(reading, orders, stream, policy):
     """
-    A broken message takes along none before it, and is not passed over: a consumption ends there.
+    An invalid message neither ends earlier ones nor is skipped: the consumption ends there.
     """
     plugin, _, worker = reading(policy, ack_policy="all")
     seen = []
@@ -166,7 +166,7 @@ def test_nothing_is_lost_where_acks_cover_what_came_before(reading, orders, stre
 
 def test_term_with_a_handler(reading, orders):
     """
-    The handler sees the good ones only, and goes on.
+    The handler gets only the valid messages, and continues.
     """
     _, _, worker = reading("term")
     seen = []
@@ -190,7 +190,7 @@ def test_term_with_a_handler(reading, orders):
 
 def test_mark_hands_the_message_over(reading, orders, stream):
     """
-    `violation_of` says what is wrong with it, and nothing of those that are fine.
+    `violation_of` returns the violation, and None for valid messages.
     """
     plugin, _, worker = reading("mark")
     found = {}
@@ -207,7 +207,8 @@ def test_mark_hands_the_message_over(reading, orders, stream):
 
 def test_a_second_plugin_leaves_the_mark_of_the_first(connect, orders, stream):
     """
-    Whichever comes first, and also where the second one has no contract for the message.
+    The result is the same in either order, also if the second plugin has no contract for the
+    message.
     """
     plugins = [
         Schemas({f"{stream.name}.{rest}": shop.ORDERS}, receive="mark", publish=False, name=rest)
@@ -222,9 +223,9 @@ def test_a_second_plugin_leaves_the_mark_of_the_first(connect, orders, stream):
 
 
 @pytest.mark.parametrize("policy", ["raise", "term", "mark"])
-def test_what_the_server_left_out_is_not_checked(reading, orders, policy):
+def test_omitted_payloads_are_not_checked(reading, orders, policy):
     """
-    A consumer with ``headers_only`` brings no payloads, of whatever messages.
+    A consumer with ``headers_only`` delivers no payloads.
     """
     plugin, _, worker = reading(policy, headers_only=True)
     found = list(worker.fetch(3, expires=5))
@@ -236,7 +237,7 @@ def test_what_the_server_left_out_is_not_checked(reading, orders, policy):
 
 def test_a_payload_that_was_empty_is_checked_without_it_too(reading, js, stream):
     """
-    The server says that nothing was left out.
+    The server marks messages whose payload it has left out, and this one was empty.
     """
     js.publish(f"{stream.name}.orders.1", b"")
     _, _, worker = reading("raise", headers_only=True)
@@ -246,7 +247,7 @@ def test_a_payload_that_was_empty_is_checked_without_it_too(reading, js, stream)
 
 def test_names_of_keys_are_read_whatever_their_values(connect, bucket):
     """
-    Nothing of a value is asked for there.
+    The payload is not read for the names of keys.
     """
     bucket.put("a", shop.GOOD)
     plugin = Schemas({f"$KV.{bucket.bucket}.>": shop.ORDERS}, receive="raise", publish=False)
@@ -259,7 +260,7 @@ def test_names_of_keys_are_read_whatever_their_values(connect, bucket):
 
 def test_a_mark_can_not_be_forged(reading, js, stream):
     """
-    What others wrote into that header is taken off, also where there is no contract.
+    A mark that another client has sent is removed, also without a contract.
     """
     for subject in ("orders.1", "others"):
         js.publish(
@@ -277,7 +278,7 @@ def test_a_mark_can_not_be_forged(reading, js, stream):
 
 def test_direct_reads(reading, orders, stream):
     """
-    There is nothing to end: raise and term both raise, and a mark is on a message of its own.
+    A direct read cannot end a message: raise and term both raise, and a mark is on a copy.
     """
     stream.update(allow_direct=True)
     for policy in ("raise", "term"):
@@ -301,7 +302,7 @@ def test_direct_reads(reading, orders, stream):
 
 def test_a_stored_message_is_not_changed():
     """
-    It never is: what is handed over with a mark, or without a forged one, is another one.
+    A message that gets a mark, or loses a forged one, is a copy.
     """
     plugin = Schemas({"a": shop.ORDERS}, receive="mark")
     forged = jetsync.Headers({SCHEMA_VIOLATION: "x"})
@@ -316,7 +317,7 @@ def test_a_stored_message_is_not_changed():
 
 def test_ordered_consumers(reading, orders, stream):
     """
-    With marks they go on; nothing of them can be ended.
+    With marks an ordered consumer continues; its messages cannot be ended.
     """
     _, js, _ = reading("mark")
     with js.stream(stream.name).ordered_consumer() as ordered:
@@ -333,7 +334,7 @@ def test_ordered_consumers(reading, orders, stream):
 
 def test_markers_and_deletions_are_exempt(connect, bucket):
     """
-    They have no document, and are meant to have none.
+    Markers and deletions have no document.
     """
     bucket.put("a", shop.GOOD)
     bucket.delete("a")
@@ -350,7 +351,7 @@ def test_markers_and_deletions_are_exempt(connect, bucket):
 
 def test_avro_is_read_by_its_header(reading, js, stream):
     """
-    What an older schema wrote is fine if the header says so.
+    A document that an older schema wrote is valid if the header names that schema.
     """
     plugin, _, worker = reading("raise", shop.TRIPS)
     old = shop.OLD_TRIPS.dump({"id": "a"})
@@ -363,9 +364,9 @@ def test_avro_is_read_by_its_header(reading, js, stream):
         worker.next(expires=5)
 
 
-def test_decode_reads_what_was_not_checked(js, stream, orders):
+def test_decode_checks(js, stream, orders):
     """
-    Without a policy for what is read, `decode` is where a broken message shows.
+    Without a policy for received messages, `decode` raises for an invalid message.
     """
     plugin = Schemas({f"{stream.name}.>": shop.ORDERS})
     assert plugin.decode(stream.get_message(1))["id"] == "1"
@@ -376,7 +377,7 @@ def test_decode_reads_what_was_not_checked(js, stream, orders):
 
 def test_two_policies_are_two_plugins(connect, js, stream):
     """
-    Each with a name and subjects of its own.
+    Each plugin has its own name and subjects.
     """
     ended = Schemas({f"{stream.name}.a": shop.ORDERS}, receive="term", name="ended")
     marked = Schemas({f"{stream.name}.b": JsonSchema(False)}, receive="mark", name="marked")

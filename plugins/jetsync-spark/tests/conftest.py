@@ -1,5 +1,5 @@
 """
-What the tests of the Spark plugin share.
+Fixtures of the Spark plugin's tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sessions import session
 import jetsync
 from jetsync_spark.common.errors import java_missing
 
-# Workers are to be the interpreter of these tests, and to find what these tests find.
+# Workers use the interpreter of these tests and its modules.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -31,7 +31,7 @@ def unique() -> str:
 @pytest.fixture
 def target(js, unique):
     """
-    A stream that allows everything a writer may need, over ``<its name>.>`` and a ledger; removed
+    A stream that allows all features a writer may need, over ``<its name>.>`` and a ledger; removed
     afterwards.
     """
     yield js.create_stream(
@@ -56,7 +56,7 @@ def spark():
     missing = java_missing()
     if missing:
         pytest.skip(missing)
-    # A task that failed is run once more.
+    # A failed task is run once more.
     made = session("local[2,2]")
     yield made
     made.stop()

@@ -1,10 +1,10 @@
 """
-A plugin of jetsync that holds back one commit: that of the second chunk of the first run of
-partition 0. Other partitions commit nothing before.
+A plugin of jetsync that delays one commit: that of the second chunk of the first run of partition
+0. Other partitions commit nothing before it.
 
-Notes of that are in a folder, which the variable ``JETSYNC_TEST_LATE_COMMITS`` names:
+It writes notes to the folder in the variable ``JETSYNC_TEST_LATE_COMMITS``:
 
-- ``held``: the run whose commit is held back, until there is a file ``wake``;
+- ``held``: the run whose commit is delayed until a file ``wake`` exists;
 - ``ended``: a line for each commit that has ended, with the error if it was refused.
 """
 
@@ -21,15 +21,15 @@ import jetsync
 from jetsync_spark.common.task import this_task
 
 FOLDER = "JETSYNC_TEST_LATE_COMMITS"
-"""Variable with the path of the folder; without, nothing is held back or noted."""
+"""Variable with the path of the folder; without it, nothing is delayed or noted."""
 
 NAME = "late-commits"
-"""What the plugin is known by."""
+"""The plugin's name."""
 
 
 def install(folder):
     """
-    Make the plugin one that is installed, for whoever has *folder* in the path of modules.
+    Install the plugin for processes that have *folder* in their module path.
     """
     made = folder / "late_commits-1.dist-info"
     made.mkdir()
@@ -58,7 +58,7 @@ class LateCommits:
 
     @jetsync.hookimpl(wrapper=True)
     def jetsync_batch_commit(self):
-        """Note a commit, and hold it back if it is the one."""
+        """Note a commit, and delay it if it is the chosen one."""
         if self._folder is None:
             return (yield)
         task = this_task()
@@ -71,7 +71,7 @@ class LateCommits:
         }
         self._commits[task.task_attempt] += 1
         if (task.partition, task.attempt) != (0, 0):
-            # Whatever is faster today: nothing overtakes the one before it is held back.
+            # However fast the others are, none commits before this one is delayed.
             eventually((self._folder / "held").exists, 600)
         elif self._commits[task.task_attempt] == 2 and self._is_first(run):
             eventually((self._folder / "wake").exists, 1200)
@@ -85,7 +85,7 @@ class LateCommits:
         return ack
 
     def _is_first(self, run):
-        """Return whether no other commit was held back; this one is, then."""
+        """Return whether no other commit is delayed, and choose this one."""
         try:
             file = (self._folder / "held").open("x")
         except FileExistsError:

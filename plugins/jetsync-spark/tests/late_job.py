@@ -1,9 +1,9 @@
 """
-A write from one stream to another of which one commit comes late, as a program of its own.
+A write from one stream to another with one late commit, as a separate program.
 
-Run with one argument, JSON: as for ``pipeline_job.py``, with ``way``, one of `WAYS`, and
-``notes``, a folder. When all is written there is a file ``written`` in it, and Spark stays for what
-its tasks still do until there is a file ``end``.
+The argument is JSON as for ``pipeline_job.py``, with ``way``, one of `WAYS`, and ``notes``, a
+folder. When all rows are written, the program creates a file ``written`` there. Spark then keeps
+running for its tasks until a file ``end`` exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jetsync
 import jetsync_spark
 
 PATIENT = 600.0
-"""Seconds for an acknowledgement: what is held back is in good time."""
+"""Seconds for an acknowledgement: the delayed commit is in time."""
 
 
 def by_data_source(spark, job):
@@ -77,7 +77,7 @@ def connecting(job):
 
 def rows(job, reader):
     """
-    Return what is to be written.
+    Return the rows to write.
     """
     reader = reader.format("jetstream").options(servers=job["url"], stream=job["source"])
     reader = reader.options(startingOffsets="earliest", minPartitions=job["partitions"])
@@ -88,7 +88,7 @@ def rows(job, reader):
 
 def writing(job, writer):
     """
-    Give the options of the data source's writer.
+    Return the options of the data source's writer.
     """
     return (
         writer.format("jetstream")
@@ -99,7 +99,7 @@ def writing(job, writer):
 
 def finish(job, writer):
     """
-    Run a query until all is written.
+    Run a query until all rows are written.
     """
     writer = writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True)
     writer.start().awaitTermination()
@@ -109,7 +109,7 @@ def main(job):
     """
     Write, and wait.
     """
-    # Not above: the tests read the names of the ways also where Spark has no data sources.
+    # Imported here, because the tests read the names of the ways even if Spark has no data sources.
     from jetsync_spark.source import JetStreamDataSource
 
     spark = session(job["master"], **job["config"])

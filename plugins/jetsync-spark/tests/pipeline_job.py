@@ -1,10 +1,10 @@
 """
-A streaming query from one stream to another, as a program of its own that tests may kill.
+A streaming query from one stream to another, as a separate program that tests may kill.
 
-Run with one argument, JSON: ``master``, ``url``, ``source``, ``target``, ``mode``, ``checkpoint``,
-``partitions``, ``most`` (messages in a micro-batch) and ``config`` of Spark. Ends when everything
-that was in the source is in the target; the status is 3 when the query failed, and its error is the
-last line.
+The argument is JSON: ``master``, ``url``, ``source``, ``target``, ``mode``, ``checkpoint``,
+``partitions``, ``most`` (messages in a micro-batch) and ``config`` of Spark. The program ends when
+all messages of the source are in the target. If the query fails, the status is 3 and the error is
+the last line.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jetsync_spark.source import JetStreamDataSource
 from jetsync_spark.write.writers import StreamWriter
 
 DIE = "JETSYNC_TEST_DIE_IN_COMMIT"
-"""Variable with the path of a file; while it is there, the driver dies in a commit, once."""
+"""Variable with the path of a file; while the file exists, the driver dies in a commit, once."""
 
 
 class DyingWriter(StreamWriter):
     """
-    Kills the driver when a micro-batch is written and Spark has not noted it.
+    Kills the driver after a micro-batch is written and before Spark has noted it.
     """
 
     def commit(self, messages, batchId):  # noqa: N803 - Spark's name.
@@ -43,7 +43,7 @@ class DyingWriter(StreamWriter):
 
 class DyingSource(JetStreamDataSource):
     """
-    The data source with a driver that dies.
+    The data source, with a driver that dies.
     """
 
     @classmethod

@@ -1,5 +1,5 @@
 """
-A streaming query that writes each micro-batch into a file of its own, until it is killed.
+A streaming query that writes each micro-batch to its own file, until it is killed.
 
 Arguments: the server, the stream, a folder for checkpoint and files, options as JSON.
 """
@@ -14,14 +14,14 @@ from sessions import session
 
 def main(server, stream, folder, options):
     """
-    Read for ever; who is to be killed is in a file ``pids``.
+    Read until killed; the file ``pids`` lists the processes to kill.
     """
     spark = session("local[2]")
     made = Path(folder)
 
     def write(frame, batch):
         rows = sorted(row.sequence for row in frame.select("sequence").collect())
-        # A batch that is run again takes the place of what it wrote before.
+        # A batch that is run again replaces its earlier file.
         unfinished = made / f"{batch}.unfinished"
         unfinished.write_text(json.dumps(rows), "utf-8")
         unfinished.replace(made / f"{batch}.json")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 def session(master, **config):
     """
-    Start a Spark session that is content with little.
+    Start a Spark session that needs few resources.
 
     Args:
         master: Where to run.

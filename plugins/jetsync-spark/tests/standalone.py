@@ -1,8 +1,8 @@
 """
 A Spark cluster of two hosts on one machine, and the processes of sessions.
 
-The hosts are two addresses of the loopback interface, of which Linux has many. Spark runs a copy of
-a slow task on another host only, and hosts are told apart by their names.
+The hosts are two loopback addresses, of which Linux has many. Spark runs a copy of a slow task only
+on another host, and distinguishes hosts by their names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 def kill(pid):
     """
-    Kill a process, unless it has gone.
+    Kill a process, unless it has ended.
     """
     try:
         os.kill(pid, signal.SIGKILL)
@@ -35,7 +35,7 @@ def kill(pid):
 
 def processes_of(leader, *words):
     """
-    Return the processes of a session whose command line has all these words.
+    Return the processes of a session whose command line contains all these words.
     """
     found = []
     for entry in Path("/proc").iterdir():
@@ -53,10 +53,11 @@ def processes_of(leader, *words):
 
 def speculating(events):
     """
-    Return the settings of a session on the cluster that runs slow tasks twice, and lets both live.
+    Return the settings of a session on the cluster that runs slow tasks twice, without killing
+    either.
 
     Args:
-        events: A folder for what Spark notes of its tasks.
+        events: A folder for Spark's event log.
     """
     return {
         "spark__cores__max": str(len(HOSTS)),
@@ -65,7 +66,7 @@ def speculating(events):
         "spark__speculation__interval": "50ms",
         "spark__speculation__quantile": "0.5",
         "spark__speculation__multiplier": "1.1",
-        # The Python of the one that is given up would be killed after two seconds, most times.
+        # The Python of the abandoned copy would otherwise usually be killed after two seconds.
         "spark__python__task__killTimeout": "30min",
         "spark__eventLog__enabled": "true",
         "spark__eventLog__dir": events.as_uri(),
@@ -76,7 +77,7 @@ def speculating(events):
 
 def runs_of(events, number):
     """
-    Return all runs of the task that has a run of this number, in the order of their start.
+    Return all runs of the task to which a run number belongs, in the order of their start.
     """
     (log,) = events.iterdir()
     notes = [json.loads(line) for line in log.read_text().splitlines()]
@@ -92,7 +93,7 @@ def runs_of(events, number):
 
 class Standalone:
     """
-    A master and two workers, of one core each; a context manager.
+    A master and two workers with one core each; a context manager.
     """
 
     def __init__(self, folder):
@@ -116,7 +117,7 @@ class Standalone:
 
     def __exit__(self, *_):
         for process in reversed(self._started):
-            # Executors and their Pythons are of the worker's session.
+            # Executors and their Pythons belong to the worker's session.
             for pid in processes_of(process.pid):
                 kill(pid)
             process.wait(30)
@@ -135,7 +136,7 @@ class Standalone:
                     *("--host", host, "--port", "0", "--webui-port", "0"),
                     *arguments,
                 ],
-                # Its pages would be open to everybody otherwise.
+                # Otherwise other machines could open its pages.
                 env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": host},
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -1,5 +1,5 @@
 """
-Streams for tests that read, and what is to be read of them.
+Streams for tests that read, and their readers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 @contextlib.contextmanager
 def numbered(js, count, *, subjects=1, size=8, **config):
     """
-    Make a stream of so many messages whose payloads are their sequences; remove it afterwards.
+    Make a stream with that many messages whose payloads are their sequences; remove it afterwards.
     """
     name = f"R{os.getpid()}-{next(_numbers)}"
     given = {"storage": "memory", "allow_direct": True, **config}
@@ -35,7 +35,7 @@ def numbered(js, count, *, subjects=1, size=8, **config):
 
 def extend(js, stream, count, *, subjects=1, size=8):
     """
-    Publish so many more messages.
+    Publish that many more messages.
     """
     last = stream.info().state.last_seq
     js.publish_many(
@@ -46,7 +46,7 @@ def extend(js, stream, count, *, subjects=1, size=8):
 
 def remake(js, stream, count):
     """
-    Delete a stream and make another one of its name.
+    Delete a stream and create another one with its name.
     """
     config = stream.info().config
     stream.delete()
@@ -57,7 +57,7 @@ def remake(js, stream, count):
 
 def part_of(js, stream, start=1, end=None):
     """
-    Plan a part of a stream as it is now.
+    Plan a part of the present stream.
     """
     origin = inspect_stream(js, stream.name)
     return Range(stream.name, origin.created, start, origin.next if end is None else end)

@@ -14,7 +14,7 @@ from jetsync_spark.common.options import ConnectSettings
 @pytest.fixture
 def settings(nats_server):
     """
-    Settings whose client is forgotten afterwards.
+    Settings whose client is dropped afterwards.
     """
     made = ConnectSettings(servers=nats_server.url)
     yield made
@@ -23,14 +23,15 @@ def settings(nats_server):
 
 class Plugin:
     """
-    An object that is equal to itself only.
+    An object that only equals itself.
     """
 
 
 class TestSharing:
     def test_equal_settings_share_a_client(self, settings, nats_server):
         """
-        Tasks that follow each other in a worker use one connection; others have their own.
+        Tasks that run one after the other in a worker share a connection; other settings have their
+        own.
         """
         other = ConnectSettings(servers=nats_server.url, request_timeout=7.0)
         try:
@@ -40,9 +41,9 @@ class TestSharing:
         finally:
             forget(other)
 
-    def test_threads_that_come_at_once_share_one(self, settings):
+    def test_simultaneous_threads_share_one(self, settings):
         """
-        Who connects in vain closes what it has made.
+        A thread that connects without need closes its connection.
         """
         found = []
         threads = [
@@ -56,9 +57,9 @@ class TestSharing:
         assert len(set(map(id, found))) == 1
         assert found[0].is_connected
 
-    def test_options_of_a_program_are_as_good(self, nats_server):
+    def test_options_of_a_program(self, nats_server):
         """
-        The name is given where the program gave none.
+        The client gets a name if the program's options have none.
         """
         options = jetsync.ConnectOptions(servers=nats_server.url)
         try:
@@ -69,7 +70,7 @@ class TestSharing:
     @pytest.mark.parametrize("plugin", [[], Plugin(), ([],)])
     def test_plugins_have_names(self, nats_server, plugin):
         """
-        Objects that are not equal to their copies would make a connection for each task.
+        Plugin objects that do not equal their copies would make a connection for each task.
         """
         options = jetsync.ConnectOptions(servers=nats_server.url, plugins=[plugin])
 
@@ -82,17 +83,17 @@ class TestSharing:
 class TestRenewal:
     def test_a_failed_task_drops_the_client(self, settings):
         """
-        The next one connects anew.
+        The next task connects again.
         """
         with pytest.raises(ZeroDivisionError), lend(settings) as first:
-            1 / 0  # noqa: B018 - it is to fail.
+            1 / 0  # noqa: B018 - it must fail.
 
         assert first.is_closed
         assert client_for(settings) is not first
 
-    def test_whoever_borrowed_it_may_finish(self, settings):
+    def test_other_tasks_may_finish(self, settings):
         """
-        A task that fails beside it closes nothing under its hands.
+        A failing task does not close the connection of another task.
         """
         with lend(settings) as mine:
             with pytest.raises(ZeroDivisionError), lend(settings):
@@ -105,7 +106,7 @@ class TestRenewal:
 
     def test_a_reader_that_is_stopped_early_has_not_failed(self, settings):
         """
-        Spark closes its generator.
+        Spark closes the generator of such a reader.
         """
 
         def reading():
@@ -120,7 +121,7 @@ class TestRenewal:
 
     def test_a_dead_connection_is_replaced(self, settings, monkeypatch):
         """
-        After a pause the server is asked first.
+        After a pause, the connection is checked before it is used.
         """
         first = client_for(settings)
         monkeypatch.setattr(clients, "IDLE", 0.0)
@@ -132,7 +133,7 @@ class TestRenewal:
 
     def test_a_forked_process_connects_itself(self, settings):
         """
-        The connection is its parent's.
+        The inherited connection belongs to the parent.
         """
         mine = client_for(settings)
         read, write = os.pipe()
@@ -154,7 +155,7 @@ class TestRenewal:
 
 def test_no_server_is_one_sentence():
     """
-    With the address and what to do, and without a password.
+    The error has the address and the advice, and no password.
     """
     options = jetsync.ConnectOptions(servers="nats://me:s3cret@127.0.0.1:1", connect_timeout=1)
 

@@ -1,5 +1,5 @@
 """
-Copies: what was read of a stream, with its headers, written to another one.
+Copies: messages of one stream, with their headers, written to another one.
 """
 
 import pytest
@@ -35,7 +35,7 @@ def read(js, stream, *, ledger):
 
 def copy(server, js, source, target, *, ledger=False, **options):
     """
-    Write what a stream has to another one, under one subject.
+    Write the messages of a stream to another one, under one subject.
     """
     batches = [batch.select(["data", "headers"]) for batch in read(js, source, ledger=ledger)]
     columns = Columns(subject=None, constant=f"{target.name}.x")
@@ -46,7 +46,7 @@ def copy(server, js, source, target, *, ledger=False, **options):
 
 def with_commands(name):
     """
-    Return messages whose headers a server acts upon.
+    Return messages with headers that a server obeys.
     """
     message = jetsync.OutboundMessage
     return [
@@ -60,7 +60,7 @@ def with_commands(name):
 @pytest.fixture
 def copied(js):
     """
-    A stream for copies that would obey commands.
+    A stream for copies that would obey such headers.
     """
     settings = {"allow_atomic": True, "allow_msg_ttl": True, "allow_rollup_hdrs": True}
     with numbered(js, 0, **settings) as stream:
@@ -76,9 +76,9 @@ def copied(js):
 
 @pytest.mark.parametrize("to", ["atleastonce", "atomic", "exactlyonce"])
 @pytest.mark.parametrize("written", ["atleastonce", "atomic", "exactlyonce"])
-def test_what_a_writer_has_stored(nats_server, js, target, copied, written, to):
+def test_messages_of_a_writer(nats_server, js, target, copied, written, to):
     """
-    Neither marks of atomic batches nor messages of the ledger come along, in any mode.
+    In each mode, the copy has neither the headers of atomic batches nor messages of the ledger.
     """
     rows = rows_of(target.name, 25)
     run(plan_for(nats_server, target.name, mode=written), rows)
@@ -92,7 +92,7 @@ def test_what_a_writer_has_stored(nats_server, js, target, copied, written, to):
 @pytest.mark.parametrize("to", ["atleastonce", "atomic", "exactlyonce"])
 def test_commands_to_the_server(nats_server, js, copied, to):
     """
-    A copy does nothing of what its rows once told the server, and can be made twice.
+    A copy repeats none of the commands in the original headers, and can be made twice.
     """
     with numbered(js, 0, allow_msg_ttl=True, allow_rollup_hdrs=True) as source:
         js.publish_many(with_commands(source.name))
@@ -111,7 +111,7 @@ def _named(mode, count):
 
 def test_a_bucket_with_purged_keys(nats_server, js, copied, unique):
     """
-    The mark of a purge removes nothing from the copy.
+    The marker of a purge removes nothing from the copy.
     """
     bucket = js.create_key_value(unique, history=5)
     try:
@@ -129,7 +129,8 @@ def test_a_bucket_with_purged_keys(nats_server, js, copied, unique):
 
 def test_messages_of_a_ledger_are_refused(nats_server, js, target, copied):
     """
-    Those who asked to read them are told, as readers of the copy would pass over them.
+    A reader that includes the ledger gets an error, because readers of the copy would skip these
+    messages.
     """
     run(plan_for(nats_server, target.name, mode="exactlyonce"), rows_of(target.name, 5))
 

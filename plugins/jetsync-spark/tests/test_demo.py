@@ -41,7 +41,7 @@ year,month,day,arr_delay,carrier,origin,flight,time_hour
 
 def run_demo(*arguments, **environment):
     """
-    Run the command, and return how it ended.
+    Run the command, and return its result.
     """
     return subprocess.run(
         [sys.executable, "-m", "jetsync_spark.demo", *arguments],
@@ -56,7 +56,7 @@ def run_demo(*arguments, **environment):
 class TestData:
     def test_the_batch_answer(self, tmp_path):
         """
-        Weeks begin on Thursdays at midnight in UTC; cancelled flights count, and have no delay.
+        Weeks begin on Thursdays at midnight UTC; cancelled flights count, and have no delay.
         """
         (tmp_path / "flights.csv").write_text(FILE)
         (tmp_path / "airlines.csv").write_text("carrier,name\nUA,United\nAA,American\n")
@@ -73,7 +73,7 @@ class TestData:
 
     def test_keys(self):
         """
-        A key is a carrier and a day.
+        A key consists of a carrier and a day.
         """
         assert key_of("9E", "2013-02-07") == "9E.2013-02-07"
 
@@ -89,7 +89,7 @@ class TestData:
     @needs_flights
     def test_some_flights(self, tmp_path):
         """
-        As many flights are unpacked as were asked for, behind a line of names.
+        The file has the requested number of flights, after a line of names.
         """
         assert unpack(tmp_path, 10) == 10
 
@@ -102,7 +102,7 @@ class TestData:
 class TestCommand:
     def test_no_java(self):
         """
-        Without Java one line says what to install, and the status is 1.
+        Without Java, one line says what to install, and the status is 1.
         """
         done = run_demo(JAVA_HOME="/nowhere")
 
@@ -115,9 +115,9 @@ class TestCommand:
     @needs_spark
     @needs_sources
     @needs_flights
-    def test_a_stream_of_somebody_else(self, nats_server, tmp_path):
+    def test_a_foreign_stream(self, nats_server, tmp_path):
         """
-        A stream of the demo's name that it has not made is left alone.
+        If a stream of that name is not the demo's, it stays unchanged.
         """
         with jetsync.connect(nats_server.url) as client:
             js = client.jetstream()
@@ -140,7 +140,7 @@ class TestCommand:
     @pytest.mark.soak
     def test_the_pipeline(self, tmp_path):
         """
-        The driver is killed and goes on, and the totals are those of the batch answer.
+        The driver is killed and continues, and the totals equal the batch answer.
         """
         picture = tmp_path / "picture.svg"
 
@@ -159,7 +159,7 @@ class TestCommand:
     @pytest.mark.soak
     def test_the_example(self, nats_server, tmp_path):
         """
-        The script in `examples` counts each flight once, however often it is run.
+        The script in `examples` counts each flight once, however often it runs.
         """
         for _ in range(2):
             done = subprocess.run(
@@ -179,7 +179,7 @@ class TestCommand:
 @pytest.mark.live
 class TestWeeklyTotals:
     """
-    What stores the totals, without Spark.
+    An object that stores the totals, without Spark.
     """
 
     class Changed:
@@ -207,7 +207,7 @@ class TestWeeklyTotals:
     @pytest.fixture
     def totals(self, bucket):
         """
-        What stores totals in the bucket.
+        An object that stores totals in the bucket.
         """
         pytest.importorskip("pyspark")
         from jetsync_spark.demo.pipeline import WeeklyTotals
@@ -216,7 +216,7 @@ class TestWeeklyTotals:
 
     def test_a_replay(self, bucket, totals, capsys):
         """
-        A micro-batch that comes again is computed, which Spark needs, and not stored.
+        A repeated micro-batch is computed, as Spark requires, and not stored.
         """
         totals(self.Changed(1), 0)
         again = self.Changed(5)
@@ -229,7 +229,7 @@ class TestWeeklyTotals:
 
     def test_another_driver(self, bucket, totals, monkeypatch):
         """
-        A driver that was overtaken between its look and its transaction stores nothing.
+        If another driver writes between the check and the transaction, the transaction fails.
         """
         totals(self.Changed(1), 0)
         atomic = bucket.atomic
@@ -266,7 +266,7 @@ class Row:
 
 class Overtaken:
     """
-    A bucket that others write right before a transaction.
+    A bucket in which another driver writes right before a transaction.
     """
 
     def __init__(self, bucket, atomic):

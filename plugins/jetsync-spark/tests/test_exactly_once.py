@@ -30,13 +30,13 @@ def plan(nats_server, target):
 
 class FailedError(Exception):
     """
-    What a task dies of.
+    The error that ends a task.
     """
 
 
 def dies_after(rows, count):
     """
-    Yield the first rows, then die.
+    Yield the first rows, then fail.
     """
     yield from itertools.islice(rows, count)
     raise FailedError
@@ -44,7 +44,7 @@ def dies_after(rows, count):
 
 def subjects(stream, *filters):
     """
-    Return the subjects of a stream that there are.
+    Return the existing subjects of a stream.
     """
     return [
         subject
@@ -56,7 +56,7 @@ def subjects(stream, *filters):
 class TestRows:
     def test_each_row_is_stored_in_order(self, plan, target):
         """
-        Chunks of ten rows go out with an entry of the ledger each; the last one says so.
+        Each chunk of ten rows is stored with an entry of the ledger, and the last one is marked.
         """
         rows = rows_of(target.name, 35)
 
@@ -75,7 +75,7 @@ class TestRows:
 
     def test_a_whole_chunk_ends_a_partition(self, plan, target):
         """
-        The last chunk is marked also where it is full.
+        The last chunk is marked even if it is full.
         """
         run(plan, rows_of(target.name, 20))
 
@@ -83,7 +83,7 @@ class TestRows:
 
     def test_an_empty_partition_stores_nothing(self, plan, target):
         """
-        There is nothing to protect.
+        An empty partition needs no entry in the ledger.
         """
         assert run(plan, []).rows == 0
         assert target.info().state.messages == 0
@@ -91,7 +91,7 @@ class TestRows:
     @pytest.mark.parametrize("died_at", [0, 5, 10, 15, 34, 35])
     def test_a_retry_stores_what_is_missing(self, plan, target, died_at):
         """
-        Wherever the first run died, the rows are there once, in their order.
+        Wherever the first run failed, each row is stored once and in order.
         """
         rows = rows_of(target.name, 35)
         with pytest.raises(FailedError):
@@ -105,7 +105,7 @@ class TestRows:
 
     def test_a_replay_of_a_whole_partition_stores_nothing(self, plan, target):
         """
-        As after a driver that was killed before Spark's commit; the order may be another one.
+        A driver may be killed before Spark's commit; the repeated rows may come in another order.
         """
         rows = rows_of(target.name, 35)
         run(plan, rows)
@@ -118,7 +118,7 @@ class TestRows:
 
     def test_micro_batches_follow_each_other(self, plan, target):
         """
-        Each has its own rows, and the ledger one subject for each partition.
+        Each micro-batch has its own rows, and the ledger has one subject per partition.
         """
         for batch in range(3):
             for partition in range(2):
@@ -128,7 +128,7 @@ class TestRows:
         assert len(set(payloads(target))) == 72
         assert {entry.batch for entry in entries(target, f"ledger.{target.name}.q.1")} == {0, 1, 2}
 
-    def test_queries_do_not_know_each_other(self, plan, target):
+    def test_queries_are_independent(self, plan, target):
         """
         Two queries may write equal rows to one stream.
         """
@@ -140,7 +140,7 @@ class TestRows:
 
     def test_rows_of_large_payloads_go_in_smaller_chunks(self, nats_server, target):
         """
-        A chunk is kept in memory: it has not more than some megabytes.
+        A chunk has at most some megabytes, because it is kept in memory.
         """
         plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE)
         rows = [(f"{target.name}.a", bytes([row]) * 500_000) for row in range(40)]
@@ -154,7 +154,7 @@ class TestRows:
 class TestFencing:
     def test_a_run_that_comes_late_is_refused(self, plan, target):
         """
-        Two runs of a task at the same time: the one that was overtaken stores nothing more.
+        If two runs of a task overlap, the overtaken one stores nothing more.
         """
         rows = rows_of(target.name, 40)
         slow, fast = plan, again(plan)
@@ -189,7 +189,7 @@ class TestFencing:
 
     def test_a_task_of_an_older_micro_batch_is_refused(self, plan, target):
         """
-        It wakes up after its micro-batch, and the next one, were committed.
+        The task resumes after its micro-batch and the next one were committed.
         """
         run(plan, rows_of(target.name, 12), batch=6)
 
@@ -200,7 +200,7 @@ class TestFencing:
 
     def test_of_many_runs_at_once_each_row_is_stored_once(self, plan, target):
         """
-        Four runs of the same task: whoever loses stops, and the next one goes on.
+        Four runs of the same task: those that lose stop, and the next one continues.
         """
         rows = rows_of(target.name, 95)
         outcomes = []
@@ -226,7 +226,7 @@ class TestFencing:
 class TestLayout:
     def test_other_rows_are_refused(self, plan, target):
         """
-        The replay's partition begins with other rows than those that are stored.
+        The repeated partition begins with other rows than the stored ones.
         """
         rows = rows_of(target.name, 35)
         with pytest.raises(FailedError):
@@ -244,7 +244,7 @@ class TestLayout:
     )
     def test_another_number_of_rows_is_refused(self, plan, target, count, said):
         """
-        The partition was complete: neither fewer nor more rows are right.
+        The partition was complete: neither fewer nor more rows are accepted.
         """
         run(plan, rows_of(target.name, 35))
 
@@ -255,7 +255,7 @@ class TestLayout:
 
     def test_a_replay_that_ends_too_early_is_refused(self, plan, target):
         """
-        More rows were to come, and it has no more: they would be lost.
+        More rows were expected, so those that are missing would be lost.
         """
         with pytest.raises(FailedError):
             run(plan, dies_after(rows_of(target.name, 40), 35))
@@ -267,16 +267,16 @@ class TestLayout:
 
     def test_as_many_rows_but_others_are_refused(self, plan, target):
         """
-        Their number alone says nothing.
+        An equal number of rows does not make them equal.
         """
         run(plan, rows_of(target.name, 35))
 
         with pytest.raises(LayoutError, match="35 rows, as before, but others"):
             run(again(plan), rows_of(target.name, 35, first=1))
 
-    def test_a_micro_batch_that_was_committed_in_part_is_told(self, plan, target):
+    def test_a_partly_repeated_micro_batch_is_reported(self, plan, target):
         """
-        Its replay wrote the rows from other partitions, and this one's are there twice.
+        Its repetition moved rows from other partitions, and those of this one are stored twice.
         """
         with pytest.raises(FailedError):
             run(plan, dies_after(rows_of(target.name, 35), 25), batch=1)
@@ -286,9 +286,9 @@ class TestLayout:
 
 
 class TestRemoved:
-    def test_a_ledger_that_goes_while_it_is_in_use_is_told(self, plan, target):
+    def test_a_ledger_that_is_deleted_during_use(self, plan, target):
         """
-        The error says that the next run stores rows again, and not that nothing was to be done.
+        The error says that the next run stores the rows again, rather than that it is safe.
         """
 
         def purging():
@@ -310,7 +310,7 @@ class TestPlace:
     @pytest.fixture
     def growing(self, js, unique):
         """
-        A stream without subjects for a ledger, and what gives it some; removed afterwards.
+        A stream without subjects for a ledger, and a function that adds some; removed afterwards.
         """
         name = f"{unique}-g"
         stream = js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True)
@@ -318,15 +318,15 @@ class TestPlace:
         def grow():
             config = stream.info().config
             js.update_stream(attrs.evolve(config, subjects=[f"{name}.>", f"ledger.{name}.>"]))
-            # As known a while later, or to another worker.
+            # As another worker sees the stream, or this one some time later.
             planning._configurations.clear()
 
         yield stream, grow
         js.delete_stream(name)
 
-    def test_a_ledger_stays_where_it_is(self, nats_server, growing):
+    def test_the_place_of_a_ledger(self, nats_server, growing):
         """
-        The stream gets subjects meant for a ledger later: what was stored before is found.
+        If the stream gets subjects for a ledger later, the existing ledger is still found.
         """
         stream, grow = growing
         rows = rows_of(stream.name, 35)
@@ -342,9 +342,9 @@ class TestPlace:
         places = {subject.rsplit(".", 2)[0] for subject in subjects(stream, "*.*.q.>", "*.*.new.>")}
         assert places == {f"{stream.name}._ledger", f"ledger.{stream.name}"}
 
-    def test_a_number_of_partitions_stays_with_its_ledger(self, nats_server, growing):
+    def test_the_number_of_partitions_is_found(self, nats_server, growing):
         """
-        What the driver agreed on is found as well.
+        The number of partitions that the driver agreed on is found in the ledger.
         """
         stream, grow = growing
         options = {"mode": EXACTLY_ONCE, "write_id": "load"}
@@ -357,9 +357,9 @@ class TestPlace:
 
 class TestLostAnswers:
     @pytest.mark.parametrize("stored", [True, False])
-    def test_the_ledger_says_what_became_of_a_chunk(self, plan, target, monkeypatch, stored):
+    def test_the_ledger_decides_after_a_lost_answer(self, plan, target, monkeypatch, stored):
         """
-        The answer to a commit is lost: the chunk is sent again only if it is not there.
+        If the answer to a commit is lost, the chunk is sent again only if the ledger lacks it.
         """
         publish = jetsync.JetStream.publish_batch
         calls = itertools.count(1)
@@ -379,9 +379,9 @@ class TestLostAnswers:
         assert written.stored == 35
         assert payloads(target) == [data for _, data in rows]
 
-    def test_an_attempt_that_comes_through_late_is_noticed(self, plan, target, monkeypatch):
+    def test_a_late_attempt_is_noticed(self, plan, target, monkeypatch):
         """
-        It was not there when the ledger was read, and is when the chunk is sent again.
+        The attempt is stored after the ledger was read and before the chunk is sent again.
         """
         publish = jetsync.JetStream.publish_batch
         calls = itertools.count(1)
@@ -404,7 +404,7 @@ class TestLostAnswers:
 
     def test_a_server_that_does_not_come_back_ends_it(self, nats_server, target, monkeypatch):
         """
-        After the time for trying again the task fails, and says that the next run finds out.
+        After the retry time the task fails, and the error says that the next run decides.
         """
         plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, retry_timeout=0.2)
 
@@ -418,9 +418,9 @@ class TestLostAnswers:
 
 
 class TestRefused:
-    def test_the_condition_of_a_row_is_not_taken_for_another_run(self, plan, target):
+    def test_the_expectation_of_a_row_is_not_another_run(self, plan, target):
         """
-        A row expects another sequence of its subject: its error says so.
+        If a row expects another sequence of its subject, the error says that.
         """
         row = jetsync.OutboundMessage(
             f"{target.name}.a", b"x", expect=jetsync.Expect(last_subject_sequence=77)
@@ -435,14 +435,14 @@ class TestRefused:
 
     def test_outside_of_a_query_a_name_is_needed(self, plan, target):
         """
-        Nothing else would tell a second run from another write.
+        Without a name, a second run could not be told from another write.
         """
         with pytest.raises(OptionError, match="set a writeId"):
             run(plan, rows_of(target.name, 5), query=None)
 
     def test_a_name_makes_a_batch_job_repeatable(self, nats_server, target):
         """
-        The job that is run again stores nothing.
+        A job that runs again stores nothing.
         """
         plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, write_id="load-1")
         rows = rows_of(target.name, 5)
@@ -450,9 +450,9 @@ class TestRefused:
         assert run(plan, rows, query=None).stored == 5
         assert run(again(plan), rows, query=None).skipped == 5
 
-    def test_a_ledger_of_somebody_else_is_left_alone(self, plan, target, js):
+    def test_a_foreign_ledger_is_left_alone(self, plan, target, js):
         """
-        What is no entry is not overwritten.
+        A message that is not an entry is not overwritten.
         """
         js.publish(f"ledger.{target.name}.q.0", b"mine")
 
@@ -461,9 +461,9 @@ class TestRefused:
 
 
 class TestFingerprint:
-    def test_order_and_content_are_told_apart(self):
+    def test_fingerprints_of_order_and_content(self):
         """
-        One fingerprint sees the order, the other one does not; both see the content.
+        One fingerprint depends on the order, and both depend on the content.
         """
         rows = rows_of("s", 20)
         one, two, three = Fingerprint(), Fingerprint(), Fingerprint()
@@ -476,7 +476,7 @@ class TestFingerprint:
 
     def test_chunks_make_no_difference(self):
         """
-        A retry may cut the rows in another way.
+        A retry may divide the rows differently.
         """
         rows = rows_of("s", 20)
         one, two = Fingerprint(), Fingerprint()
@@ -488,7 +488,7 @@ class TestFingerprint:
 
     def test_headers_count(self):
         """
-        Rows that differ in nothing else are others.
+        Rows that differ only in their headers are different.
         """
         one, two = Fingerprint(), Fingerprint()
         one.add([jetsync.OutboundMessage("s", b"", {"a": "1"})])
@@ -498,7 +498,7 @@ class TestFingerprint:
 
     def test_an_entry_survives_the_wire(self):
         """
-        What is read is what was written.
+        A decoded entry equals the encoded one.
         """
         entry = LedgerEntry(
             key="q", batch=3, partition=1, rows=7, done=True, order="ab", total=2**60, by="x"
@@ -508,15 +508,15 @@ class TestFingerprint:
 
     def test_an_entry_of_a_newer_version_is_refused(self):
         """
-        It may mean something else.
+        An entry of a newer version may have another meaning.
         """
         with pytest.raises(JetStreamSparkError, match="version 9"):
             LedgerEntry.from_bytes(b'{"v":9}', "s")
 
 
-def test_the_key_tells_writes_of_a_query_apart(nats_server, target):
+def test_the_key_has_the_name_of_the_write(nats_server, target):
     """
-    A query that writes twice in each micro-batch names its writes.
+    A query that writes twice per micro-batch names its writes.
     """
     plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, write_id="late")
     run(plan, rows_of(target.name, 3), query="q")

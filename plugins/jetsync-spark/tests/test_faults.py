@@ -1,5 +1,5 @@
 """
-What becomes of rows when processes are killed: executors, workers and drivers of real Spark.
+Rows when processes are killed: executors, workers and drivers of real Spark.
 """
 
 import collections
@@ -38,7 +38,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 class Pipeline:
     """
-    A query from one stream to another, its driver, and who may be killed.
+    A query from one stream to another, its driver, and the processes to kill.
     """
 
     def __init__(self, server, folder, *, mode, rows, most=4000, partitions=2, master=LOCAL):
@@ -83,7 +83,7 @@ class Pipeline:
 
     def start(self, program="pipeline_job.py", **changes):
         """
-        Start the driver; *changes* of the job, or of its environment where they are upper-case.
+        Start the driver; *changes* are those of the job, or of its environment if upper-case.
         """
         environment = {name: value for name, value in changes.items() if name.isupper()}
         job = {**self.job, **{n: v for n, v in changes.items() if not n.isupper()}}
@@ -109,19 +109,19 @@ class Pipeline:
 
     @property
     def error(self):
-        """What the query failed of."""
+        """The error of the query."""
         return (self.folder / "checkpoint.error").read_text()
 
     def processes(self, *words):
         """
-        Return the processes of the driver's whose command line has all these words.
+        Return the driver's processes whose command line contains all these words.
         """
         return processes_of(self.driver.pid, *words)
 
     def end(self):
         """
-        Note the end of a driver. So many kills may be more than a query takes, and it is started
-        again; that rows are others than before is no reason for its end.
+        Note the end of a driver. A query may fail after so many kills and is started again, but it
+        must not fail because rows differ.
         """
         if self.driver.returncode == 3:
             assert "LayoutError" not in self.error, self.error
@@ -149,17 +149,17 @@ class Pipeline:
 
     @property
     def stored(self):
-        """How many messages the target has."""
+        """The number of messages in the target."""
         return self.target.info().state.messages
 
     @property
     def ledgers(self):
-        """How many partitions have begun to write."""
+        """The number of partitions that have begun to write."""
         return len(self.target.info(subjects_filter="ledger.>").state.subjects or ())
 
     def wait_written(self, more):
         """
-        Wait until so many more messages are stored, or the driver has ended.
+        Wait until that many more messages are stored, or the driver has ended.
         """
         start = self.stored
         eventually(lambda: self.stored >= start + more or self.driver.poll() is not None, 600)
@@ -178,7 +178,8 @@ class Pipeline:
 
     def lost_and_twice(self):
         """
-        Return how many rows are not in the target, and how many are there more than once.
+        Return the numbers of rows that are missing from the target, and that are there more than
+        once.
         """
         found = collections.Counter(
             int(message.data)
@@ -192,7 +193,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(tmp_path):
     """
-    A factory of pipelines on a server of their own.
+    A factory of pipelines, each on its own server.
     """
     made = []
     with DevServer() as server:
@@ -210,7 +211,7 @@ def pipeline(tmp_path):
 
 def test_a_driver_dies_in_a_commit(pipeline, tmp_path):
     """
-    The micro-batch is stored and Spark has not noted it: it comes again, and nothing is stored
+    The micro-batch is stored and Spark has not noted it: it is repeated, and nothing is stored
     twice.
     """
     pipe = pipeline(mode="exactlyonce", rows=20_000)
@@ -230,8 +231,8 @@ def test_a_driver_dies_in_a_commit(pipeline, tmp_path):
 @pytest.mark.parametrize("mode", ["exactlyonce", "atleastonce", "atomic"])
 def test_executors_die_in_mid_write(pipeline, mode):
     """
-    Their tasks run again on another one: nothing is lost in any mode, and nothing is there twice
-    where that is promised.
+    Their tasks run again on another executor: no row is lost in any mode, and none is stored twice
+    in the modes that promise it.
     """
     pipe = pipeline(mode=mode, rows=60_000, most=20_000, master=CLUSTER)
     pipe.start()
@@ -249,12 +250,14 @@ def test_executors_die_in_mid_write(pipeline, mode):
 
 def test_a_restart_in_other_partitions_is_refused(pipeline):
     """
-    Or told, where rows moved to partitions of which nothing was stored; after that, going back may
-    be refused as well. No row is lost where the query goes on.
+    A restart with other partitions is refused, or reported if rows moved to partitions that had
+    stored nothing. Afterwards, the old number may be refused as well. No row is lost if the query
+    continues.
     """
     pipe = pipeline(mode="exactlyonce", rows=60_000, most=60_000)
     pipe.start()
-    # One that has only begun its first partition goes on, as that begins with the same rows.
+    # A query that has only begun its first partition continues, because that begins with the same
+    # rows.
     eventually(lambda: pipe.ledgers == 2, 600)
     pipe.kill_driver()
     before = pipe.stored
@@ -273,8 +276,8 @@ def test_a_restart_in_other_partitions_is_refused(pipeline):
 
 def test_twenty_random_kills(pipeline):
     """
-    Drivers, executors and workers die at random moments, twenty of them in one run: no row is lost
-    and none is there twice.
+    Drivers, executors and workers die at twenty random moments of one run: no row is lost, and none
+    is stored twice.
     """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown with -s.
@@ -323,8 +326,8 @@ def standalone(tmp_path_factory):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_task_that_spark_runs_twice_wakes_up_late(pipeline, standalone, tmp_path, way):
     """
-    Spark's speculation has run a copy of it on another host, which has stored all rows, when it
-    sends its second chunk: that reaches the server, which refuses it (10071), and each row is there
+    Spark's speculation has run a copy of the task on another host, which has stored all rows. The
+    original then sends its second chunk, which the server refuses (10071), and each row is stored
     once.
     """
     notes, plugin, events = (tmp_path / name for name in ("notes", "plugin", "events"))

@@ -1,5 +1,5 @@
 """
-Writes that run again in other partitions, or as another job, without Spark.
+Writes that are repeated in other partitions, or as another job, without Spark.
 """
 
 import collections
@@ -27,7 +27,7 @@ SCHEMA = StructType([StructField("subject", StringType()), StructField("data", S
 
 class Job:
     """
-    One run of a write by the data source: what Spark makes of it on the driver and in tasks.
+    One run of a write by the data source, as Spark calls it on the driver and in tasks.
     """
 
     def __init__(self, server, stream, kind=writers.BatchWriter, **options):
@@ -39,7 +39,7 @@ class Job:
         """Write some rows as a task; return its message."""
         subjects = [f"{self.stream.name}.a"] * (end - first)
         rows = {"subject": subjects, "data": [f"row-{row}" for row in range(first, end)]}
-        # Tasks have a copy of it.
+        # Tasks have a copy of the writer.
         copy = pickle.loads(pickle.dumps(self.writer))
         with (
             in_task(partition=partition, **fields) as task,
@@ -50,7 +50,7 @@ class Job:
 
 def lost_and_twice(stream, count):
     """
-    Return how many rows are missing, and how many are there more than once.
+    Return the numbers of rows that are missing, and that are there more than once.
     """
     found = collections.Counter(payloads(stream))
     return count - len(found), sum(found.values()) - len(found)
@@ -59,7 +59,7 @@ def lost_and_twice(stream, count):
 class TestBatchWrites:
     def test_one_in_foreach_batch_is_known_by_the_micro_batch(self, nats_server, target):
         """
-        The driver died before Spark noted the micro-batch: the write comes again as another job.
+        The driver died before Spark noted the micro-batch: the write is repeated as another job.
         """
         for _ in range(2):
             job = Job(nats_server, target)
@@ -71,7 +71,8 @@ class TestBatchWrites:
 
     def test_two_in_one_micro_batch_need_names(self, nats_server, target):
         """
-        Without, the second one is taken for a replay with other rows, and the error says so.
+        Without names, the second write counts as a repetition with other rows, and the error says
+        so.
         """
         Job(nats_server, target).task(0, 0, 10, query="q", batch=3)
         with pytest.raises(LayoutError, match="need a writeId each"):
@@ -82,17 +83,17 @@ class TestBatchWrites:
 
     def test_outside_of_a_query_a_name_is_needed(self, nats_server, target):
         """
-        Also since a thread of foreachBatch looks like that: its write would be another one when
-        the micro-batch comes again.
+        A thread of foreachBatch also needs one, because it does not know the query. Otherwise its
+        write would have another identity when the micro-batch is repeated.
         """
         with pytest.raises(OptionError, match=r"set a writeId .*inheritable_thread_target"):
             Job(nats_server, target).task(0, 0, 10)
 
         assert target.info().state.messages == 0
 
-    def test_a_named_one_in_fewer_partitions_is_told(self, nats_server, target):
+    def test_a_named_one_in_fewer_partitions_fails(self, nats_server, target):
         """
-        The rows of a partition that there is no more are in another one now: the job fails.
+        The rows of a partition that no longer exists are in another one: the job fails.
         """
         first = Job(nats_server, target, writeId="load")
         first.task(1, 50, 100)
@@ -109,9 +110,9 @@ class TestBatchWrites:
 class TestMicroBatches:
     def test_other_partitions_are_loud(self, nats_server, target):
         """
-        Two partitions of which one was stored, then three, then two again: as soon as rows may be
-        there twice or are not there, a task or the commit fails, and its text does not promise
-        that going back helps.
+        A write has two partitions of which one was stored, then three, then two again. As soon as
+        rows may be missing or stored twice, a task or the commit fails. The error does not promise
+        that the old number helps.
         """
         rows, errors = 60, []
 
@@ -138,9 +139,9 @@ class TestMicroBatches:
         assert lost == 10
         assert twice == 20
 
-    def test_fewer_partitions_are_told_at_the_commit(self, nats_server, target):
+    def test_fewer_partitions_fail_the_commit(self, nats_server, target):
         """
-        All rows are stored by then, some of them twice, and the micro-batch is not committed.
+        By then all rows are stored, some of them twice, and the micro-batch is not committed.
         """
         Job(nats_server, target, writers.StreamWriter).task(1, 30, 60, query="q", batch=0)
         job = Job(nats_server, target, writers.StreamWriter)
@@ -156,13 +157,13 @@ class TestAgreement:
     @pytest.fixture
     def plan(self, nats_server, target):
         """
-        The plan of a write of which the driver knows the number of partitions.
+        The plan of a write whose driver knows the number of partitions.
         """
         return plan_for(nats_server, target.name, mode=EXACTLY_ONCE, chunk_size=11, write_id="load")
 
     def test_going_back_ends_with_each_row_once(self, plan, target):
         """
-        Three partitions in the place of two are refused before a row is stored, so that two work.
+        Three partitions instead of two are refused before a row is stored, so that two work again.
         """
         rows = rows_of(target.name, 60)
 
@@ -180,7 +181,7 @@ class TestAgreement:
 
     def test_a_named_write_has_a_number_of_partitions(self, plan):
         """
-        As a micro-batch has: the job that runs again comes in as many.
+        A named write must be repeated with the same number of partitions, like a micro-batch.
         """
         for _ in range(2):
             layout.record_partitions(plan, Task(), 2)
@@ -188,9 +189,9 @@ class TestAgreement:
             layout.record_partitions(plan, Task(), 3)
 
     @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
-    def test_a_plan_of_somebody_else_is_left_alone(self, plan, target, js, data):
+    def test_a_foreign_plan_is_left_alone(self, plan, target, js, data):
         """
-        What is no plan is told, with its subject.
+        A message that is not a plan is an error with its subject.
         """
         subject = f"ledger.{target.name}.load.plan"
         js.publish(subject, data)

@@ -1,5 +1,5 @@
 """
-A streaming query that runs for long, and one whose driver is killed again and again.
+A streaming query that runs for long, and one whose driver is killed repeatedly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KILLS = int(os.environ.get("JETSYNC_SPARK_KILLS", "5"))
 
 def workers(pid):
     """
-    Return the memory in KiB of each Python process under one, by what it does.
+    Return the memory in KiB of each Python process below one, by purpose.
     """
     children = {}
     for entry in Path("/proc").iterdir():
@@ -66,7 +66,7 @@ def workers(pid):
 
 def test_many_batches(tmp_path):
     """
-    Memory stays what it is, connections are few, and a query with nothing to do is quiet.
+    Memory stays constant, connections are few, and an idle query sends few requests.
     """
     with DevServer() as server, jetsync.connect(server.url) as client:
         js = client.jetstream()
@@ -80,7 +80,7 @@ def test_many_batches(tmp_path):
 
 def run_batches(server, client, js, stream, spark, folder):
     """
-    Read so many micro-batches of a few messages each, and look at the processes meanwhile.
+    Read that many micro-batches of a few messages each, and measure the processes meanwhile.
     """
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
     reader = spark.readStream.format("jetstream").option("servers", server.url)
@@ -106,7 +106,7 @@ def run_batches(server, client, js, stream, spark, folder):
             _logger.info(told, len(counted), connections, sizes[-1])
         assert sum(counted) == 20 * BATCHES
         assert len(counted) >= BATCHES
-        # Two workers of tasks, one planner, and those that Spark plans with.
+        # Two workers for tasks, one planner, and those with which Spark plans.
         assert connections <= 8
         same = sizes[2].keys() & sizes[-1].keys()
         assert any("python_streaming_source_runner" in name for _, name in same)
@@ -126,7 +126,7 @@ def run_batches(server, client, js, stream, spark, folder):
 @pytest.mark.parametrize("begins", ["latest", "earliest"])
 def test_killed_drivers(tmp_path, begins):
     """
-    Drivers that are killed at any moment, the first batch included, lose and repeat nothing.
+    Drivers that are killed at any moment, also in the first batch, lose and repeat nothing.
     """
     chance = random.Random(begins)
     stop = threading.Event()
@@ -149,7 +149,7 @@ def test_killed_drivers(tmp_path, begins):
             arguments = [server.url, stream.name, str(tmp_path), options]
             try:
                 for _ in range(KILLS):
-                    # While it starts, in its first batch, or some batches later.
+                    # During its start, in its first batch, or some batches later.
                     wanted = len([*tmp_path.glob("*.json")]) + chance.choice([0, 0, 1, 2, 4])
                     with running(tmp_path, arguments) as job:
                         wait_for_files(tmp_path, wanted, job)
@@ -167,9 +167,9 @@ def test_killed_drivers(tmp_path, begins):
 
 def caught_up(folder, arguments, stream, ended):
     """
-    Run the job until it has read all there is; False if it ended before.
+    Run the job until it has read all messages; return False if it ended before.
 
-    The publisher goes on until the job has read anything: it may begin with the latest.
+    The publisher continues until the job has read a message, because it may begin with the latest.
     """
     end = time.monotonic() + 400
     with running(folder, arguments) as job:
@@ -187,7 +187,7 @@ def caught_up(folder, arguments, stream, ended):
 @contextlib.contextmanager
 def running(folder, arguments):
     """
-    Run the job until the block ends, and kill it then, its JVM first or last.
+    Run the job during the block and kill it then, its JVM first or last.
     """
     pids = folder / "pids"
     pids.unlink(missing_ok=True)
@@ -208,9 +208,9 @@ def running(folder, arguments):
 
 def wait_for_files(folder, wanted, job):
     """
-    Wait until there are so many files; return False if the job ended before.
+    Wait until that many files exist; return False if the job ended before.
 
-    Spark gives its Python processes ten seconds to start, and a query ends when one takes longer.
+    Spark gives its Python processes ten seconds to start, and a query fails if one takes longer.
     """
     end = time.monotonic() + 300
     while len([*folder.glob("*.json")]) < wanted:
@@ -223,7 +223,7 @@ def wait_for_files(folder, wanted, job):
 
 def rows_of(folder):
     """
-    Return the sequences in all files, those of a batch once.
+    Return the sequences in all files, counting each batch once.
     """
     found = []
     for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):

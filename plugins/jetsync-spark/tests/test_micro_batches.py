@@ -1,5 +1,5 @@
 """
-Planning micro-batches as Spark has them planned, without Spark.
+Planning micro-batches as Spark does, without Spark.
 """
 
 import itertools
@@ -33,7 +33,7 @@ SCHEMA = StructType([StructField("sequence", LongType()), StructField("data", Bi
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """
-    Take no answer about a stream for another moment than that of the test.
+    Use cached answers about a stream only within the test's moment.
     """
     monkeypatch.setattr(micro_batch, "POLL", 0.0)
     monkeypatch.setattr(micro_batch, "CATCHING_UP", 0.2)
@@ -54,7 +54,7 @@ EVERYTHING = object()
 
 class Query:
     """
-    What Spark does with a reader, with the checkpoint that it keeps.
+    Spark's calls of a reader, with the checkpoint that it keeps.
     """
 
     def __init__(self, server, stream, **options):
@@ -63,7 +63,7 @@ class Query:
         self.start()
 
     def start(self):
-        """Start the query, or start it again from its checkpoint."""
+        """Start the query, or restart it from its checkpoint."""
         self.reader = StreamMicroBatchReader(
             read_settings(ConnectSettings, self.options),
             read_settings(ReadOptions, self.options),
@@ -71,17 +71,17 @@ class Query:
         )
 
     def through_json(self, offset):
-        """Keep an offset as a checkpoint does."""
+        """Keep an offset, as a checkpoint does."""
         return json.loads(json.dumps(offset))
 
     def begin(self):
-        """Return where the next batch begins, as Spark finds out."""
-        # It asks twice.
+        """Return the start of the next batch, as Spark determines it."""
+        # Spark asks twice.
         self.reader.initialOffset()
         return self.ends[-1] if self.ends else self.through_json(self.reader.initialOffset())
 
     def plan(self, limit=EVERYTHING):
-        """Plan a batch and log its end; return whether there is anything."""
+        """Plan a batch and log its end; return whether it has messages."""
         begin = self.begin()
         end = self.reader.latestOffset(begin, limit)
         if end == begin:
@@ -91,7 +91,7 @@ class Query:
         return True
 
     def read(self, batch=-1):
-        """Return the sequences of a batch that was planned."""
+        """Return the sequences of a planned batch."""
         batch %= len(self.ends)
         start = self.ends[batch - 1] if batch else self.through_json(self.reader.initialOffset())
         reader = pickle.loads(pickle.dumps(self.reader))
@@ -103,7 +103,7 @@ class Query:
         ]
 
     def all(self, limit=EVERYTHING):
-        """Plan and read until there is nothing new; return the batches."""
+        """Plan and read until there are no new messages; return the batches."""
         found = []
         while self.plan(limit):
             found.append(self.read())
@@ -113,7 +113,7 @@ class Query:
 @pytest.fixture
 def earliest(nats_server):
     """
-    A maker of queries from the beginning.
+    A factory of queries that start at the beginning.
     """
     return lambda stream, **options: Query(
         nats_server, stream, **{"startingOffsets": "earliest", **options}
@@ -122,7 +122,9 @@ def earliest(nats_server):
 
 class TestBatches:
     def test_one_after_the_other(self, js, earliest):
-        """Batches follow each other, across restarts, and nothing new is no batch."""
+        """
+        Batches follow each other, also across restarts; without new messages there is no batch.
+        """
         with numbered(js, 30) as stream:
             query = earliest(stream)
             assert query.all() == [[*range(1, 31)]]
@@ -136,18 +138,18 @@ class TestBatches:
             assert query.ends[-1]["from"] == 41
 
     def test_a_limit(self, js, earliest):
-        """A batch has no more sequences than it may have, gaps included."""
+        """A batch has at most the given number of sequences, gaps included."""
         with numbered(js, 25) as stream:
             stream.delete_message(5)
             query = earliest(stream, maxOffsetsPerTrigger="10")
             batches = query.all(Rows(10))
             assert [*map(len, batches)] == [9, 10, 5]
             extend(js, stream, 20)
-            # A trigger may ask for everything all the same.
+            # A trigger may still ask for everything.
             assert query.all() == [[*range(26, 46)]]
 
     def test_the_default_limit(self, js, earliest):
-        """Spark is told what the option says."""
+        """Spark gets the limit of the option."""
         datasource = pytest.importorskip("pyspark.sql.streaming.datasource")
         with numbered(js, 0) as stream:
             limited = earliest(stream, maxOffsetsPerTrigger="10").reader
@@ -156,7 +158,7 @@ class TestBatches:
             assert unlimited.getDefaultReadLimit() == datasource.ReadAllAvailable()
 
     def test_parts(self, js, earliest):
-        """The parts of a batch are a function of its offsets and the options."""
+        """The parts of a batch depend only on its offsets and the options."""
         with numbered(js, 100) as stream:
             query = earliest(stream, minPartitions="3", maxRecordsPerPartition="30")
             begin = query.begin()
@@ -168,7 +170,7 @@ class TestBatches:
             assert [part.value for part in again] == [part.value for part in first]
 
     def test_available_now(self, js, earliest):
-        """A query over what there is ends, though more is published all the time."""
+        """A query with availableNow ends, although messages are published all the time."""
         with numbered(js, 25) as stream:
             query = earliest(stream)
             query.reader.prepareForTriggerAvailableNow()
@@ -179,7 +181,7 @@ class TestBatches:
                     break
                 found += query.read()
             assert found == [*range(1, 26)]
-            # The next run takes what came meanwhile, and not what comes now.
+            # The next run takes the messages from before its start, and not later ones.
             query.start()
             last = stream.info().state.last_seq
             query.reader.prepareForTriggerAvailableNow()
@@ -187,7 +189,7 @@ class TestBatches:
             assert query.all() == [[*range(26, last + 1)]]
 
     def test_the_latest_is_reported(self, js, earliest):
-        """Progress shows how far the stream has come."""
+        """The progress shows the last sequence of the stream."""
         with numbered(js, 25) as stream:
             query = earliest(stream)
             assert query.reader.reportLatestOffset() is None
@@ -195,7 +197,7 @@ class TestBatches:
             assert query.reader.reportLatestOffset()["seq"] == 26
 
     def test_idle_polling(self, js, nats_server, earliest, monkeypatch):
-        """An answer about the stream serves for a moment, as Spark asks all the time."""
+        """An answer about the stream is reused for a moment, because Spark asks all the time."""
         monkeypatch.setattr(micro_batch, "POLL", 0.2)
         with numbered(js, 5) as stream:
             query = earliest(stream)
@@ -216,7 +218,7 @@ class TestBatches:
 
 class TestStart:
     def test_the_latest_at_first(self, js, nats_server):
-        """A query that begins with the latest begins there, however often it is asked."""
+        """A query that begins with the latest keeps that start, however often it is asked."""
         with numbered(js, 10) as stream:
             query = Query(nats_server, stream)
             begin = query.begin()
@@ -225,7 +227,7 @@ class TestStart:
             assert query.all() == [[*range(11, 16)]]
 
     def test_the_first_batch_fails(self, js, nats_server):
-        """Spark keeps no first offset: after a restart the first batch is what it was."""
+        """Spark does not keep the first offset: after a restart the first batch is the same."""
         with numbered(js, 10) as stream:
             query = Query(nats_server, stream)
             query.begin()
@@ -237,7 +239,7 @@ class TestStart:
             assert query.all() == [[*range(16, 23)]]
 
     def test_where_spark_does_not_say(self, js, earliest):
-        """PySpark 4.0 and 4.1 ask for an end first; where it begins is known from then on."""
+        """PySpark 4.0 and 4.1 first ask for an end; from then on the start is known."""
         with numbered(js, 10) as stream:
             options = {"maxOffsetsPerTrigger": "4"}
             reader = earliest(stream, **options).reader
@@ -251,7 +253,7 @@ class TestStart:
             assert parts(reader, start, end) == [(1, 11)]
             assert reader.latestOffset() == end
             extend(js, stream, 10)
-            # The first batch is run again after a restart, by when the latest is another place.
+            # The first batch is repeated after a restart, when the latest is another sequence.
             again = earliest(stream, startingOffsets="latest", **options).reader
             assert parts(again, again.initialOffset(), end) == [(1, 11)]
             found = []
@@ -266,7 +268,7 @@ class TestStart:
                 assert parts(again, end, again.latestOffset()) == [(21, 27)]
 
     def test_made_again_where_spark_does_not_say(self, js, earliest):
-        """PySpark 4.0 and 4.1 learn of another stream when its first batch is planned."""
+        """PySpark 4.0 and 4.1 notice another stream when its first batch is planned."""
         with numbered(js, 10) as stream:
             reader = earliest(stream).reader
             end = reader.latestOffset()
@@ -279,7 +281,7 @@ class TestStart:
             assert (part.value.start, part.value.end) == (1, 21)
 
     def test_purged_before_it_begins(self, js, earliest):
-        """A first offset that is gone is a loss, too."""
+        """A first offset that was purged is a loss, too."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)
             with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are missing"):
@@ -288,12 +290,12 @@ class TestStart:
             assert query.all() == [[*range(11, 31)]]
 
     def test_options_of_batches(self, js, earliest):
-        """They are refused where the query is made."""
+        """Invalid options are refused when the query is created."""
         with numbered(js, 0) as stream, pytest.raises(OptionError, match="endingOffsets does not"):
             earliest(stream, endingOffsets="latest")
 
     def test_no_stream(self, nats_server):
-        """The query ends with the reason and what to do."""
+        """The query ends with the reason and the advice."""
         options = {"servers": nats_server.url, "stream": "no_such"}
         reader = StreamMicroBatchReader(
             read_settings(ConnectSettings, options), read_settings(ReadOptions, options), SCHEMA
@@ -304,7 +306,7 @@ class TestStart:
 
 class TestLoss:
     def test_purged(self, js, earliest):
-        """What was purged unread ends the query with both numbers, or is passed."""
+        """Messages that were purged unread end the query with both numbers, or are skipped."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             lenient = earliest(stream, failOnDataLoss="false")
@@ -317,13 +319,13 @@ class TestLoss:
                 query.plan()
             assert lenient.all(Rows(6)) == [[*range(21, 27)], [*range(27, 31)]]
             assert lenient.ends[1]["from"] == 21
-            # The batch that had been planned is gone with it.
+            # The batch that had been planned was purged with it.
             with pytest.raises(JetStreamSparkError, match="sequences 1 to 10 are missing"):
                 query.read(0)
             assert lenient.read(0) == []
 
     def test_everything_is_purged(self, js, earliest):
-        """Then there is nothing to pass over but the loss, once."""
+        """Only the loss has to be skipped, once."""
         with numbered(js, 30) as stream:
             query = earliest(stream, failOnDataLoss="false")
             assert query.plan(Rows(10))
@@ -333,7 +335,7 @@ class TestLoss:
             assert query.all() == [[*range(31, 36)]]
 
     def test_made_again(self, js, earliest):
-        """A stream of the same name has other sequences, and is read from its start or not."""
+        """A recreated stream has other sequences; the query ends, or reads it from its start."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             lenient = earliest(stream, failOnDataLoss="false")
@@ -348,7 +350,7 @@ class TestLoss:
             assert lenient.all() == []
 
     def test_back_in_time(self, js, earliest, monkeypatch):
-        """A stream that ends before the query is a loss if it stays so, and waited for before."""
+        """A stream that ends before the query's position is a loss after a wait."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             lenient = earliest(stream, failOnDataLoss="false")
@@ -369,12 +371,12 @@ class TestLoss:
                 ):
                     query.plan()
                 assert lenient.all() == [[]]
-            # What comes from there on is new.
+            # Messages from there on are new.
             assert lenient.plan()
             assert lenient.read() == [*range(21, 31)]
 
     def test_back_in_time_where_the_end_is_fixed(self, js, earliest, monkeypatch):
-        """Spark asks for the end once: a stream that is behind is waited for there, or a loss."""
+        """Spark asks for the end once, so the wait for a lagging stream happens there."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             lenient = earliest(stream, failOnDataLoss="false")
@@ -411,7 +413,7 @@ class TestLoss:
                 assert lenient.all() == [[]]
 
     def test_one_message_of_each_subject(self, js, earliest):
-        """Where new messages replace old ones, the query goes on unless told otherwise."""
+        """If new messages replace old ones, the query continues, unless configured otherwise."""
         with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
             query = earliest(stream, startingOffsets='{"seq": 1}')
             strict = {"startingOffsets": '{"seq": 1}', "failOnDataLoss": "true"}
@@ -421,7 +423,7 @@ class TestLoss:
 
 
 def test_a_restart_of_the_server(earliest):
-    """A planner waits for servers that are away, for a bounded time."""
+    """A planner waits a bounded time for servers that are down."""
     with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
         js = client.jetstream()
         with numbered(js, 10, storage="file") as stream:

@@ -16,7 +16,7 @@ from jetsync_spark.common.options import ConnectSettings
 )
 def test_a_package_that_is_missing_is_named(monkeypatch, module, check):
     """
-    With how to install it; Spark's own text would be that a worker crashed.
+    The error says how to install it; Spark's own error would be that a worker crashed.
     """
     monkeypatch.setitem(sys.modules, module, None)
 
@@ -26,7 +26,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, module, check):
 
 def test_no_java_is_one_sentence(monkeypatch, tmp_path):
     """
-    That names what to install.
+    The sentence names what to install.
     """
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -39,7 +39,7 @@ def test_no_java_is_one_sentence(monkeypatch, tmp_path):
 @pytest.mark.skipif(pyspark.__version__ >= "4", reason="newer ones have them")
 def test_an_old_spark_has_no_data_sources():
     """
-    The error names what works with it.
+    The error names the alternatives.
     """
     from jetsync_spark.registration import register
 
@@ -49,7 +49,7 @@ def test_an_old_spark_has_no_data_sources():
 
 def test_a_password_that_is_wrong_is_not_shown(monkeypatch):
     """
-    The error says which options there are.
+    The error lists the accepted options.
     """
     from jetsync.devserver import DevServer
 
@@ -74,7 +74,7 @@ def test_a_password_that_is_wrong_is_not_shown(monkeypatch):
 @pytest.mark.parametrize("missing", ["pyspark.sql.datasource", "pyarrow", "jetsync", "attrs"])
 def test_discovery_breaks_no_other_data_source(missing):
     """
-    Whatever is not there: importing the package that Spark looks for never fails.
+    Importing the package that Spark looks for never fails, whichever module is missing.
     """
     code = f"import sys; sys.modules[{missing!r}] = None; import pyspark_jetsync"
 
@@ -85,7 +85,7 @@ def test_discovery_breaks_no_other_data_source(missing):
 
 def test_the_facade_imports_nothing_of_spark():
     """
-    Names are looked up when they are used.
+    The modules of names are imported on first use.
     """
     code = (
         "import sys, jetsync_spark; dir(jetsync_spark); "
@@ -95,11 +95,11 @@ def test_the_facade_imports_nothing_of_spark():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_name_that_there_is_not():
+def test_an_unknown_name():
     """
-    As in any other module.
+    An unknown name raises AttributeError, as in any module.
     """
     import jetsync_spark
 
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        jetsync_spark.nothing  # noqa: B018 - it is to fail.
+        jetsync_spark.nothing  # noqa: B018 - it must fail.

@@ -7,7 +7,7 @@ from jetsync_spark.read.offsets import Offset, span
 
 
 def place(sequence, begins=None, created="then", *, guessed=False):
-    """Return a place in the stream S."""
+    """Return a position in the stream S."""
     return Offset("S", created, sequence, begins, guessed)
 
 
@@ -15,8 +15,8 @@ class TestJson:
     @pytest.mark.parametrize(
         "offset", [place(1), place(9, 4), place(9, 9), place(9, 4, guessed=True)]
     )
-    def test_it_survives_a_checkpoint(self, offset):
-        """What a checkpoint has is the same text and the same offset."""
+    def test_round_trip(self, offset):
+        """An offset that was restored from a checkpoint has the same text and is equal."""
         text = json.dumps(offset.to_json())
         again = Offset.from_json(json.loads(text), "S")
         assert again == offset
@@ -40,7 +40,7 @@ class TestJson:
         ],
     )
     def test_others_are_refused(self, given):
-        """A checkpoint of another version or source is not taken for one of this."""
+        """A checkpoint of another version or source is refused."""
         with pytest.raises(JetStreamSparkError, match=r"cannot parse.*new checkpoint"):
             Offset.from_json(given, "S")
 
@@ -55,16 +55,16 @@ class TestSpan:
         ("start", "end", "read"),
         [
             (place(10, 1), place(20, 10), (10, 20)),
-            # The end of the last batch is where nothing new is.
+            # The end of the last batch, if there are no new messages.
             (place(10, 1), place(10, 1), (10, 10)),
             (place(10), place(10), (10, 10)),
-            # The first offset was made anew after a restart, by when the latest is another place.
+            # The first offset is made again after a restart, when the latest is another sequence.
             (place(300), place(203, 200), (200, 203)),
             (place(100), place(203, 200), (200, 203)),
-            # Messages were lost and are passed over.
+            # Lost messages are skipped.
             (place(10, 1), place(60, 50), (50, 60)),
             (place(10, 1), place(50, 50), (50, 50)),
-            # A place that was guessed is that of a first batch and of no other.
+            # A guessed position is only the start of a first batch.
             (place(300), place(20, 5, guessed=True), (5, 20)),
             (place(10, 1), place(20, 5, guessed=True), (10, 20)),
             (place(10, 1), place(20, 15, guessed=True), (10, 20)),
@@ -76,8 +76,8 @@ class TestSpan:
             (place(500, 1), place(8, 8, "later", guessed=True), (1, 8)),
         ],
     )
-    def test_what_is_read(self, start, end, read):
-        """The end of a batch knows where it begins."""
+    def test_the_start_of_a_batch(self, start, end, read):
+        """The end of a batch contains its start."""
         what = span(start, end)
         assert (what.start, what.end) == read
         assert what.created == end.created

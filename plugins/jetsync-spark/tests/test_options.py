@@ -12,12 +12,12 @@ from jetsync_spark.write.options import WriteOptions
 SERVERS = {"servers": "nats://127.0.0.1:4222"}
 
 SEED = "SU" + "A2BCDEFGHIJKLMNOPQRSTUVWXYZ7" * 2
-"""What looks like the seed of an NKey."""
+"""Text that looks like the seed of an NKey."""
 
 
 def settings(**options):
     """
-    Read options beside the servers.
+    Read options in addition to the servers.
     """
     return read_settings(ConnectSettings, {**SERVERS, **options})
 
@@ -25,14 +25,14 @@ def settings(**options):
 class TestRead:
     def test_names_are_taken_in_any_case(self):
         """
-        Spark lower-cases names; what users write is the same option.
+        Spark lower-cases names, so users may write them in any case.
         """
         assert settings(connecttimeoutms="1500") == settings(connectTimeoutMs="1500")
         assert settings(CONNECTTIMEOUTMS="1500").connect_timeout == 1.5
 
     def test_equal_options_are_one_key(self):
         """
-        Clients are kept by their options, also after a journey through pickle.
+        Clients are cached by their options, also after pickling.
         """
         one = settings(plugins="retry, otel")
 
@@ -50,34 +50,34 @@ class TestRead:
             ({"servers": "http://a:1"}, r"servers .* the scheme nats, tls, ws"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_by_name(self, options, said):
+    def test_invalid_values_are_refused_by_name(self, options, said):
         """
-        One sentence says which option it is and what to give.
+        One sentence names the option and the accepted values.
         """
         with pytest.raises(OptionError, match=said):
             settings(**options)
 
     def test_servers_are_needed(self):
         """
-        Executors cannot guess where the driver meant.
+        Executors cannot guess the servers of the driver.
         """
         with pytest.raises(OptionError, match="option servers is missing"):
             read_settings(ConnectSettings, {})
 
 
 class TestNames:
-    def test_an_unknown_option_is_named_with_those_near_it(self):
+    def test_an_unknown_option_is_named_with_similar_ones(self):
         """
-        A slip of the pen is not ignored, and its value is not shown.
+        A misspelt option is refused, and its value is not shown.
         """
         with pytest.raises(OptionError, match="no option strem: did you mean stream") as caught:
             check_names({"strem": "hush"}, ConnectSettings, WriteOptions)
 
         assert "hush" not in str(caught.value)
 
-    def test_what_spark_adds_is_let_through(self):
+    def test_options_of_spark_are_accepted(self):
         """
-        Sinks get their checkpoint's path, tables their owner.
+        Sinks get the path of their checkpoint, tables their owner.
         """
         added = {"path": "/x", "checkpointlocation": "/y", "owner": "me", "option.servers": "z"}
 
@@ -86,7 +86,7 @@ class TestNames:
     @pytest.mark.parametrize("name", ["password", "token", "nkeySeed", "credentials"])
     def test_secrets_are_not_taken(self, name):
         """
-        Spark shows options in plans: a secret comes from a file or a variable.
+        Spark shows options in plans, so a secret must come from a file or a variable.
         """
         with pytest.raises(OptionError, match=f"option {name} would expose a secret") as caught:
             check_names({**SERVERS, name: "s3cret"}, ConnectSettings)
@@ -105,9 +105,9 @@ class TestSecrets:
 
         assert "s3cret" not in str(caught.value)
 
-    def test_variables_are_read_where_the_connection_is_made(self, monkeypatch):
+    def test_variables_are_read_when_connecting(self, monkeypatch):
         """
-        The settings hold names; the value is in nothing that travels.
+        The settings contain names of variables, so no secret is sent to executors.
         """
         monkeypatch.setenv("MY_USER", "me")
         monkeypatch.setenv("MY_PASSWORD", "s3cret")
@@ -121,7 +121,7 @@ class TestSecrets:
 
     def test_a_variable_that_is_not_set_is_refused(self, monkeypatch):
         """
-        On an executor the error says how Spark sets it there.
+        The error says how to set a variable on an executor.
         """
         monkeypatch.delenv("MY_TOKEN", raising=False)
 
@@ -153,7 +153,7 @@ class TestSecrets:
     )
     def test_one_in_the_wrong_place_is_not_shown(self, option, value):
         """
-        What is no name of a variable, or no path, may be the secret itself.
+        Text that is not a name of a variable or a path may be the secret itself.
         """
         with pytest.raises(OptionError, match=f"option {option}") as caught:
             settings(**{option: value}).connect_options()
@@ -164,15 +164,15 @@ class TestSecrets:
 
     def test_the_parameters_of_urls_are_not_shown(self):
         """
-        Also where a program gave them, and the connection fails.
+        They are hidden even if a program passed them and the connection fails.
         """
         options = jetsync.ConnectOptions(servers="nats://127.0.0.1:1?token=s3cr3t")
 
         assert "s3cr3t" not in clients._shown(options)
 
-    def test_a_file_that_is_not_there_is_refused(self, tmp_path):
+    def test_a_missing_file_is_refused(self, tmp_path):
         """
-        It has to be on every node.
+        The file must exist on every node.
         """
         with pytest.raises(OptionError, match="credsFile: there is no file of that"):
             settings(credsFile=str(tmp_path / "gone.creds")).connect_options()
@@ -190,7 +190,7 @@ class TestWriteOptions:
             ({"chunkSize": "1001"}, "whole number from 2 to 1000"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, options, said):
+    def test_contradictions_are_refused(self, options, said):
         """
         Contradictions are found before anything is sent.
         """
@@ -200,7 +200,7 @@ class TestWriteOptions:
 
     def test_errors_are_those_of_jetsync(self):
         """
-        Who catches everything of jetsync catches these, too.
+        Errors of the plugin are caught as errors of jetsync.
         """
         with pytest.raises(jetsync.JetSyncError):
             WriteOptions(stream="S", mode="sometimes")

@@ -33,7 +33,7 @@ def plan(options, types=ROWS, *, all_used=True):
 @pytest.fixture
 def good(nats_server, target):
     """
-    Options of a write that works.
+    Valid options of a write.
     """
     return {"servers": nats_server.url, "stream": target.name}
 
@@ -68,9 +68,9 @@ def good(nats_server, target):
         ({"mode": "exactlyonce", "writeId": "a.b"}, ROWS, "writeId 'a.b' is not a valid name"),
     ],
 )
-def test_what_can_not_work_is_refused(good, options, types, said):
+def test_invalid_writes_are_refused(good, options, types, said):
     """
-    In one sentence that names the cause and the cure, before a row is read.
+    One sentence names the cause and the advice, before a row is read.
     """
     with pytest.raises(JetStreamSparkError, match=said) as caught:
         plan({**good, **options}, types)
@@ -121,9 +121,9 @@ def test_what_can_not_work_is_refused(good, options, types, said):
         ),
     ],
 )
-def test_streams_that_can_not_do_it_are_refused(js, good, unique, config, options, types, said):
+def test_unsuitable_streams_are_refused(js, good, unique, config, options, types, said):
     """
-    With the stream, the server's code and what to set.
+    The error has the stream, the server's code and the setting to change.
     """
     name = f"{unique}-x"
     js.create_stream(**{"name": name, "subjects": [f"{name}.>"], **config})
@@ -146,9 +146,10 @@ def test_streams_that_can_not_do_it_are_refused(js, good, unique, config, option
         ({"max_age": 3600, "discard": "new"}, True),
     ],
 )
-def test_a_ledger_that_may_get_lost_is_warned_of(js, good, unique, caplog, config, warned):
+def test_a_ledger_that_may_be_removed(js, good, unique, caplog, config, warned):
     """
-    Limits take it with old messages; one that refuses new messages takes none, but age does.
+    A stream may remove the ledger by age, or by other limits if it discards old messages. This logs
+    a warning.
     """
     name = f"{unique}-x"
     js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True, **config)
@@ -160,9 +161,9 @@ def test_a_ledger_that_may_get_lost_is_warned_of(js, good, unique, caplog, confi
     assert ("ledger_may_be_lost" in caplog.text) == warned
 
 
-def test_a_mirror_takes_no_messages(js, good, target, unique):
+def test_a_mirror_is_refused(js, good, target, unique):
     """
-    The error names where to write.
+    The error names the stream to write to.
     """
     name = f"{unique}-mirror"
     js.create_stream(name, mirror=jetsync.StreamSource(name=target.name))
@@ -173,9 +174,9 @@ def test_a_mirror_takes_no_messages(js, good, target, unique):
         js.delete_stream(name)
 
 
-def test_a_stream_is_not_asked_for_each_micro_batch(good, monkeypatch):
+def test_stream_info_is_cached(good, monkeypatch):
     """
-    What is known of it is kept for some seconds.
+    Information about the stream is kept for some seconds.
     """
     plan(good)
     asked = []
@@ -187,7 +188,7 @@ def test_a_stream_is_not_asked_for_each_micro_batch(good, monkeypatch):
 
 def test_a_fork_while_a_plan_is_made():
     """
-    The child makes plans: it has not inherited a lock that nobody will open.
+    A forked child can plan, because it does not inherit a held lock.
     """
     with planning._lock:
         child = os.fork()
@@ -198,7 +199,7 @@ def test_a_fork_while_a_plan_is_made():
 
 def test_a_plan_shows_no_secret(nats_server, target, monkeypatch):
     """
-    Not even with options that a program gave.
+    Options that a program gave are hidden, too.
     """
     options = jetsync.ConnectOptions(servers=nats_server.url, user="me", password="s3cret")
     made = make_plan(options, WriteOptions(stream=target.name), Columns())
@@ -206,9 +207,9 @@ def test_a_plan_shows_no_secret(nats_server, target, monkeypatch):
     assert "s3cret" not in repr(made)
 
 
-def test_connections_are_named_after_what_they_are_for(nats_server, target):
+def test_names_of_connections(nats_server, target):
     """
-    An operator finds the query and the partition.
+    The name of a connection has the query and the partition.
     """
     made = plan_for(nats_server, target.name)
 
@@ -218,7 +219,7 @@ def test_connections_are_named_after_what_they_are_for(nats_server, target):
 
 def test_two_columns_of_one_name_are_refused():
     """
-    It would be a matter of luck which one is stored.
+    It would be arbitrary which of them is stored.
     """
     types = pytest.importorskip("pyspark.sql.types")
     field = types.StructField("a", types.IntegerType())

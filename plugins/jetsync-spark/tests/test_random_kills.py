@@ -1,9 +1,9 @@
 """
-Processes that write and are killed, or stopped and woken too late, at random moments.
+Writing processes that are killed, or stopped and resumed too late, at random moments.
 
-A child process does what a driver and its tasks do: micro-batches of two partitions each, and a
-file for each that is committed. So many kills would take Spark itself a quarter of an hour, see
-`test_faults.py`.
+A child process does the work of a driver and its tasks: micro-batches of two partitions each, and a
+file for each committed one. The same number of kills would take Spark itself a quarter of an hour,
+see `test_faults.py`.
 """
 
 import collections
@@ -25,19 +25,19 @@ ROWS = 600
 """Rows of a partition."""
 
 OVERTAKEN = 7
-"""Status of a child that was refused."""
+"""The status of a child that was refused."""
 
 
 def write_on(server, name, commits, until):
     """
-    Write all micro-batches that are not committed, as a driver does that is started again.
+    Write all micro-batches that are not committed, like a driver that is restarted.
     """
     plan = plan_for(server, name, mode=EXACTLY_ONCE, chunk_size=50)
     for batch in range(len(list(commits.iterdir())), until):
         for partition in range(2):
             first = (2 * batch + partition) * ROWS
             run(plan, rows_of(name, ROWS, first=first), partition=partition, batch=batch)
-        # Fails where another process has committed it.
+        # Fails if another process has committed it.
         (commits / str(batch)).touch(exist_ok=False)
 
 
@@ -53,7 +53,7 @@ def start(*work):
             status = 0
         except (OvertakenError, FileExistsError):
             status = OVERTAKEN
-        except BaseException:  # noqa: BLE001 - it must not go on as a copy of the test.
+        except BaseException:  # noqa: BLE001 - the child must not continue as a copy of the test.
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -67,11 +67,11 @@ def end(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# Newer Pythons warn of forks beside threads; what is forked here uses none of its parent's.
+# Newer Pythons warn of forks in processes with threads; these children use none of the parent's.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_each_row_is_stored_once(nats_server, target, tmp_path):
     """
-    Twenty-five random moments in one run: nothing is lost, nothing is there twice.
+    At twenty-five random moments of one run: no row is lost, and none is stored twice.
     """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails.

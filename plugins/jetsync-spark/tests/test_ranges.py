@@ -16,14 +16,14 @@ class TestParts:
             (SMALLEST + 1, {}, 2),
             (100 * SMALLEST, {}, DEFAULT_PARTS),
             (100 * LARGEST, {}, 100),
-            # A filter leaves few of them.
+            # A filter matches few of them.
             (100 * LARGEST, {"messages": 10}, 1),
             (100 * SMALLEST, {"messages": 0}, 1),
-            # As many as are asked for, but no empty ones.
+            # The requested number of parts, without empty ones.
             (1000, {"least": 4}, 4),
             (3, {"least": 4}, 3),
             (10 * LARGEST, {"least": 4}, 10),
-            # No part is larger than what is asked for.
+            # No part is larger than requested.
             (1000, {"most_each": 300}, 4),
             (1000, {"most_each": 300, "least": 7}, 7),
             (10 * LARGEST, {"most_each": 10 * LARGEST, "least": 2}, 2),
@@ -31,13 +31,13 @@ class TestParts:
         ],
     )
     def test_how_many(self, length, asked, parts):
-        """Parts are large enough to be worth a task, and small enough to be read again."""
+        """Parts are large enough for a task, and small enough to be read again."""
         assert parts_for(length, **asked) == parts
 
 
 class TestCut:
     def test_parts_are_the_whole(self):
-        """Each sequence is in exactly one part, the parts are in order and of nearly one length."""
+        """Each sequence is in exactly one part; the parts are in order and of similar length."""
         chance = random.Random(6)
         for _ in range(300):
             start, length = chance.randrange(1, 1 << 60), chance.randrange(1, 5000)
@@ -50,6 +50,6 @@ class TestCut:
             assert max(lengths) - min(lengths) <= 1
 
     def test_nothing(self):
-        """An empty stretch has no parts."""
+        """An empty range has no parts."""
         assert cut("S", "then", 5, 5, 0) == []
         assert cut("S", "then", 6, 5, 3) == []

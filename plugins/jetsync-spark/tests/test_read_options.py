@@ -35,7 +35,7 @@ class TestRead:
 
     @pytest.mark.parametrize("place", ["earliest", "Latest", '{"seq":1}', f'{{"seq":{LARGEST}}}'])
     def test_places(self, place):
-        """A place is a word or a sequence that Spark's long holds."""
+        """A position is a word, or a sequence that fits into Spark's long."""
         assert options(stream="S", startingOffsets=place).starting_offsets is not None
 
     @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ class TestRead:
         ["", "5", '{"seq": 0}', '{"seq": "5"}', '{"seq": true}', '{"S": {"0": 5}}', "[5]", "seq",
          f'{{"seq":{LARGEST + 1}}}', '{"seq": 5, "from": 1}'],
     )  # fmt: skip
-    def test_what_is_no_place_is_refused(self, place):
-        """The error names the option and shows how a place is written."""
+    def test_invalid_positions_are_refused(self, place):
+        """The error names the option and shows an example of a position."""
         with pytest.raises(OptionError, match=r"option startingOffsets is .* \{\"seq\": 5\}"):
             options(stream="S", startingOffsets=place)
 
@@ -73,13 +73,13 @@ class TestRead:
             ({"stream": "S", "startingOffsetsByTimestampStrategy": "now"}, "give error or latest"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, given, said):
+    def test_invalid_options_are_refused(self, given, said):
         """One sentence names the option."""
         with pytest.raises(OptionError, match=said):
             options(**given)
 
     def test_unknown_ones_are_refused(self):
-        """Those of a sink are not known to a reader."""
+        """A reader does not accept options of a sink."""
         given = {"servers": "x", "stream": "S", "startingOffset": "earliest"}
         with pytest.raises(OptionError, match=r"startingOffset: did you mean startingOffsets"):
             check_names(given, ConnectSettings, ReadOptions)
@@ -105,12 +105,12 @@ class TestUse:
         ],
     )
     def test_a_batch_refuses(self, given, said):
-        """What only streaming has, and what leaves nothing to read."""
+        """A batch refuses options of streaming, and ranges without a message."""
         with pytest.raises(OptionError, match=said):
             options(stream="S", **given).for_batch()
 
     def test_a_time_goes_before_an_offset(self):
-        """As Kafka has it: the offset is not looked at then."""
+        """A timestamp takes precedence over an offset, as in Kafka."""
         places = {"startingOffsets": '{"seq": 9}', "endingOffsets": '{"seq": 5}'}
         options(stream="S", startingTimestamp="5", **places).for_batch()
         options(stream="S", startingOffsets="latest", startingTimestamp="5").for_batch()
@@ -123,11 +123,11 @@ class TestUse:
         ],
     )
     def test_streaming_refuses(self, given, said):
-        """A query without end has none."""
+        """A streaming query has no end."""
         with pytest.raises(OptionError, match=said):
             options(stream="S", **given).for_streaming()
 
     def test_a_bucket_is_no_stream_of_rows(self):
-        """The error says which stream is behind it."""
+        """The error names the stream of the bucket."""
         with pytest.raises(OptionError, match="readStream with stream KV_B"):
             options(bucket="B").for_streaming()

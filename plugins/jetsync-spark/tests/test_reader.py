@@ -1,5 +1,5 @@
 """
-What Spark asks of the data source before it starts a task, without Spark.
+The calls that Spark makes to the data source before it starts a task, without Spark.
 """
 
 import pickle
@@ -32,7 +32,7 @@ SCHEMA = StructType([StructField("sequence", LongType()), StructField("data", Bi
 @pytest.fixture
 def source(nats_server):
     """
-    A maker of data sources.
+    A factory of data sources.
     """
     return lambda **options: JetStreamDataSource({"servers": nats_server.url, **options})
 
@@ -44,13 +44,13 @@ def planned(source, schema=SCHEMA):
 
 
 def bounds(parts):
-    """Return where parts begin and end."""
+    """Return the starts and ends of parts."""
     return [(part.start, part.end) for part in parts]
 
 
 class TestSchema:
     def test_of_a_stream(self, source):
-        """Some columns have to be asked for."""
+        """Some columns are only there on request."""
         plain = "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
         assert source(stream="S").schema() == plain
         more = source(stream="S", includeheaders="true", timestampnanos="true").schema()
@@ -66,7 +66,7 @@ class TestSchema:
         )
 
     def test_of_others(self, source):
-        """A schema with other columns is refused by their name."""
+        """A schema with other columns is refused, and the error names them."""
         other = StructType([StructField("value", BinaryType())])
         with pytest.raises(OptionError, match="no column value"):
             source(stream="S").reader(other)
@@ -75,8 +75,8 @@ class TestSchema:
 
 
 class TestFilters:
-    def test_of_subjects_that_there_are_not(self, js, source):
-        """They would give no rows and no reason; what is still there is read."""
+    def test_of_unknown_subjects(self, js, source):
+        """They would give no rows, so the error lists existing subjects; existing ones are read."""
         with numbered(js, 20) as stream:
             name = stream.name
             for wanted in ("other.>", f"{name}.0,other", name):
@@ -90,7 +90,7 @@ class TestFilters:
             assert len(planned(source(stream=name, subjectfilter=f"{name}.0"))) == 1
 
     def test_of_a_stream_with_sources(self, js, source, caplog):
-        """Nothing says which subjects will come: it is a warning."""
+        """Future subjects are not known, so an unknown one is a warning."""
         with numbered(js, 5) as stream:
             name = f"{stream.name}-all"
             js.create_stream(
@@ -109,7 +109,7 @@ class TestFilters:
                 js.delete_stream(name)
 
     def test_of_a_stream_that_transforms(self, js, source, unique, caplog):
-        """Its messages have other subjects than it takes, which it may have later."""
+        """The stored subjects differ from the accepted ones, so an unknown one is a warning."""
         transform = jetsync.SubjectTransform(src=f"{unique}.>", dest="out.>")
         js.create_stream(
             unique, subjects=[f"{unique}.>"], subject_transform=transform, storage="memory"
@@ -123,7 +123,7 @@ class TestFilters:
 
 class TestMoments:
     def test_of_a_bucket_without_history(self, js, source, unique):
-        """Keys that were written since would not be in the table: it is refused."""
+        """Keys that are written during the read would be missing, so the bucket is refused."""
         kv = js.create_key_value(unique, storage="memory")
         try:
             for number in range(4):
@@ -137,8 +137,8 @@ class TestMoments:
         finally:
             js.delete_key_value(unique)
 
-    def test_that_are_still_to_come(self, js, source, unique):
-        """A revision that there is not is no moment."""
+    def test_of_a_future_revision(self, js, source, unique):
+        """A revision that does not exist yet is refused."""
         kv = js.create_key_value(unique, history=5, storage="memory")
         try:
             kv.put("k", b"1")
@@ -149,8 +149,8 @@ class TestMoments:
 
 
 class TestParts:
-    def test_from_behind_its_end(self, js, source):
-        """A time that is behind a sequence is found when it is looked up."""
+    def test_from_after_its_end(self, js, source):
+        """A start time after the end sequence is found when it is looked up."""
         with numbered(js, 20) as stream:
             given = {"startingtimestamp": "1000", "endingoffsets": '{"seq": 5}'}
             assert bounds(planned(source(stream=stream.name, **given))) == [(1, 5)]
@@ -158,7 +158,7 @@ class TestParts:
             with pytest.raises(OptionError, match=r"begins at sequence 11 .*after its end, .* 5"):
                 planned(source(stream=stream.name, **given))
 
-    def test_of_what_there_is(self, js, source):
+    def test_of_the_present_stream(self, js, source):
         """Both ends are fixed when the query is planned."""
         with numbered(js, 20) as stream:
             stream.purge(sequence=4)
@@ -171,8 +171,8 @@ class TestParts:
             small = planned(source(stream=stream.name, maxrecordsperpartition="10"))
             assert [len(part) for part in small] == [9, 9, 9]
 
-    def test_of_what_is_asked_for(self, js, source):
-        """Ends are exclusive, and no further than the stream."""
+    def test_of_a_given_range(self, js, source):
+        """Ends are exclusive, and may not be after the end of the stream."""
         with numbered(js, 20) as stream:
 
             def parts(**options):
@@ -193,7 +193,7 @@ class TestParts:
                 parts(startingoffsets='{"seq": 22}')
 
     def test_of_nothing(self, js, source):
-        """One part that has no rows, as Spark asks for one at least."""
+        """The result is one part without rows, because Spark needs at least one."""
         with numbered(js, 20) as stream:
             for options in (
                 {"startingoffsets": '{"seq": 21}'},
@@ -206,7 +206,7 @@ class TestParts:
                 assert list(reader.read(part)) == []
 
     def test_of_few_that_match(self, js, source):
-        """A filter that leaves few messages of a long stretch makes few parts."""
+        """If a filter matches few messages of a long range, there are few parts."""
         with numbered(js, 0) as stream:
             js.publish(f"{stream.name}.rare", b"")
             js.publish_many((f"{stream.name}.x", b"") for _ in range(2 * SMALLEST))
@@ -216,8 +216,8 @@ class TestParts:
             both = f"{stream.name}.rare,{stream.name}.x"
             assert len(planned(source(stream=stream.name, subjectfilter=both))) == 3
 
-    def test_what_is_gone(self, js, source):
-        """A start that is gone by now is a failure, or passed over."""
+    def test_a_start_that_was_purged(self, js, source):
+        """A start that was purged is an error, or skipped."""
         with numbered(js, 20) as stream:
             stream.purge(sequence=11)
             with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are missing"):
@@ -242,7 +242,7 @@ class TestRefused:
         ],
     )
     def test_options(self, source, options, said):
-        """What makes no sense is refused before anything is asked."""
+        """Invalid options are refused before the stream is looked up."""
         with pytest.raises(OptionError, match=said):
             source(**options).reader(SCHEMA)
 
@@ -258,15 +258,15 @@ class TestRefused:
             ({"stream": "a.b"}, "a.b"),
         ],
     )
-    def test_what_is_not_there(self, source, options, said):
-        """The error names it, and says what to do."""
+    def test_missing_objects(self, source, options, said):
+        """The error names the missing object, and has advice."""
         with pytest.raises(JetStreamSparkError, match=said):
             planned(source(**options)) if "stream" in options else planned(
                 source(**options), StructType([StructField("revision", LongType())])
             )
 
-    def test_a_filter_that_is_none(self, js, source):
-        """A filter that no subject matches by its form is refused when it is planned."""
+    def test_an_invalid_filter(self, js, source):
+        """A filter that is not a valid subject is refused at planning."""
         with (
             numbered(js, 3) as stream,
             pytest.raises(JetStreamSparkError, match=r"subjectFilter.*a\.\.b"),
@@ -277,7 +277,7 @@ class TestRefused:
 class TestAway:
     @pytest.mark.parametrize("what", ["plan", "read", "micro-batch", "plan bucket", "read bucket"])
     def test_for_longer_than_a_connection_is_waited_for(self, monkeypatch, what):
-        """A connection that was dropped meanwhile is made again until there is a server."""
+        """A dropped connection is made again until a server answers."""
         monkeypatch.setattr(clients, "PING_TIMEOUT", 0.1)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
@@ -321,6 +321,6 @@ class TestAway:
 
 
 def test_the_facade():
-    """The class is found where it is documented."""
+    """The class can be imported from the documented module."""
     assert jetsync_spark.JetStreamDataSource is JetStreamDataSource
     assert JetStreamDataSource.name() == "jetstream"

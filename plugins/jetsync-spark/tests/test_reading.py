@@ -21,7 +21,7 @@ pytestmark = pytest.mark.live
 
 
 def read(js, stream, start=1, end=None, part=None, **options):
-    """List the sequences of a part; each message is the one of its sequence."""
+    """List the sequences of a part, and check that each message is the one of its sequence."""
     part = part or part_of(js, stream, start, end)
     found = []
     for page in RangeReader(js, part, asked(stream, **options)).pages():
@@ -32,7 +32,7 @@ def read(js, stream, start=1, end=None, part=None, **options):
 
 class TestRange:
     def test_parts_are_the_stream(self, js):
-        """Parts that are read in any order, twice and half-way, are the stream."""
+        """Parts that are read in any order, twice or half-way, add up to the stream."""
         with numbered(js, 1000) as stream:
             whole = part_of(js, stream)
             parts = cut(stream.name, whole.created, 1, 1001, 4)
@@ -49,7 +49,7 @@ class TestRange:
 
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_stretches(self, js, allow_direct):
-        """A part has what is in it and nothing else, with direct gets and without."""
+        """A part has exactly its messages, with direct gets and without."""
         with numbered(js, 30, subjects=3, allow_direct=allow_direct) as stream:
             for sequence in (2, 9, 10, 11, 30):
                 stream.delete_message(sequence)
@@ -89,14 +89,14 @@ class TestRange:
             assert read(js, stream, 3, subjectFilter=wanted, fetchBatch="4") == there
 
     def test_an_empty_stream(self, js):
-        """There is nothing to read."""
+        """An empty stream has no rows."""
         with numbered(js, 0) as stream:
             assert read(js, stream) == []
 
     @pytest.mark.parametrize("allow_direct", [True, False])
     @pytest.mark.parametrize("filters", ["{0}.>", "{0}.0,{0}.1"])
     def test_pages_have_their_size(self, js, allow_direct, filters):
-        """What one request brings is bounded by messages and by bytes."""
+        """The messages and bytes of one request are limited."""
         with numbered(js, 100, subjects=2, size=10_000, allow_direct=allow_direct) as stream:
             given = {"fetchBatch": "30", "subjectFilter": filters.format(stream.name)}
 
@@ -112,7 +112,7 @@ class TestRange:
 
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_headers(self, js, allow_direct):
-        """Headers are those of the message, in its order, with all their values."""
+        """Headers are those of the message, in order and with all values."""
         with numbered(js, 0, allow_direct=allow_direct) as stream:
             sent = jetsync.Headers([("B", "1"), ("a", "2"), ("B", "3")])
             js.publish(f"{stream.name}.x", b"", headers=sent)
@@ -124,7 +124,7 @@ class TestRange:
 class TestLedger:
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_messages_of_ledgers_are_no_rows(self, js, nats_server, target, allow_direct):
-        """What a writer keeps beside the rows is left out, unless it is asked for."""
+        """Messages of a writer's ledger are left out, unless they are requested."""
         js.update_stream(target.info().config, allow_direct=allow_direct)
         plan = plan_for(nats_server, target.name, mode="exactlyonce", chunk_size=11)
         layout.record_partitions(plan, Task(query="q", batch=0), 1)
@@ -142,7 +142,7 @@ class TestLedger:
 class TestLoss:
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_purged_before(self, js, allow_direct):
-        """Messages that were purged after planning are a failure, with both numbers, or passed."""
+        """Messages that were purged after planning are an error with both numbers, or skipped."""
         with numbered(js, 30, allow_direct=allow_direct) as stream:
             part = part_of(js, stream, 5, 25)
             stream.purge(sequence=15)
@@ -158,8 +158,8 @@ class TestLoss:
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 
-    def test_what_was_not_planned_may_go(self, js):
-        """A purge up to the part is none of its business."""
+    def test_a_purge_before_the_part(self, js):
+        """A purge of earlier messages does not affect the part."""
         with numbered(js, 30) as stream:
             part = part_of(js, stream, 15, 25)
             stream.purge(sequence=15)
@@ -167,7 +167,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("fails", ["true", "false"])
     def test_purged_meanwhile(self, js, fails):
-        """So they are when some of the part has been read."""
+        """The same holds if some of the part has been read."""
         with numbered(js, 300) as stream:
             options = asked(stream, fetchBatch="20", failOnDataLoss=fails)
             pages = RangeReader(js, part_of(js, stream), options).pages()
@@ -184,7 +184,7 @@ class TestLoss:
             assert gap[0] in {21, 41, 61}
 
     def test_read_and_then_purged(self, js):
-        """What goes behind the reader is no loss, also where there was a gap."""
+        """A purge of messages that were read is no loss, also if there was a gap."""
         with numbered(js, 300) as stream:
             stream.delete_message(5)
             stream.delete_message(150)
@@ -198,7 +198,7 @@ class TestLoss:
             assert found == [n for n in range(1, 301) if n not in {5, 150}]
 
     def test_deleted_ones_are_no_loss(self, js):
-        """Sequences without a message are passed over, also after planning."""
+        """Deleted messages are skipped, also if they are deleted after planning."""
         with numbered(js, 30) as stream:
             part = part_of(js, stream)
             for sequence in (2, 3, 29, 30):
@@ -207,7 +207,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_made_again(self, js, allow_direct):
-        """A stream of the same name is not the one that was planned."""
+        """A stream with the same name is not the one that was planned."""
         with numbered(js, 30, allow_direct=allow_direct) as stream:
             part = part_of(js, stream)
             remake(js, stream, 40)
@@ -216,7 +216,7 @@ class TestLoss:
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 
     def test_made_again_meanwhile(self, js):
-        """Rows of another stream do not pass for those that were planned."""
+        """Rows of another stream are not returned as those that were planned."""
         with numbered(js, 300) as stream:
             pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
             next(pages)
@@ -225,7 +225,7 @@ class TestLoss:
                 list(pages)
 
     def test_one_message_of_each_subject(self, js):
-        """Where new messages replace old ones, holes are to be expected, unless told otherwise."""
+        """If new messages replace old ones, gaps are expected, unless configured otherwise."""
         with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
             part = part_of(js, stream, 21, 31)
             extend(js, stream, 5, subjects=10)
@@ -237,7 +237,7 @@ class TestLoss:
 class TestAway:
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_a_restart_of_the_server(self, allow_direct):
-        """The part is read on from behind the last message."""
+        """Reading continues after the last message."""
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
             with numbered(js, 500, storage="file", allow_direct=allow_direct) as stream:
@@ -251,7 +251,7 @@ class TestAway:
                 eventually(lambda: client.is_connected)
 
     def test_for_too_long(self):
-        """A server that stays away is an error in time, with what to do."""
+        """A server that stays down raises an error in time, with advice."""
         with (
             DevServer() as server,
             jetsync.connect(server.url, reconnect_wait=0.05, request_timeout=0.3) as client,
@@ -273,7 +273,7 @@ class TestReplicas:
     @pytest.fixture
     def replica(self, js, monkeypatch):
         """
-        A maker of a replica with so many messages of a stream; so many consumers find it.
+        A factory of a replica with that many messages of a stream, which that many consumers use.
         """
         made = []
 
@@ -299,7 +299,7 @@ class TestReplicas:
     @pytest.mark.parametrize("there", [0, 20])
     @pytest.mark.parametrize("wanted", [None, "1", "2,1"])
     def test_one_that_is_behind(self, js, replica, there, wanted):
-        """What a consumer did not find is no loss and is not left out: the leader is asked."""
+        """Messages that a consumer on the replica does not find are requested from the leader."""
         with numbered(js, 30, subjects=3, allow_direct=False) as stream:
             replica(stream, there, 2)
             for sequence in (21, 28, 29):
@@ -313,7 +313,7 @@ class TestReplicas:
             assert read(js, stream, 1, 30, **options) == left
 
     def test_one_that_stays_behind(self, js, replica):
-        """It is an error in time, not an end."""
+        """A replica that never catches up raises an error in time, rather than ending the read."""
         with numbered(js, 30, allow_direct=False) as stream:
             replica(stream, 20, 1000)
             with pytest.raises(
@@ -327,7 +327,7 @@ class TestReplicas:
 class TestOrigin:
     @pytest.mark.parametrize("policy", ["workqueue", "interest"])
     def test_retention(self, js, policy):
-        """A stream that drops what its consumers have is refused, with the reason."""
+        """A stream that removes consumed messages is refused, and the error gives the reason."""
         with (
             numbered(js, 3, retention=policy) as stream,
             pytest.raises(JetStreamSparkError, match=f"retention {policy} cannot be read by seq"),
@@ -335,14 +335,14 @@ class TestOrigin:
             inspect_stream(js, stream.name)
 
     def test_a_stream_that_is_not_there(self, js):
-        """The error names the stream, the server's code and what to do."""
+        """The error has the stream, the server's code and the advice."""
         with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
             call_with_retry(
                 lambda: inspect_stream(js, "no_such"), 5.0, "planning failed", "no_such"
             )
 
     def test_sequences_that_no_long_holds(self, js):
-        """A sequence is 64 bits without a sign, and none is cut."""
+        """Sequences have 64 bits without a sign, and none is truncated."""
         largest = (1 << 63) - 1
         with numbered(js, 0, first_seq=largest - 4) as stream:
             js.publish(f"{stream.name}.0", b"%d ." % (largest - 4))
@@ -354,7 +354,7 @@ class TestOrigin:
                 inspect_stream(js, stream.name)
 
     def test_places(self, js):
-        """Where to begin is a word, a sequence or a time."""
+        """The start is a word, a sequence or a time."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)
             origin = inspect_stream(js, stream.name)

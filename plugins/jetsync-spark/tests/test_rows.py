@@ -18,14 +18,14 @@ Row = pytest.importorskip("pyspark.sql").Row
 
 def checks(*subjects):
     """
-    Return the checks of a stream.
+    Return the checks for a stream.
     """
     return Checks(StreamSubjects(subjects or ("s.>",)), "S", 3)
 
 
 def messages(way, values, columns=None):
     """
-    Make messages of rows, given as mappings, by rows or by batches.
+    Make messages of rows, given as mappings, row by row or as batches.
     """
     columns = columns or Columns()
     if way == "rows":
@@ -44,7 +44,7 @@ both_ways = pytest.mark.parametrize("way", ["rows", "batches"])
 class TestValues:
     def test_a_row_is_a_pair(self, way):
         """
-        A message without more is no more than a subject and a payload; null is an empty one.
+        A row without further columns is a subject and a payload; null means an empty payload.
         """
         made = messages(
             way,
@@ -64,9 +64,9 @@ class TestValues:
             ("s.>", "the subject has a wildcard"),
         ],
     )
-    def test_subjects_that_no_message_can_have(self, way, value, said):
+    def test_invalid_subjects(self, way, value, said):
         """
-        The error has the row, the partition and the cure.
+        The error has the row, the partition and the advice.
         """
         good = [{"subject": "s.a", "data": b"x"}] * 5
 
@@ -86,7 +86,7 @@ class TestValues:
     )
     def test_values_that_would_break_a_subject(self, way, value, said):
         """
-        They are refused by the name of the column.
+        The error names the column.
         """
         columns = columns_of("s.{origin}.x", constant=False)
         good = [{"origin": "A", "data": b"x"}] * 5
@@ -96,9 +96,9 @@ class TestValues:
 
         assert caught.value.column == "origin"
 
-    def test_a_template_takes_what_has_one_form(self, way):
+    def test_types_in_templates(self, way):
         """
-        Text, numbers, dates and booleans.
+        A template accepts text, numbers, dates and booleans.
         """
         columns = columns_of("s.{a}-{b}.{c}.{d}", constant=False)
         row = {"a": "A", "b": 7, "c": dt.date(2026, 1, 2), "d": False, "data": "x"}
@@ -107,7 +107,7 @@ class TestValues:
 
     def test_all_columns(self, way):
         """
-        Headers have several values, sequences all 64 bits.
+        Headers have several values, and sequences 64 bits.
         """
         row = {
             "subject": "s.a",
@@ -140,7 +140,7 @@ class TestValues:
 
     def test_a_negative_sequence_is_refused(self, way):
         """
-        Nothing is sent that the server would take for something else.
+        The server would interpret it differently, so nothing is sent.
         """
         row = {"subject": "s.a", "data": b"x", "expected_sequence": -1}
 
@@ -149,7 +149,7 @@ class TestValues:
 
     def test_headers_of_servers_are_refused(self, way):
         """
-        A row is stored as it is, and does not tell the server to drop or to expect something.
+        A row is stored unchanged, and cannot make the server drop messages or check an expectation.
         """
         row = {"subject": "s.a", "data": b"x", "headers": [("nats-x", "1"), ("Nats-Rollup", "sub")]}
         if way == "rows":
@@ -160,7 +160,7 @@ class TestValues:
 
     def test_a_column_that_is_missing_is_named(self, way):
         """
-        With those that there are.
+        The error lists the existing columns.
         """
         with pytest.raises(OptionError, match="no column data: the columns are payload, subject"):
             messages(way, [{"subject": "s.a", "payload": b"x"}])
@@ -169,15 +169,15 @@ class TestValues:
 class TestBatches:
     def test_a_slice_is_read_from_its_own_rows(self):
         """
-        Spark hands over slices of larger batches.
+        Spark passes slices of larger batches.
         """
         whole = pa.record_batch({"subject": ["s.a", "s.b", "s.c"], "data": ["1", "2", "3"]})
 
         assert list(batch_messages([whole.slice(1, 1)], Columns(), checks())) == [("s.b", b"2")]
 
-    def test_types_that_are_no_payload_are_refused(self):
+    def test_other_types_of_payloads_are_refused(self):
         """
-        With what to do.
+        The error has advice.
         """
         batch = pa.record_batch({"subject": ["s.a"], "data": [7]})
 
@@ -186,7 +186,7 @@ class TestBatches:
 
     def test_without_rows_there_is_nothing(self):
         """
-        Spark runs empty partitions, too.
+        Spark also runs empty partitions.
         """
         batch = pa.record_batch(
             {"subject": pa.array([], pa.string()), "data": pa.array([], "binary")}
@@ -209,16 +209,16 @@ class TestFunction:
             (jetsync.OutboundMessage("s.a", {"a": 1}), "is dict, neither bytes nor text"),
         ],
     )
-    def test_what_is_no_message_is_refused(self, made, said):
+    def test_invalid_results_are_refused(self, made, said):
         """
-        By the number of the row.
+        The error has the number of the row.
         """
         with pytest.raises(RowError, match=f"row 0 of partition 3: .*{said}"):
             list(made_messages([1], lambda _: made, checks()))
 
-    def test_what_it_raises_has_the_row(self):
+    def test_its_errors_have_the_row(self):
         """
-        As Spark keeps no more than the text.
+        The row is in the text, because Spark keeps only the text.
         """
         with pytest.raises(RowError, match="row 1 of partition 3: division by zero"):
             list(made_messages([1, 0], lambda row: ("s.a", b"%d" % (1 / row)), checks()))
@@ -243,16 +243,16 @@ class TestColumns:
     )
     def test_types_that_do_not_fit_are_named(self, column, kind, said):
         """
-        With what the column should be.
+        The error names the expected type.
         """
         types = {**self.TYPES, column: kind}
 
         with pytest.raises(OptionError, match=f"column {column} has the type .*{said}"):
             Columns().within(types).check_types(types)
 
-    def test_columns_that_nothing_becomes_of_are_refused(self):
+    def test_unused_columns_are_refused(self):
         """
-        A slip of the pen in a name would else lose a column.
+        Otherwise a misspelt name would lose a column.
         """
         types = {**self.TYPES, "header": "string", "more": "string"}
 
@@ -261,7 +261,7 @@ class TestColumns:
 
     def test_columns_of_the_subject_are_of_use(self):
         """
-        They need not be stored a second time.
+        Columns of the template need not be stored again.
         """
         types = {"origin": "string", "data": "string"}
         columns = columns_of("s.{origin}", constant=True).within(types)
@@ -274,16 +274,16 @@ class TestTemplates:
     @pytest.mark.parametrize(
         "text", ["s.{a", "s.{}", "s.{a!r}", "s.{a:>5}", "s..{a}", "s.{a} b", ".{a}", "s.{0}"]
     )
-    def test_what_is_no_template_is_refused(self, text):
+    def test_invalid_templates_are_refused(self, text):
         """
-        Braces hold the name of a column, and the rest is a subject.
+        Braces contain the name of a column, and the rest is a subject.
         """
         with pytest.raises(OptionError, match="subject"):
             SubjectTemplate.parse(text)
 
     def test_its_wildcard_covers_what_it_makes(self):
         """
-        So that a stream that takes none of it is found before a row is read.
+        A stream that accepts none of the subjects is therefore found before a row is read.
         """
         assert SubjectTemplate.parse("a.x-{b}.{c}{d}").pattern == "a.*.*"
 
@@ -300,7 +300,7 @@ class TestTemplates:
     )
     def test_which_subjects_a_stream_takes(self, filters, subject, takes):
         """
-        By the rules of wildcards.
+        Subjects match by the rules of wildcards.
         """
         assert StreamSubjects(filters).takes(subject) is takes
 
@@ -316,6 +316,6 @@ class TestTemplates:
     )
     def test_where_a_ledger_is_kept(self, filters, found):
         """
-        In subjects that are meant for it, or below others.
+        A ledger is kept in subjects that are meant for it, or below others.
         """
         assert StreamSubjects(filters).ledger_prefixes() == found

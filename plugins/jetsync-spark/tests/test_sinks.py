@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def options(nats_server):
     """
-    How a program connects.
+    The connection options of a program.
     """
     return jetsync.ConnectOptions(servers=nats_server.url)
 
@@ -39,7 +39,7 @@ def rows(spark, target):
 
 def ids(stream):
     """
-    Return the numbers that the rows of a stream had.
+    Return the numbers in the rows of a stream.
     """
     return sorted(int(data) for data in payloads(stream))
 
@@ -47,7 +47,7 @@ def ids(stream):
 class TestSink:
     def test_each_partition_is_published(self, rows, options, target):
         """
-        Columns are taken by their names; all rows are there when the job ends.
+        Columns are found by name, and all rows are stored when the job ends.
         """
         rows.foreachPartition(jetsync_spark.JetStreamSink(options, stream=target.name))
 
@@ -57,7 +57,7 @@ class TestSink:
     @pytest.mark.parametrize("mode", ["atomic", "exactlyonce"])
     def test_other_modes(self, rows, options, target, mode):
         """
-        Chunks, and a ledger under the name of the write.
+        The modes use chunks, and a ledger under the name of the write.
         """
         named = {"write_id": "load"} if mode == "exactlyonce" else {}
         sink = jetsync_spark.JetStreamSink(options, stream=target.name, mode=mode, **named)
@@ -71,9 +71,9 @@ class TestSink:
     @pytest.mark.parametrize("mode", ["atomic", "exactlyonce"])
     def test_tasks_that_fail_or_run_twice_store_each_row_once(self, rows, options, target, mode):
         """
-        One fails after a hundred rows, the worker of another is killed after as many, and one is
-        run a second time beside itself, which mode exactlyonce sees. A chunk that was not whole
-        has stored nothing.
+        One task fails after a hundred rows, and the worker of another is killed after as many. Mode
+        exactlyonce also gets a task that runs twice at the same time. An incomplete chunk stores
+        nothing.
         """
         more = {"write_id": "load", "chunk_size": 50} if mode == "exactlyonce" else {}
         sink = jetsync_spark.JetStreamSink(options, stream=target.name, mode=mode, **more)
@@ -115,7 +115,7 @@ class TestSink:
 
     def test_a_subject_is_made_of_columns(self, rows, options, target):
         """
-        Each column in braces is one token.
+        Each column in braces becomes one token.
         """
         subject = f"{target.name}.{{origin}}.{{carrier}}"
 
@@ -128,7 +128,7 @@ class TestSink:
 
     def test_a_function_makes_messages(self, rows, options, target):
         """
-        It returns a message, or a tuple.
+        The function returns a message or a tuple.
         """
         name = target.name
 
@@ -142,9 +142,9 @@ class TestSink:
         assert ids(target) == list(range(1000))
         assert target.get_last(f"{name}.x").headers["zero"] == "yes"
 
-    def test_counts_are_checked_on_the_driver(self, rows, options, target):
+    def test_columns_are_checked_on_the_driver(self, rows, options, target):
         """
-        What cannot work is told before a job runs.
+        Invalid columns are reported before a job runs.
         """
         jetsync_spark.JetStreamSink(options, stream=target.name).check(rows)
 
@@ -158,27 +158,27 @@ class TestSink:
             with pytest.raises(JetStreamSparkError, match=said):
                 sink.check(rows)
 
-    def test_a_sink_travels(self, options):
+    def test_a_sink_can_be_pickled(self, options):
         """
-        It is pickled for each task, and its text shows no password.
+        A sink is pickled for each task, and its repr shows no password.
         """
         secret = options.evolve(user="me", password="s3cret")
         sink = jetsync_spark.JetStreamSink(secret, stream="S")
 
         assert "s3cret" not in repr(pickle.loads(pickle.dumps(sink)))
 
-    def test_an_argument_that_there_is_not_is_named(self, options):
+    def test_an_unknown_argument_is_named(self, options):
         """
-        A slip of the pen is not ignored.
+        A misspelt argument is refused.
         """
         with pytest.raises(OptionError, match="no argument windw"):
             jetsync_spark.JetStreamSink(options, stream="S", windw=5)
 
 
 class TestArrow:
-    def test_counts_come_back(self, rows, options, target):
+    def test_counts_are_returned(self, rows, options, target):
         """
-        One row for each partition, with what it stored and where.
+        There is one row per partition, with the counts and the stream.
         """
         counts = jetsync_spark.publish_arrow(rows, options, stream=target.name)
 
@@ -190,9 +190,9 @@ class TestArrow:
         assert min(row.first_sequence for row in found) == 1
         assert max(row.last_sequence for row in found) == 1000
 
-    def test_large_types_are_as_good(self, spark, rows, options, target):
+    def test_large_types(self, spark, rows, options, target):
         """
-        Sessions may be set to hand over large_string and large_binary.
+        Sessions may be configured to use large_string and large_binary.
         """
         name = "spark.sql.execution.arrow.useLargeVarTypes"
         spark.conf.set(name, "true")
@@ -205,7 +205,7 @@ class TestArrow:
 
     def test_rows_and_batches_make_the_same_messages(self, spark, options, target):
         """
-        All columns, nulls included, on both ways.
+        All columns, including nulls, give the same messages both ways.
         """
         query = f"""
             select '{target.name}.' || n as subject, cast(n as binary) as data,
@@ -240,8 +240,7 @@ class TestArrow:
 
     def test_types_in_subjects_and_times_to_live(self, spark, options, target):
         """
-        Dates, booleans and numbers are written the same way by rows and batches; intervals are
-        durations.
+        Rows and batches write dates, booleans and numbers in the same way; intervals are durations.
         """
         rows = spark.createDataFrame(
             [(dt.date(2026, 1, 2), True, 7, b"x", dt.timedelta(hours=1))],
@@ -260,7 +259,7 @@ class TestArrow:
 
     def test_a_row_that_can_not_be_stored_is_named(self, spark, options, target):
         """
-        Spark keeps the text of the error, which has the row, the subject and what to do.
+        Spark keeps the text of the error, which has the row, the subject and the advice.
         """
         rows = spark.sql("select 'elsewhere' as subject, 'x' as data").coalesce(1)
 

@@ -1,7 +1,7 @@
 """
 The data source in a Spark session: batches, buckets, micro-batches.
 
-Nothing here registers it: Spark finds it by itself.
+Nothing here registers the data source: Spark finds it.
 """
 
 import concurrent.futures
@@ -28,13 +28,13 @@ from pyspark.sql import functions as f
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
 ADMISSION = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-"""Whether Spark tells a source how much to take."""
+"""Whether Spark tells a source how much to read."""
 
 
 @pytest.fixture(scope="module")
 def spark():
     """
-    A session that tries a task twice.
+    A session that tries each task twice.
     """
     missing = java_missing()
     if missing:
@@ -70,7 +70,7 @@ def numbers(frame):
 
 class TestBatch:
     def test_rows(self, js, load):
-        """A row has what its message has, and a column for headers where they are asked for."""
+        """A row has the fields of its message, and headers on request."""
         with numbered(js, 0) as stream:
             js.publish(
                 f"{stream.name}.a",
@@ -96,7 +96,7 @@ class TestBatch:
             assert moment == there.timestamp_ns // 1000
 
     def test_some_columns(self, spark, js, load):
-        """A schema with some columns in another order is what is read, also with large types."""
+        """The schema may have some columns in another order, and large types."""
         spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
         try:
             with numbered(js, 30) as stream:
@@ -107,7 +107,7 @@ class TestBatch:
             spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
     def test_one_frame_many_queries(self, js, load):
-        """Filters of one query do not leak into the next, nor does what is published later."""
+        """Neither filters of one query nor later messages affect another query."""
         with numbered(js, 100) as stream:
             frame = load(stream, endingOffsets='{"seq": 101}', maxRecordsPerPartition=30)
             assert frame.rdd.getNumPartitions() == 4
@@ -120,7 +120,7 @@ class TestBatch:
             assert joined.count() == 100
 
     def test_stretches(self, js, load):
-        """Options say from where to where, of which subjects."""
+        """Options select the range and the subjects."""
         with numbered(js, 40, subjects=2) as stream:
             stream.delete_message(7)
             some = {"startingOffsets": '{"seq": 5}', "endingOffsets": '{"seq": 11}'}
@@ -136,13 +136,13 @@ class TestBatch:
             assert numbers(load(stream)) == []
 
     def test_without_direct_gets(self, js, load):
-        """A stream that allows none is read by consumers, of which none is left."""
+        """A stream without direct gets is read by consumers, which are deleted afterwards."""
         with numbered(js, 50, allow_direct=False) as stream:
             assert numbers(load(stream, minPartitions=2)) == [*range(1, 51)]
             eventually(lambda: not list(stream.consumer_names()))
 
     def test_a_task_fails_half_way(self, js, load):
-        """A task that is tried again reads what it read before."""
+        """A repeated task reads the same messages."""
         with numbered(js, 1000) as stream:
 
             def fragile(batches):
@@ -160,7 +160,7 @@ class TestBatch:
             assert numbers(frame) == [*range(1, 1001)]
 
     def test_two_queries_at_once(self, js, load):
-        """Readers that share workers do not see each other's messages."""
+        """Readers that share workers do not get each other's messages."""
         with (
             numbered(js, 3000) as one,
             numbered(js, 2000, allow_direct=False) as other,
@@ -174,7 +174,7 @@ class TestBatch:
             }  # fmt: skip
 
     def test_a_limit_stops_early(self, js, load):
-        """A reader that is not read to its end leaves nothing behind, and others go on."""
+        """A reader that stops early leaves no subscription, and other readers continue."""
         with numbered(js, 20_000) as stream:
             frame = load(stream, fetchBatch=100)
             assert len(frame.limit(3).collect()) == 3
@@ -192,13 +192,13 @@ class TestRefused:
         ],
     )
     def test_options(self, load, options, said):
-        """What makes no sense is refused when it is planned, in one sentence."""
+        """Invalid options are refused at planning, in one sentence."""
         with pytest.raises(AnalysisException, match=said) as caught:
             load(**options).collect()
         assert "s3cret" not in str(caught.value)
 
     def test_removed_after_planning(self, js, load):
-        """A task says what is missing, or reads what there is."""
+        """A task raises an error about missing messages, or reads the existing ones."""
         with numbered(js, 50) as stream:
             strict, lenient = load(stream), load(stream, failOnDataLoss="false")
             if pyspark.__version__ < "4.1":
@@ -214,7 +214,7 @@ class TestRefused:
 
 class TestBucket:
     def test_a_table(self, js, load, unique):
-        """A row for each key that has a value, as of one moment."""
+        """The table has a row for each key with a value, as a consistent snapshot."""
         kv = js.create_key_value(unique, history=5, storage="memory")
         try:
             for number in range(6):
@@ -242,7 +242,7 @@ class TestBucket:
             js.delete_key_value(unique)
 
     def test_an_empty_one(self, js, load, unique):
-        """It has no rows."""
+        """An empty bucket has no rows."""
         js.create_key_value(unique, storage="memory")
         assert load(bucket=unique).collect() == []
         with pytest.raises(Exception, match="ends at revision 0, before atRevision 5"):
@@ -281,12 +281,12 @@ class Batches:
         return writer.option("checkpointLocation", self._checkpoint).start()
 
     def run(self):
-        """Run the query over what there is; return the batches that it has had by now."""
+        """Run the query over the present messages; return all batches so far."""
         self.begin(availableNow=True)
         return self.found
 
     def begin(self, until=None, **trigger):
-        """Start the query, wait for something or for its end, and return it."""
+        """Start the query, wait for a condition or for its end, and return it."""
         end = time.monotonic() + 240
         while True:
             query = self.start(**trigger)
@@ -304,7 +304,7 @@ class Batches:
 @pytest.fixture
 def batches(spark, nats_server, tmp_path):
     """
-    A maker of queries with a checkpoint of the test's own.
+    A factory of queries with a checkpoint per test.
     """
     return lambda stream, **options: Batches(
         spark, nats_server, stream, tmp_path / "checkpoint", **options
@@ -313,7 +313,7 @@ def batches(spark, nats_server, tmp_path):
 
 class TestStreaming:
     def test_from_checkpoint_to_checkpoint(self, js, batches):
-        """The next run begins where the last one ended; no batch is too large."""
+        """The next run begins at the end of the last one, and no batch exceeds the limit."""
         with numbered(js, 50) as stream:
             query = batches(stream, startingOffsets="earliest", maxOffsetsPerTrigger=20)
             query.run()
@@ -326,11 +326,11 @@ class TestStreaming:
             assert query.found[last] == [*range(51, 66)]
             query.run()
             assert [n for rows in query.found.values() for n in rows] == [*range(1, 66)]
-            # An empty batch is no harm where Spark does not say where a batch begins.
+            # If Spark does not say where a batch begins, an empty batch is no error.
             assert max(query.found) in ([last] if ADMISSION else [last, last + 1])
 
     def test_it_ends_though_more_comes(self, js, nats_server, batches):
-        """A query over what there is now ends while a publisher keeps going."""
+        """A query over the present messages ends while a publisher continues."""
         stop = threading.Event()
         with numbered(js, 100) as stream, jetsync.connect(nats_server.url) as client:
 
@@ -351,11 +351,11 @@ class TestStreaming:
             assert 100 <= len(found) < stream.info().state.last_seq
 
     def test_a_batch_of_the_latest_fails(self, js, batches):
-        """What came between start and failure is in the batch that is run again."""
+        """Messages between start and failure are in the repeated batch."""
         with numbered(js, 10) as stream:
             query = batches(stream)
             query.fails = True
-            # The first batch has nothing, and ends where the query begins.
+            # The first batch is empty, and ends at the start of the query.
             running = query.begin(lambda: query.found)
             try:
                 extend(js, stream, 5)
@@ -366,14 +366,14 @@ class TestStreaming:
             extend(js, stream, 7)
             query.run()
             if not ADMISSION:
-                # There it ends with the batch that is run again.
+                # There it ends with the repeated batch.
                 query.run()
             found = list(itertools.chain(*query.found.values()))
             assert found == [*range(11, 23)]
             assert len(query.found[1]) <= 5
 
     def test_purged_unread(self, js, batches):
-        """The query ends with both numbers and what to do; without failOnDataLoss it goes on."""
+        """The query ends with both numbers and advice; without failOnDataLoss it continues."""
         with numbered(js, 50) as stream:
             query = batches(stream, startingOffsets='{"seq": 21}')
             query.run()
@@ -388,7 +388,7 @@ class TestStreaming:
             assert list(itertools.chain(*lenient.run().values())) == [*range(61, 71)]
 
     def test_idle(self, js, nats_server, batches):
-        """A query that has nothing to do asks less than ten times a second, and shows its place."""
+        """An idle query sends less than ten requests a second, and reports its position."""
         with numbered(js, 30) as stream, jetsync.connect(nats_server.url) as client:
             query = batches(stream, startingOffsets="earliest")
             running = query.begin(lambda: query.found)
@@ -407,7 +407,7 @@ class TestStreaming:
 
 
 def test_registered_twice(spark, js, load):
-    """Registering is not needed, and does no harm."""
+    """Registering is not necessary, and harmless."""
     jetsync_spark.register(spark)
     jetsync_spark.register(spark)
     with numbered(js, 5) as stream:

@@ -42,7 +42,7 @@ def stored(sequence, *, subject="s.1", headers=(), data=b"x", time=1):
 
 @pytest.mark.parametrize("known", [STREAM_COLUMNS, BUCKET_COLUMNS])
 def test_what_spark_expects(known):
-    """The schema of a batch is that which Spark makes of the columns, to the letter."""
+    """The schema of a batch is exactly the one that Spark derives from the columns."""
     asked = schema(known)
     extra = (
         {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
@@ -60,7 +60,7 @@ def test_what_spark_expects(known):
 
 
 def test_columns():
-    """A row has what the message has."""
+    """A row has the fields of the message."""
     page = jetsync.StoredPage(
         [
             stored(1, data=b"", time=1_700_000_000_123_456_789),
@@ -84,7 +84,7 @@ def test_columns():
 
 
 def test_headers_of_servers():
-    """What servers act upon is in a column of its own, which a copy does not write."""
+    """Headers that servers obey have their own column, which a copy does not write."""
     headers = [("A", "1"), ("Nats-Msg-Id", "m"), ("nats-b", "2"), ("KV-Operation", "DEL")]
     page = jetsync.StoredPage([stored(1, headers=headers)])
     (row,) = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, "S").to_pylist()
@@ -93,15 +93,15 @@ def test_headers_of_servers():
 
 
 def test_a_part_of_the_columns():
-    """A schema with fewer columns in another order is what comes."""
+    """A schema with fewer columns in another order gives these columns."""
     page = jetsync.StoredPage([stored(5, data=b"five")])
     made = Table(schema(STREAM_COLUMNS, "sequence", "data"), STREAM_COLUMNS).of_page(page, "S")
     assert made.schema.names == ["sequence", "data"]
     assert made.to_pylist() == [{"sequence": 5, "data": b"five"}]
 
 
-def test_texts_that_are_none():
-    """Bytes of subjects and headers that are no UTF-8 are shown as such."""
+def test_invalid_utf8():
+    """Bytes of subjects and headers that are not UTF-8 are shown as escapes."""
     page = jetsync.StoredPage([stored(5, subject="s.\udcff", headers=[("A", "\udcfe")])])
     (row,) = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, "S").to_pylist()
     assert row["subject"] == "s.\N{REPLACEMENT CHARACTER}"
@@ -126,20 +126,20 @@ def test_no_columns():
     ],
 )
 def test_other_columns_are_refused(field, said):
-    """A schema with a column that there is not is refused by its name."""
+    """The error about a schema with an unknown column names it."""
     with pytest.raises(OptionError, match=said):
         Table(types.StructType([field]), STREAM_COLUMNS)
 
 
 def test_the_schema_as_text():
-    """Columns that nobody asked for are left out."""
+    """Columns that were not requested are left out."""
     assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns", "server_headers"]) == (
         "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
     )
 
 
 def test_entries():
-    """A row of a bucket has what the revision has."""
+    """A row of a bucket has the fields of the revision."""
     moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
     entry = jetsync.Entry("B", "a.b", b"v", 7, moment)
     (row,) = Table(schema(BUCKET_COLUMNS), BUCKET_COLUMNS).of_entries([entry]).to_pylist()

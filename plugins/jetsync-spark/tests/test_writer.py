@@ -18,7 +18,7 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark):
     """
-    The format is known to the session.
+    The session knows the format.
     """
     jetsync_spark.register(spark)
 
@@ -35,7 +35,7 @@ def rows(spark, target):
 
 def ids(stream):
     """
-    Return the numbers that the rows of a stream had.
+    Return the numbers in the rows of a stream.
     """
     return sorted(int(data) for data in payloads(stream))
 
@@ -44,7 +44,7 @@ class TestBatch:
     @pytest.mark.parametrize("mode", ["atleastonce", "atomic"])
     def test_each_row_is_stored(self, rows, nats_server, target, mode):
         """
-        In all modes.
+        In each mode, every row is stored.
         """
         writer = rows.write.format("jetstream").mode("append").option("servers", nats_server.url)
 
@@ -54,7 +54,7 @@ class TestBatch:
 
     def test_a_named_write_is_stored_once(self, rows, nats_server, target):
         """
-        However often its job runs; without a name nothing is written.
+        A named write is stored once, however often its job runs; without a name it is refused.
         """
         for name in ("one", "one", "two"):
             rows.write.format("jetstream").mode("append").options(
@@ -70,7 +70,7 @@ class TestBatch:
 
     def test_one_subject_for_all(self, rows, nats_server, target):
         """
-        The option takes the place of the column.
+        The option replaces the column.
         """
         rows.select("data").write.format("jetstream").mode("append").options(
             servers=nats_server.url, stream=target.name, subject=f"{target.name}.x"
@@ -78,9 +78,9 @@ class TestBatch:
 
         assert target.info(subjects_filter=">").state.subjects == {f"{target.name}.x": 1000}
 
-    def test_large_types_are_as_good(self, spark, rows, nats_server, target):
+    def test_large_types(self, spark, rows, nats_server, target):
         """
-        Sessions may be set to hand over large_string and large_binary.
+        Sessions may be configured to use large_string and large_binary.
         """
         name = "spark.sql.execution.arrow.useLargeVarTypes"
         spark.conf.set(name, "true")
@@ -93,9 +93,9 @@ class TestBatch:
 
         assert ids(target) == list(range(1000))
 
-    def test_columns_come_back_as_they_were(self, spark, nats_server, target):
+    def test_round_trip(self, spark, nats_server, target):
         """
-        All of them, with headers of several values and a null payload, which is an empty one.
+        All columns survive, with headers of several values and a null payload, which becomes empty.
         """
         name = target.name
         rows = spark.createDataFrame(
@@ -138,7 +138,7 @@ class TestBatch:
 
     def test_a_sequence_has_all_its_bits(self, spark, nats_server, target):
         """
-        What Spark's bigint cannot hold comes as a decimal, and is what the server compares.
+        A sequence beyond Spark's bigint is a decimal, and the server compares all of its bits.
         """
         rows = spark.sql(
             f"select '{target.name}.a' as subject, 'x' as data, "
@@ -150,9 +150,9 @@ class TestBatch:
                 servers=nats_server.url, stream=target.name
             ).save()
 
-    def test_what_can_not_work_is_told_at_planning(self, rows, nats_server, target):
+    def test_invalid_writes_are_refused_at_planning(self, rows, nats_server, target):
         """
-        Spark keeps the text: one sentence that names the cause, the stream and the cure.
+        Spark keeps the text: one sentence with the cause, the stream and the advice.
         """
         good = {"servers": nats_server.url, "stream": target.name}
         for options, mode, said in (
@@ -168,7 +168,7 @@ class TestBatch:
 
 def test_a_named_write_by_batches_has_its_partitions(rows, nats_server, target):
     """
-    Another number of them is refused before a row is stored.
+    Another number of partitions is refused before a row is stored.
     """
     options = jetsync.ConnectOptions(servers=nats_server.url)
 
@@ -215,7 +215,7 @@ class TestStreaming:
     @pytest.mark.parametrize("mode", ["atleastonce", "exactlyonce"])
     def test_micro_batches_are_stored(self, spark, nats_server, target, tmp_path, mode):
         """
-        Also those of a query that is started again.
+        The micro-batches of a restarted query are stored, too.
         """
         self.add(tmp_path, 0, 1)
         self.query(spark, tmp_path, target, nats_server, mode=mode)
@@ -228,7 +228,7 @@ class TestStreaming:
         self, spark, nats_server, target, tmp_path
     ):
         """
-        The driver died before Spark's own commit: the same micro-batch comes again.
+        The driver died before Spark's own commit: the same micro-batch is repeated.
         """
         self.add(tmp_path, 0, 1)
         self.query(spark, tmp_path, target, nats_server, mode="exactlyonce")
@@ -244,15 +244,15 @@ class TestStreaming:
         self, spark, nats_server, target, tmp_path, where
     ):
         """
-        The driver died before Spark noted the micro-batch: what it wrote is not written again.
+        The driver died before Spark noted the micro-batch: the repeated write stores nothing.
 
-        A thread that does not know the query writes nothing.
+        A thread that does not know the query may not write.
         """
         self.add(tmp_path, 0)
         failing = [True]
 
         def save(df):
-            # Makes the session to which the format is known that of the thread.
+            # This makes the session that knows the format the current one of the thread.
             df.sparkSession.createDataFrame([(1,)], "a int")
             df.write.format("jetstream").mode("append").options(
                 servers=nats_server.url, stream=target.name, mode="exactlyonce"
@@ -292,7 +292,7 @@ class TestStreaming:
 
     def test_foreach_batch_stores_each_row_once(self, spark, nats_server, target, tmp_path):
         """
-        With the number of partitions in the ledger, so that another one is refused beforehand.
+        The ledger has the number of partitions, so that another one is refused before writing.
         """
         options = jetsync.ConnectOptions(servers=nats_server.url)
         write = jetsync_spark.exactly_once(options, stream=target.name)

@@ -28,7 +28,7 @@ ALL = pytest.mark.parametrize(
 class TestModes:
     def test_all_is_stored_when_a_task_ends(self, nats_server, target, options):
         """
-        In their order, and counted.
+        All rows are stored in order, and counted.
         """
         rows = rows_of(target.name, 320)
 
@@ -40,15 +40,15 @@ class TestModes:
 
     def test_no_rows_are_no_messages(self, nats_server, target, options):
         """
-        Spark runs empty partitions, too.
+        Spark also runs empty partitions.
         """
         written = run(plan_for(nats_server, target.name, **options), [])
 
         assert (written.rows, written.stored, written.last_sequence) == (0, 0, None)
 
-    def test_what_rows_fail_of_ends_the_task(self, nats_server, target, options):
+    def test_an_error_of_the_rows_ends_the_task(self, nats_server, target, options):
         """
-        As it is, after what came before is settled.
+        The error is raised unchanged, after the earlier rows are acknowledged.
         """
 
         def broken():
@@ -62,7 +62,7 @@ class TestModes:
 @pytest.mark.parametrize("mode", ["atleastonce", "atomic", "exactlyonce"])
 def test_a_server_that_restarts_loses_nothing(mode):
     """
-    The task goes on when it is back; where that is promised, nothing is there twice.
+    The task continues after the restart, and the modes that promise it store no row twice.
     """
     with DevServer() as server, jetsync.connect(server.url) as client:
         js = client.jetstream()
@@ -106,7 +106,7 @@ class TestMoved:
     @pytest.fixture
     def moved(self, js, unique):
         """
-        Two streams; what to call to move all subjects of the first one to the second one.
+        Two streams, and a function that moves all subjects of the first one to the second one.
         """
         flags = {"allow_atomic": True, "allow_batched": True}
         mine = js.create_stream(unique, subjects=[f"{unique}.>"], **flags)
@@ -123,7 +123,7 @@ class TestMoved:
     @ALL
     def test_rows_that_another_stream_has_stored_fail_the_task(self, nats_server, moved, options):
         """
-        Their subjects were moved after planning: it says so, and the next plan knows.
+        The subjects were moved after planning. The error says so, and the next plan sees it.
         """
         mine, move = moved
         plan = plan_for(nats_server, mine.name, **options)
@@ -139,7 +139,7 @@ class TestMoved:
 
 def test_atomic_chunks_have_no_ids(nats_server, target):
     """
-    The task could not run again; the chunks before that row are stored, as with any bad row.
+    The task could not be repeated. The chunks before the row are stored, as with any invalid row.
     """
     rows = rows_of(target.name, 70)
     rows[66] = jetsync.OutboundMessage(f"{target.name}.x", b"", msg_id="m")
@@ -167,9 +167,9 @@ class TestAtLeastOnce:
         assert (written.stored, written.duplicates) == (0, 50)
         assert len(payloads(target)) == 50
 
-    def test_what_may_not_be_stored_is_sent_again(self, nats_server, target, monkeypatch):
+    def test_rows_that_may_be_lost_are_sent_again(self, nats_server, target, monkeypatch):
         """
-        Before what has not been taken yet; what the server took is not sent again.
+        They are sent before the remaining rows, and acknowledged rows are not sent again.
         """
         publish = jetsync.JetStream.publish_many
         calls = []
@@ -200,7 +200,7 @@ class TestAtLeastOnce:
 
     def test_a_row_that_the_server_refuses_is_named(self, nats_server, target):
         """
-        With the server's code and the subject.
+        The error has the server's code and the subject.
         """
         rows = rows_of(target.name, 70)
         rows[66] = jetsync.OutboundMessage(
@@ -218,7 +218,7 @@ class TestAtLeastOnce:
 class TestChunks:
     def test_there_are_more_until_there_are_none(self):
         """
-        A chunk says whether it is the last one.
+        A chunk states whether it is the last one.
         """
         chunks = Chunks(iter([("s", b"x")] * 5))
 
@@ -232,7 +232,7 @@ class TestChunks:
 
     def test_large_rows_make_small_chunks(self, monkeypatch):
         """
-        At least one row is taken, however large.
+        A chunk has at least one row, however large it is.
         """
         monkeypatch.setattr(chunking, "CHUNK_BYTES", 10)
         rows = [("s", b"x" * size) for size in (4, 4, 4, 40, 1)]
@@ -256,9 +256,10 @@ class TestChunks:
         ],
         ids=["bytes", "text", "headers", "message"],
     )
-    def test_no_more_is_read_than_a_chunk_has(self, monkeypatch, row):
+    def test_one_row_is_read_ahead(self, monkeypatch, row):
         """
-        Beside the row that does not fit any more; text counts as it is sent, headers as well.
+        Only the row that no longer fits is read ahead. Text counts as it is sent, and headers count
+        too.
         """
         monkeypatch.setattr(chunking, "CHUNK_BYTES", 10)
         rows = iter([row] * 9)

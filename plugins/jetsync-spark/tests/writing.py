@@ -1,5 +1,5 @@
 """
-Tasks of writers without Spark: what a test makes a task of, and what it finds in the stream.
+Tasks of writers without Spark, and the contents of their streams.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def again(plan):
 @contextlib.contextmanager
 def in_task(**fields):
     """
-    Have the code believe that it runs in a task.
+    Make the code believe that it runs in a task.
     """
     task = Task(**fields)
     with mock.patch.object(writing, "this_task", return_value=task):
@@ -52,7 +52,7 @@ def in_task(**fields):
 
 def rows_of(stream, count, first=0):
     """
-    Return rows as (subject, payload) pairs, each with a payload of its own.
+    Return rows as (subject, payload) pairs, each with a different payload.
     """
     return [(f"{stream}.a{row % 7}", b"row-%d" % row) for row in range(first, first + count)]
 
@@ -70,7 +70,7 @@ def run(plan, messages, *, partition=0, attempt=0, query="q", batch=0):
 
 def payloads(stream):
     """
-    Return all payloads of a stream in their order, those of ledgers left out.
+    Return all payloads of a stream in order, without those of ledgers.
     """
     return [
         bytes(message.data)
@@ -81,7 +81,7 @@ def payloads(stream):
 
 def entries(stream, ledger):
     """
-    Return the ledger's entries in their order.
+    Return the ledger's entries in order.
     """
     return [
         exactly_once.LedgerEntry.from_bytes(bytes(message.data), message.subject)

@@ -259,7 +259,7 @@ def java_missing() -> str | None:
         return f"JAVA_HOME is {home}, which has no bin/java: Spark needs Java 17 or newer"
     if shutil.which("java") is None:
         return (
-            "Spark needs Java 17 or newer and there is none: install it (Debian, Ubuntu: "
+            "Spark needs Java 17 or newer, which is not installed: install it (Debian, Ubuntu: "
             "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
         )
     return None

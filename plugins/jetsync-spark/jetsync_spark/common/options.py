@@ -54,7 +54,7 @@ _SPARKS_OWN: Final = frozenset(
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
-"""What the seed of an NKey looks like."""
+"""The pattern of an NKey seed."""
 
 _SECRETS: Final = {
     "password": "passwordEnv, the name of an environment variable",
@@ -215,9 +215,9 @@ def variable(name: str, value: str) -> str:
     found = text(name, value)
     if not _VARIABLE.fullmatch(found) or _SEED.fullmatch(found):
         raise OptionError(
-            f"option {name} is no name of an environment variable",
+            f"option {name} is not the name of an environment variable",
             option=name,
-            cure="give the name of the variable that has the secret, such as NATS_SECRET, and not "
+            cure="give the name of the variable with the secret, such as NATS_SECRET, rather than "
             "the secret, which Spark shows in plans and logs",
         )
     return found
@@ -228,9 +228,9 @@ def path(name: str, value: str) -> str:
     found = text(name, value)
     if _SEED.fullmatch(found) or found.startswith("eyJ") or "\n" in found or "-----" in found:
         raise OptionError(
-            f"option {name} is no path",
+            f"option {name} is not a path",
             option=name,
-            cure="give the path of a file, and not what is in it, which Spark shows in plans and "
+            cure="give the path of a file rather than its contents, which Spark shows in plans and "
             "logs",
         )
     return found
@@ -333,7 +333,7 @@ class ConnectSettings:
                 raise OptionError(str(error), cure="correct that option") from error
         else:
             return
-        # jetsync shows what it was given, and there may be a secret in it.
+        # jetsync's error shows the value, which may contain a secret.
         raise OptionError(
             "option servers has no URLs of servers",
             option="servers",
@@ -343,13 +343,13 @@ class ConnectSettings:
 
     def connect_options(self, name: str | None = None) -> jetsync.ConnectOptions:
         """
-        Return what ``jetsync.connect`` takes, with the secrets that are to be had here.
+        Return the arguments of ``jetsync.connect``, with the secrets that this machine has.
 
         Args:
-            name: What the server calls the connection.
+            name: The connection's name on the server.
 
         Raises:
-            OptionError: a file or an environment variable is not there on this machine.
+            OptionError: A file or an environment variable is missing on this machine.
         """
         for option_name, given in (
             ("credsFile", self.creds_file),

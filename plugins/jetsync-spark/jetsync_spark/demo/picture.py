@@ -1,5 +1,5 @@
 """
-The picture of the demo: what the bucket says about each week of the year.
+The picture of the demo: the totals in the bucket for each week of the year.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 SHOWN: Final = 5
-"""Carriers that have a colour, those with the most flights; all others are grey."""
+"""Carriers with a colour, which are those with the most flights; others are grey."""
 
 _METADATA: Final = ("Creator", "Date", "Format", "Type")
-"""What an SVG would say of its making."""
+"""The metadata of an SVG."""
 
 
 def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
@@ -28,11 +28,11 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
     Save the mean delay of each carrier in each week.
 
     Args:
-        totals: By key of the bucket.
-        path: Where to; the suffix says which format.
-        note: A line below.
+        totals: The totals by key of the bucket.
+        path: The file; its suffix selects the format.
+        note: A line below the picture.
     """
-    # Imported here: it takes a second. The object interface draws into a file without a display.
+    # Imported here, because it takes a second. The object interface needs no display.
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
         if each.mean is not None:
             lines[each.airline].append((week, each.mean))
     busiest = sorted(flights, key=lambda airline: -flights[airline])
-    # Text stays text, and the same totals make the same file.
+    # Text stays text in the file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jetsync"}):
         figure = Figure(figsize=(9, 4.8), layout="constrained")
         FigureCanvasAgg(figure)
@@ -63,7 +63,7 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
             )
         axes.set_title("Mean arrival delay per week, as the key-value bucket has it")
         axes.set_ylabel("minutes")
-        # A carrier with a handful of flights in a week would flatten all others.
+        # A carrier with few flights in a week would flatten all other curves.
         axes.set_ylim(-30, 70)
         axes.set_xlabel(note, color="0.4")
         axes.spines[["top", "right"]].set_visible(False)
@@ -72,6 +72,6 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
             handles[::-1], labels[::-1], loc="outside lower center", ncols=3, frameon=False
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        # So that the same totals are the same file.
+        # The same totals make the same file.
         metadata = dict.fromkeys(_METADATA) if path.suffix == ".svg" else None
         figure.savefig(path, dpi=120, metadata=metadata)

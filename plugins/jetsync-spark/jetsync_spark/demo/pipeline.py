@@ -1,8 +1,8 @@
 """
-What Spark does in the demo: flights into JetStream, and their weekly totals into a bucket.
+The Spark part of the demo: flights into JetStream, and their weekly totals into a bucket.
 
-Each stage is a process of its own, so that one can be killed without the other, and has a Spark
-session on two threads. Only public names of jetsync and jetsync_spark are used.
+Each stage is a process with a Spark session on two threads, so that one can be killed without the
+other. Only public names of jetsync and jetsync_spark are used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
+from pyspark.sql import functions as F  # noqa: N812 - the usual name.
 
 import jetsync
 import jetsync_spark
@@ -40,10 +40,10 @@ AIRLINES: Final = "spark_airlines"
 DELAYS: Final = "spark_delays"
 
 PROGRESS: Final = "micro-batch"
-"""The key that says which micro-batch the bucket holds; all others are totals."""
+"""The key with the micro-batch that the bucket contains; all other keys are totals."""
 
 FLIGHT: Final = "carrier string, time_hour timestamp, arr_delay int"
-"""What is needed of a flight."""
+"""The fields of a flight that the query needs."""
 
 
 def session(stage: str) -> SparkSession:
@@ -51,7 +51,7 @@ def session(stage: str) -> SparkSession:
     Start a Spark session on two threads of this machine.
 
     Args:
-        stage: What it is for.
+        stage: The stage, for the name of the application.
     """
     spark = (
         SparkSession.builder.master("local[2]")
@@ -70,12 +70,12 @@ def session(stage: str) -> SparkSession:
 
 def publish(spark: SparkSession, server: str, folder: Path) -> None:
     """
-    Store the airlines in a bucket and the flights in a stream, each once however often this runs.
+    Store the airlines in a bucket and the flights in a stream, each once, also in repeated runs.
 
     Args:
         spark: The session.
-        server: URL of the server; stream and buckets exist.
-        folder: Where the data is.
+        server: URL of the server, on which stream and buckets exist.
+        folder: The folder with the data.
     """
     options = jetsync.ConnectOptions(servers=server)
 
@@ -99,12 +99,12 @@ def publish(spark: SparkSession, server: str, folder: Path) -> None:
     )
     subject = "flights.{origin}.{carrier}"
 
-    # Newark's flights row by row: their ids keep a task that runs twice from storing them twice.
+    # Newark's flights are written row by row: their ids prevent duplicates if a task runs twice.
     messages.where("origin = 'EWR'").foreachPartition(
         jetsync_spark.JetStreamSink(options, stream=STREAM, subject=subject, msg_id="msg_id")
     )
 
-    # All others by record batches: a ledger in the stream has what was stored.
+    # All others are written as record batches: a ledger in the stream records stored chunks.
     (
         messages.where("origin != 'EWR'")
         .drop("msg_id")
@@ -121,12 +121,12 @@ def publish(spark: SparkSession, server: str, folder: Path) -> None:
 
 def weekly_delays(spark: SparkSession, server: str, per_batch: int) -> DataFrame:
     """
-    Return the streaming DataFrame of what each carrier did in each week.
+    Return the streaming DataFrame of the weekly totals of each carrier.
 
     Args:
         spark: The session.
         server: URL of the server.
-        per_batch: Messages of one micro-batch at most.
+        per_batch: The maximum number of messages in a micro-batch.
     """
     stream = (
         spark.readStream.format("jetstream")
@@ -146,7 +146,7 @@ def weekly_delays(spark: SparkSession, server: str, per_batch: int) -> DataFrame
         .select(F.col("key").alias("carrier"), F.col("value").cast("string").alias("airline"))
     )
     flights = stream.select(F.from_json(F.col("data").cast("string"), FLIGHT).alias("flight"))
-    # There is no watermark: the file is not in the order of time, and no flight is to be left out.
+    # There is no watermark: the file is not in order of time, and every flight counts.
     return (
         flights.select("flight.*")
         .join(F.broadcast(airlines), "carrier")
@@ -156,7 +156,7 @@ def weekly_delays(spark: SparkSession, server: str, per_batch: int) -> DataFrame
             F.count("arr_delay").alias("arrived"),
             F.coalesce(F.sum("arr_delay"), F.lit(0)).alias("minutes"),
         )
-        # As text: what a row has of a timestamp depends on the clock of the driver.
+        # As text, because the value of a timestamp in a row depends on the driver's time zone.
         .withColumn("week", F.date_format("window.start", "yyyy-MM-dd"))
         .drop("window")
     )
@@ -164,11 +164,11 @@ def weekly_delays(spark: SparkSession, server: str, per_batch: int) -> DataFrame
 
 class WeeklyTotals:
     """
-    Puts the totals that a micro-batch changed into a bucket; give it to ``foreachBatch``.
+    Stores the totals that a micro-batch changed in a bucket; pass it to ``foreachBatch``.
 
-    One transaction for each micro-batch: whoever reads the bucket sees all of it, or nothing. The
-    number of the micro-batch is in the transaction, so that a replay finds that it is done, and a
-    driver that was thought dead cannot write over what came later.
+    Each micro-batch is one transaction, so readers of the bucket see all of it or nothing. The
+    transaction contains the number of the micro-batch. A repeated micro-batch is therefore
+    recognised, and a driver that was replaced cannot overwrite later totals.
 
     Args:
         bucket: The bucket.
@@ -182,9 +182,9 @@ class WeeklyTotals:
         Store the totals of a micro-batch, unless they are stored.
 
         Raises:
-            jetsync.WrongLastRevisionError: another driver has written since.
+            jetsync.WrongLastRevisionError: Another driver has written since.
         """
-        # Computed even if it is stored: Spark keeps the sums of a micro-batch only then.
+        # Compute the totals even if they are stored, because Spark keeps its state only then.
         rows = changed.collect()
         try:
             entry = self._bucket.get(PROGRESS)
@@ -212,14 +212,14 @@ def start(
     spark: SparkSession, server: str, totals: WeeklyTotals, checkpoint: Path, per_batch: int
 ) -> StreamingQuery:
     """
-    Start the streaming query, or go on from its checkpoint.
+    Start the streaming query, or continue it from its checkpoint.
 
     Args:
         spark: The session.
         server: URL of the server.
-        totals: What stores the totals.
-        checkpoint: The folder in which Spark keeps how far it is.
-        per_batch: Messages of one micro-batch at most.
+        totals: Stores the totals.
+        checkpoint: The folder for Spark's checkpoint.
+        per_batch: The maximum number of messages in a micro-batch.
     """
     return (
         weekly_delays(spark, server, per_batch)
@@ -232,7 +232,7 @@ def start(
 
 def main(stage: str, server: str, folder: str, per_batch: str = "1") -> None:
     """
-    Run one stage: ``publish`` the flights, or compute the ``totals`` of all that are there.
+    Run one stage: ``publish`` the flights, or compute the ``totals`` of all published ones.
     """
     spark = session(stage)
     spark.sparkContext.setLogLevel("ERROR")

@@ -1,7 +1,7 @@
 """
 Runs the pipeline, kills its streaming driver in the middle, and compares with the batch answer.
 
-The stages of the pipeline are processes, started from here; here is no Spark session.
+The stages of the pipeline are processes that are started from here, without a Spark session.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ if TYPE_CHECKING:
 __all__ = ["Request", "run"]
 
 DESCRIPTION: Final = "made by `jetsync demo --spark`"
-"""By this what an earlier demo has left is known, and may be replaced."""
+"""The description that marks streams and buckets of an earlier demo, which may be replaced."""
 
 BATCHES: Final = 8
-"""Micro-batches, about."""
+"""The approximate number of micro-batches."""
 
 KILLED_AFTER: Final = 3
-"""The micro-batch after whose transaction the driver is killed."""
+"""The driver is killed after the transaction of this micro-batch."""
 
 PATIENCE: Final = 900.0
 """Seconds that a stage may take."""
 
 PING_TIMEOUT: Final = 0.5
-"""Seconds between two looks at whether a stage has ended."""
+"""Seconds between two checks whether a stage has ended."""
 
 SHOWN: Final = 30
-"""Lines that are shown of what a stage wrote before it failed."""
+"""The number of output lines that are shown of a failed stage."""
 
 
 @attrs.frozen
 class Request:
     """
-    What the demo is asked to do.
+    The options of the demo.
     """
 
     flights: int
-    """How many flights at most."""
+    """The maximum number of flights."""
 
     picture: Path
     server: str | None = None
     """URL of a server; None starts one."""
 
     keep: bool = False
-    """Whether stream and buckets are left on that server."""
+    """Whether to keep stream and buckets on that server."""
 
 
 def run(request: Request) -> bool:
@@ -73,8 +73,8 @@ def run(request: Request) -> bool:
     Run the pipeline with a kill, print what happens, and return whether all totals are right.
 
     Raises:
-        JetStreamSparkError: something is missing, or a stage failed.
-        jetsync.JetSyncError: the server could not be used.
+        JetStreamSparkError: A package is missing, or a stage failed.
+        jetsync.JetSyncError: The server could not be used.
     """
     with contextlib.ExitStack() as stack:
         server = request.server or stack.enter_context(DevServer()).url
@@ -111,7 +111,7 @@ def run(request: Request) -> bool:
 
 def say(line: str, *, good: bool | None = None) -> None:
     """
-    Print a line; a result in colour, where somebody sees it.
+    Print a line; a result in colour if the output is a terminal.
     """
     if good is not None and sys.stdout.isatty():
         line = f"\x1b[1;{32 if good else 31}m{line}\x1b[0m"
@@ -120,10 +120,10 @@ def say(line: str, *, good: bool | None = None) -> None:
 
 def remove(js: jetsync.JetStream) -> None:
     """
-    Remove what a demo has made; anything else of these names is left alone and ends this one.
+    Remove the streams and buckets of an earlier demo. Others with these names are an error.
 
     Raises:
-        JetStreamSparkError: there is such a stream or bucket.
+        JetStreamSparkError: There is such a stream or bucket.
     """
     for name in (pipeline.STREAM, f"KV_{pipeline.AIRLINES}", f"KV_{pipeline.DELAYS}"):
         with contextlib.suppress(jetsync.StreamNotFoundError):
@@ -138,7 +138,7 @@ def remove(js: jetsync.JetStream) -> None:
 
 def make(js: jetsync.JetStream) -> tuple[jetsync.Stream, jetsync.KeyValue]:
     """
-    Create the stream of the flights, the bucket of the airlines and, to be returned, of the totals.
+    Create the stream of flights and both buckets, and return the bucket of totals.
     """
     stream = js.create_stream(
         pipeline.STREAM,
@@ -153,10 +153,10 @@ def make(js: jetsync.JetStream) -> tuple[jetsync.Stream, jetsync.KeyValue]:
 
 def publish(stream: jetsync.Stream, server: str, folder: Path, flights: int) -> None:
     """
-    Have the flights published, and count them.
+    Run the stage that publishes the flights, and count them.
 
     Raises:
-        JetStreamSparkError: it failed, or some are missing.
+        JetStreamSparkError: The stage failed, or flights are missing.
     """
     began = time.monotonic()
     with stage("publish", server, folder) as driver:
@@ -170,13 +170,13 @@ def publish(stream: jetsync.Stream, server: str, folder: Path, flights: int) -> 
 
 def follow(bucket: jetsync.KeyValue, server: str, folder: Path, flights: int) -> int | None:
     """
-    Have the totals computed, by a driver that is killed and one that goes on.
+    Run the stage that computes the totals, with a driver that is killed and one that continues.
 
     Returns:
-        The micro-batch after which the first one was killed; None if it was over too soon.
+        The micro-batch after which the first driver was killed; None if it ended before.
 
     Raises:
-        JetStreamSparkError: it failed.
+        JetStreamSparkError: The stage failed.
     """
     per_batch = max(flights // BATCHES, 1)
     with bucket.watch(pipeline.PROGRESS, updates_only=True) as watch:
@@ -204,7 +204,7 @@ def _kill_in_the_middle(driver: Stage, watch: jetsync.Watch) -> int | None:
 
 def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
     """
-    Yield the micro-batches that come into the bucket, until the driver has ended.
+    Yield the micro-batches that arrive in the bucket, until the driver has ended.
     """
     ended = False
     while not ended:
@@ -216,7 +216,7 @@ def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
 
 def read(bucket: jetsync.KeyValue) -> dict[str, Totals]:
     """
-    Return the totals that the bucket has, all of one moment.
+    Return a consistent snapshot of the totals in the bucket.
     """
     found = {}
     for key, entry in bucket.get_many("*.*").items():
@@ -229,7 +229,7 @@ class Stage:
     """
     A process that runs one stage of the pipeline.
 
-    What Spark has to say goes into a file, of which the end is shown if the stage fails.
+    Spark's output goes to a file, whose end is shown if the stage fails.
     """
 
     def __init__(self, name: str, log: Path, *arguments: str) -> None:
@@ -241,18 +241,18 @@ class Stage:
                 [sys.executable, "-m", pipeline.__name__, name, *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=file,
-                # Spark's workers are to be this interpreter, whatever else is there.
+                # Spark's workers must use this interpreter.
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-                # A group of its own, which is killed together: Python and the Java of its driver.
+                # Its process group is killed as a whole: Python and the driver's Java.
                 start_new_session=True,
             )
 
     def ended(self) -> bool:
         """
-        Tell whether it has ended.
+        Return whether the process has ended.
 
         Raises:
-            JetStreamSparkError: it should have, long ago.
+            JetStreamSparkError: It takes too long.
         """
         if self._process.poll() is not None:
             return True
@@ -263,19 +263,19 @@ class Stage:
 
     def check(self) -> None:
         """
-        Raise JetStreamSparkError if it failed.
+        Raise JetStreamSparkError if the stage failed.
         """
         if self._process.wait():
             said = self._log.read_text("utf-8", "replace").splitlines()[-SHOWN:]
             print(*said, sep="\n", file=sys.stderr)
             raise JetStreamSparkError(
                 f"stage {self._name} of the pipeline ended with {self._process.returncode}",
-                cure="what it said last is above",
+                cure="the end of its output is above",
             )
 
     def kill(self) -> None:
         """
-        Kill it as it stands, with the Java of its driver; safe to repeat.
+        Kill the process with the Java of its driver; safe to repeat.
         """
         if self._process.poll() is None:
             if hasattr(os, "killpg"):
@@ -288,7 +288,7 @@ class Stage:
 @contextlib.contextmanager
 def stage(name: str, server: str, folder: Path, *more: str) -> Iterator[Stage]:
     """
-    Run a stage for a block of code, behind which it is killed if it has not ended.
+    Run a stage during a block of code, and then kill it if it has not ended.
     """
     started = Stage(name, folder / f"{name}.log", server, str(folder), *more)
     try:
