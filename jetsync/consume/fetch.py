@@ -45,6 +45,7 @@ from jetsync.errors import (
     NoHeartbeatError,
     PinIdMismatchError,
     RequestTimeoutError,
+    TemporarilyUnavailableError,
     TransportError,
 )
 from jetsync.events import PullOutcome
@@ -394,7 +395,12 @@ class Fetch:
                 consumer=self.target.consumer,
             )
             return from_wire(ConsumerInfo, answer)
-        except (JetStreamNotEnabledError, RequestTimeoutError, TransportError):
+        except (
+            JetStreamNotEnabledError,
+            RequestTimeoutError,
+            TemporarilyUnavailableError,
+            TransportError,
+        ):
             # No leader, no connection, no permission, or a domain that is out of reach. The next
             # pull will show which.
             return None

@@ -30,6 +30,7 @@ from jetsync.errors import (
     RequestTimeoutError,
     ResetAttemptsExceededError,
     StreamNotFoundError,
+    TemporarilyUnavailableError,
     TransportError,
     WaitTimeoutError,
 )
@@ -317,8 +318,9 @@ class OrderedSource:
             try:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
                 self._repeat_deletions()
-            except (ConnectionLostError, JetStreamNotEnabledError):
-                # The server may not have got the request, or its domain is out of reach.
+            except (ConnectionLostError, JetStreamNotEnabledError, TemporarilyUnavailableError):
+                # The server may not have got the request, its domain is out of reach, or its
+                # cluster has no leader.
                 if not deadline.expired():
                     time.sleep(min(POLL, deadline.remaining()))
                     continue

@@ -45,6 +45,14 @@ def unique() -> str:
     return f"T{os.getpid()}-{next(_numbers)}"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Give servers 30 s to say that a pull has expired. A busy machine may not run them for seconds.
+    """
+    monkeypatch.setattr("jetsync.consume.fetch.GRACE", 30.0)
+
+
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[DevServer]:
     """

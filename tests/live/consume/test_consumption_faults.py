@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually, is_led, timed
+from waiting import at_some_pace, eventually, is_led, timed
 
 import jetsync
 from jetsync.consume.core import ConsumptionCore
@@ -235,38 +235,43 @@ class TestEndedInAHook:
         If a hook ends the consumption, no other thread drives meanwhile, and no more pulls are
         sent.
         """
-        inside, most = [], []
-        turn = ConsumptionCore._step
 
-        def watched(driver):
-            inside.append(threading.get_ident())
-            most.append(len(inside))
-            try:
-                turn(driver)
-            finally:
-                inside.pop()
+        def attempt(pace):
+            inside, most = [], []
 
-        class Ender:
-            @jetsync.hookimpl
-            def jetsync_status(self, event):
-                if isinstance(event, jetsync.PullStatusEvent):
-                    getattr(messages, end)()
-                    with pytest.raises(jetsync.ConflictingUseError):
-                        messages.next(timeout=5)
-                    told.set()
+            def watched(driver):
+                inside.append(threading.get_ident())
+                most.append(len(inside))
+                try:
+                    step(driver)
+                finally:
+                    inside.pop()
 
-        monkeypatch.setattr(ConsumptionCore, "_step", watched)
+            class Ender:
+                @jetsync.hookimpl
+                def jetsync_status(self, event):
+                    if isinstance(event, jetsync.PullStatusEvent):
+                        getattr(messages, end)()
+                        with pytest.raises(jetsync.ConflictingUseError):
+                            messages.next(timeout=5)
+                        told.set()
+
+            monkeypatch.setattr(ConsumptionCore, "_step", watched)
+            told = threading.Event()
+            with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
+                worker = client.jetstream().consumer(stream.name, "worker")
+                messages = worker.consume(expires=pace)
+                with ThreadPoolExecutor(3) as pool:
+                    parts = [pool.submit(list, messages) for _ in range(3)]
+                    assert [part.result(60) for part in parts] == [[], [], []]
+                assert told.is_set()
+                assert messages.closed
+                assert messages.statistics().pulls == 1
+            assert max(most) == 1
+
         stream.create_consumer("worker")
-        told = threading.Event()
-        with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
-            messages = client.jetstream().consumer(stream.name, "worker").consume(expires=1)
-            with ThreadPoolExecutor(3) as pool:
-                parts = [pool.submit(list, messages) for _ in range(3)]
-                assert [part.result(20) for part in parts] == [[], [], []]
-            assert told.is_set()
-            assert messages.closed
-            assert messages.statistics().pulls == 1
-        assert max(most) == 1
+        step = ConsumptionCore._step
+        at_some_pace(attempt)
 
 
 class TestEndOfTheClient:

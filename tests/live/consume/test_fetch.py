@@ -20,6 +20,7 @@ from streams import fill, fill_in_trouble, numbers
 from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed
 
 import jetsync
+from jetsync._proto.pull import GRACE
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
 from jetsync.testing import CutProxy, HookRecorder
@@ -537,6 +538,24 @@ class TestGone:
             list(worker.fetch(1, expires=20))
         assert (caught.value.consumer, caught.value.stream) == ("worker", stream.name)
 
+    def test_no_answer_while_a_cluster_has_no_leader(self, client, stream, worker, monkeypatch):
+        """
+        A fetch goes on if the server cannot say whether the consumer exists.
+        """
+        elsewhere = client.jetstream(prefix="nobody.listens.here")._context
+        asked = []
+
+        def api(context, endpoint, *_, **__):
+            asked.append(endpoint)
+            raise jetsync.TemporarilyUnavailableError
+
+        lost = jetsync.Consumer(elsewhere, stream.name, worker.cached_info)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(elsewhere), "api", api)
+            with pytest.raises(jetsync.ConsumerUnavailableError):
+                list(lost.fetch(1, expires=0.5))
+        assert set(asked) == {f"CONSUMER.INFO.{stream.name}.worker"}
+
 
 class TestBytes:
     @pytest.fixture
@@ -764,10 +783,11 @@ class TestHeartbeats:
             assert 0.9 <= event.silent_for <= 1.6 + LATE
             js.delete_stream(unique)
 
-    def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique):
+    def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique, monkeypatch):
         """
         A fetch without heartbeats from a server that hangs ends two seconds after its time.
         """
+        monkeypatch.setattr("jetsync.consume.fetch.GRACE", GRACE)
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         worker = stream.create_consumer("worker")
         victim.pause()
@@ -925,10 +945,12 @@ class TestCluster:
         assert (409, PullOutcome.RETRIED) in statuses(recorder)
         assert {outcome for _, outcome in statuses(recorder)} == {PullOutcome.RETRIED}
 
-    def test_a_fetch_while_there_is_no_leader(self, replicated):
+    def test_a_fetch_while_there_is_no_leader(self, replicated, monkeypatch):
         """
         A fetch right after a step-down returns the messages that are there.
         """
+        # Servers of a busy machine may need longer than two seconds to elect a leader.
+        monkeypatch.setattr("jetsync.consume.options.NO_WAIT_LIMIT", 30.0)
         client, js, stream, worker, _ = replicated
         fill(js, stream, 15)
         got = []
