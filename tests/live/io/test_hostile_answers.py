@@ -100,7 +100,7 @@ def js(client, fake):
     """
     The context whose requests go to the responder.
     """
-    return client.jetstream(prefix=fake.prefix, timeout=3)
+    return client.jetstream(prefix=fake.prefix, timeout=20)
 
 
 CALLS = {
@@ -225,7 +225,7 @@ class TestAcks:
         """
         A meaningless ack leaves the outcome unknown, and the error states the reason.
         """
-        js, subject = client.jetstream(timeout=3), f"{fake.prefix}.PUB"
+        js, subject = client.jetstream(timeout=20), f"{fake.prefix}.PUB"
 
         def publish():
             if way == "publish":
@@ -234,7 +234,7 @@ class TestAcks:
                 js.publish_many([(subject, b"x")])
             else:
                 with js.publisher() as publisher:
-                    publisher.publish(subject, b"x").result(5)
+                    publisher.publish(subject, b"x").result(20)
 
         for answer in ACKS:
             fake.answers = {"PUB": answer}
@@ -250,16 +250,16 @@ class TestAcks:
         """
         A publisher survives acks with numbers that are too long, after plain ones.
         """
-        js, subject = client.jetstream(timeout=1), f"{fake.prefix}.PUB"
+        js, subject = client.jetstream(timeout=20), f"{fake.prefix}.PUB"
         with js.publisher() as publisher:
             fake.answers = {"PUB": b'{"stream":"S","seq":1}'}
-            assert publisher.publish(subject).result(5).sequence == 1
+            assert publisher.publish(subject).result(20).sequence == 1
             fake.answers = {"PUB": b'{"stream":"S","seq":%b}' % (b"1" * 5000)}
             futures = [publisher.publish(subject) for _ in range(50)]
             for future in futures:
-                assert isinstance(future.exception(5), jetsync.PublishOutcomeUnknownError)
+                assert isinstance(future.exception(20), jetsync.PublishOutcomeUnknownError)
             fake.answers = {"PUB": b'{"stream":"S","seq":2}'}
-            assert publisher.publish(subject).result(5).sequence == 2
+            assert publisher.publish(subject).result(20).sequence == 2
 
 
 class TestBatches:
@@ -287,9 +287,9 @@ class TestBatches:
 
         def publish():
             if way == "atomic":
-                js.publish_batch(messages, timeout=1)
+                js.publish_batch(messages, timeout=20)
             else:
-                with js.fast_publisher(timeout=1) as publisher:
+                with js.fast_publisher(timeout=20) as publisher:
                     publisher.add_many(messages)
 
         with pytest.raises(jetsync.JetSyncError) as caught:
@@ -392,7 +392,7 @@ class TestPulls:
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumer = js.stream("S").consumer("C")
         with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
-            messages.next(timeout=5)
+            messages.next(timeout=20)
 
     @pytest.mark.parametrize("status", STATUSES)
     def test_consume_with_a_handler(self, js, fake, status):
@@ -401,7 +401,7 @@ class TestPulls:
         """
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumption = js.stream("S").consumer("C").consume(lambda message: None)
-        assert consumption.wait(timeout=5)
+        assert consumption.wait(timeout=20)
         assert isinstance(consumption.error, jetsync.ProtocolError)
 
     @pytest.mark.parametrize("status", STATUSES)
@@ -415,7 +415,7 @@ class TestPulls:
             js.stream("S").ordered_consumer().consume() as messages,
             pytest.raises(jetsync.ProtocolError),
         ):
-            messages.next(timeout=5)
+            messages.next(timeout=20)
 
     @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
     def test_a_probe(self, js, fake, answer):
@@ -426,4 +426,4 @@ class TestPulls:
         fake.answers["CONSUMER.MSG.NEXT"] = (b"NATS/1.0 503\r\n\r\n", b"", b"")
         fake.answers["CONSUMER.INFO"] = answer
         with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
-            messages.next(timeout=5)
+            messages.next(timeout=20)

@@ -22,7 +22,7 @@ import jetsync  # noqa: E402
 from jetsync.devserver import DevServer  # noqa: E402
 from jetsync.testing import HookRecorder  # noqa: E402
 
-QUICK = {"reconnect_wait": 0.05, "connect_timeout": 2.0}
+QUICK = {"reconnect_wait": 0.05, "connect_timeout": 20.0}
 REFUSAL = (info(), HEARD, b"-ERR 'Authorization Violation'\r\n")
 LIMIT = (info(), HEARD, b"-ERR 'maximum connections exceeded'\r\n")
 
@@ -54,11 +54,11 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError, match="'c'") as caught:
-                bad.next(timeout=10)
+                bad.next(timeout=20)
             assert caught.value.subject == "c"
             for name, subscription in zip("ab", good, strict=True):
                 client.publish(name, name.encode())
-                assert subscription.next(timeout=5).data == name.encode()
+                assert subscription.next(timeout=20).data == name.encode()
             with pytest.raises(jetsync.NoRespondersError):
                 client.request("nobody", timeout=5)
             assert client.statistics().reconnects == 0
@@ -74,13 +74,13 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError):
-                bad.next(timeout=10)
+                bad.next(timeout=20)
             bad.close()
             first.close()
             client.flush()
             with client.subscribe("c") as again:
                 client.publish("c", b"1")
-                assert again.next(timeout=5).data == b"1"
+                assert again.next(timeout=20).data == b"1"
             assert client.statistics().reconnects == 0
 
     def test_after_a_reconnect(self, limited):
@@ -95,13 +95,13 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError):
-                bad.next(timeout=10)
+                bad.next(timeout=20)
             impostor.cut()
             eventually(lambda: client.statistics().reconnects == 1)
             client.flush()
             for name, subscription in zip("ab", good, strict=True):
                 client.publish(name, name.encode())
-                assert subscription.next(timeout=5).data == name.encode()
+                assert subscription.next(timeout=20).data == name.encode()
             assert client.is_connected
 
     def test_many_at_once(self, limited):
@@ -116,10 +116,10 @@ class TestSubscriptionLimit:
             client.flush()
             for subscription in made[2:]:
                 with pytest.raises(jetsync.SubscriptionLimitError):
-                    subscription.next(timeout=5)
+                    subscription.next(timeout=20)
             for number, subscription in enumerate(made[:2]):
                 client.publish(f"s.{number}", b"1")
-                assert subscription.next(timeout=5).data == b"1"
+                assert subscription.next(timeout=20).data == b"1"
 
 
 class TestConnectionLimit:
@@ -154,7 +154,7 @@ class TestConnectionLimit:
                 assert not client.is_closed
             eventually(lambda: client.statistics().reconnects == 1)
             client.publish("a", b"1")
-            assert subscription.next(timeout=5).data == b"1"
+            assert subscription.next(timeout=20).data == b"1"
 
     def test_many_refusals(self, nats_server):
         """
@@ -189,7 +189,7 @@ class TestExpiredLogin:
             fresh.write_text(text)
             fresh.replace(path)
 
-        renew(2)
+        renew(6)
         options = {**QUICK, "retry_refused_logins": renewed == "late"}
         with (
             DevServer(config=operator.config) as server,
@@ -207,7 +207,7 @@ class TestExpiredLogin:
                 renew(3600)
                 eventually(lambda: client.is_connected and client.rtt())
             client.publish("a", b"1")
-            assert subscription.next(timeout=5).data == b"1"
+            assert subscription.next(timeout=20).data == b"1"
 
 
 class TestRefusedLogin:

@@ -135,7 +135,7 @@ class TestTls:
         """
         config = {"tls": tls_block(ours.issue("mutual"), verify=True, ca_file=ours.path)}
         with DevServer(config=config) as server:
-            options = {"tls_ca": ours.path, "loop": loop, "connect_timeout": 3}
+            options = {"tls_ca": ours.path, "loop": loop, "connect_timeout": 20}
             good, key = ours.issue("client", hosts=())
             with jetsync.connect(server.url, tls_cert=good, tls_key=key, **options) as client:
                 assert works(client)
@@ -285,7 +285,7 @@ class TestHints:
         """
         config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
         with DevServer(jetstream=False, config=config) as server:
-            assert "use tls_first" in self.reason(server.url, tls_ca=ours.path, connect_timeout=0.5)
+            assert "use tls_first" in self.reason(server.url, tls_ca=ours.path, connect_timeout=3)
 
 
 def websocket_url(server, scheme):
@@ -322,7 +322,7 @@ def operator():
     An operator and a server that trusts it.
     """
     operator = Operator()
-    with DevServer(config=operator.config, start_timeout=10) as server:
+    with DevServer(config=operator.config, start_timeout=60) as server:
         operator.server = server
         yield operator
 
@@ -423,7 +423,7 @@ class TestLogin:
         path = tmp_path / "short.creds"
         user, public = new_key(nkeys.PREFIX_BYTE_USER)
         nats = {"type": "user", "subs": -1, "data": -1, "payload": -1}
-        short = token_until(public, operator.account_key, nats, time.time() + 2)
+        short = token_until(public, operator.account_key, nats, time.time() + 6)
         path.write_text(CREDENTIALS.format(jwt=short, seed=user.seed.decode()))
         with (
             DevServer(config=operator.config) as server,
@@ -431,7 +431,7 @@ class TestLogin:
         ):
             subscription = client.subscribe("a")
             with pytest.raises(jetsync.ConnectionClosedError) as caught:
-                subscription.next(timeout=10)
+                subscription.next(timeout=30)
             assert client.is_closed
             # The error has the last refusal. If the server has forgotten the expiry by the second
             # attempt, the error is a plain violation, and the log has the first one.

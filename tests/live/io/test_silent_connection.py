@@ -9,10 +9,11 @@ import time
 
 import pytest
 from streams import fill
-from waiting import eventually, timed
+from waiting import at_some_pace, eventually, timed
 
 import jetsync
 from jetsync._io.connection import Connection
+from jetsync._proto.pull import GRACE
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 30.0
@@ -44,7 +45,7 @@ def js(proxy):
     JetStream through the proxy.
     """
     with jetsync.connect(proxy.url) as client:
-        yield client.jetstream(timeout=1)
+        yield client.jetstream(timeout=20)
         proxy.resume()
 
 
@@ -54,7 +55,7 @@ def stream(js, unique):
     A stream that accepts fast ingest.
     """
     yield js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", allow_batched=True)
-    js.delete_stream(unique, timeout=10)
+    js.delete_stream(unique, timeout=20)
 
 
 def publish_many(js, subject):
@@ -76,10 +77,11 @@ class TestProbe:
     """A wait that ends without the expected frame probes the connection."""
 
     @pytest.mark.parametrize("options", [{"heartbeat": 0.5}, {"heartbeat": 0}])
-    def test_fetch(self, proxy, stream, probes, options):
+    def test_fetch(self, proxy, stream, probes, options, monkeypatch):
         """
         A fetch probes after two missed heartbeats, or if the server does not end the pull.
         """
+        monkeypatch.setattr("jetsync.consume.fetch.GRACE", GRACE)
         consumer = stream.create_consumer("C")
         batch = consumer.fetch(1, expires=1.5, **options)
         proxy.pause()
@@ -117,7 +119,7 @@ class TestProbe:
         A fast publisher probes if a batch does not begin, or the commit is not answered.
         """
         subject = f"{stream.name}.a"
-        with contextlib.suppress(jetsync.JetSyncError), js.fast_publisher(timeout=0.5) as late:
+        with contextlib.suppress(jetsync.JetSyncError), js.fast_publisher(timeout=20) as late:
             late.add(subject)
             proxy.pause()
             with pytest.raises(jetsync.PublishOutcomeUnknownError):
@@ -133,11 +135,18 @@ class TestProbe:
         """
         The connection is not probed while all answers are in time.
         """
-        fill(js, stream, 3)
-        publish_many(js, f"{stream.name}.a")
-        consumer = stream.create_consumer("C")
-        assert len(list(consumer.fetch(10, expires=2, heartbeat=0.5))) == 4
-        assert not probes
+        subject = f"{stream.name}.a"
+
+        def attempt(pace):
+            probes.clear()
+            stream.purge()
+            fill(js, stream, 3)
+            js.publish_many([(subject, b"4")], ack_timeout=0.5 * pace, retries=0)
+            consumer = stream.create_consumer(f"C{pace}")
+            assert len(list(consumer.fetch(10, expires=2 * pace, heartbeat=0.5 * pace))) == 4
+            assert not probes
+
+        at_some_pace(attempt)
 
 
 class TestReconnect:
@@ -151,9 +160,9 @@ class TestReconnect:
         with CutProxy(nats_server.url) as one, CutProxy(nats_server.url) as other:
             by_url = {proxy.url: proxy for proxy in (one, other)}
             with jetsync.connect(
-                list(by_url), reconnect_wait=0.05, connect_timeout=2, ping_interval=PING_INTERVAL
+                list(by_url), reconnect_wait=0.05, connect_timeout=4, ping_interval=PING_INTERVAL
             ) as client:
-                js = client.jetstream(timeout=2)
+                js = client.jetstream(timeout=20)
                 stream = js.create_stream(unique, subjects=[unique], storage="memory")
 
                 def silence():
@@ -162,7 +171,7 @@ class TestReconnect:
                 yield client, stream, silence
                 for proxy in by_url.values():
                     proxy.resume()
-                js.delete_stream(unique, timeout=10)
+                js.delete_stream(unique, timeout=20)
 
     def test_under_consume(self, silenced, nats_server, unique):
         """
@@ -185,10 +194,10 @@ class TestReconnect:
         After the first publish without an ack, the next ones work again.
         """
         client, _stream, silence = silenced
-        js = client.jetstream(timeout=2)
+        js = client.jetstream()
         silence()
         with timed(0, PING_INTERVAL / 2):
             with pytest.raises(jetsync.PublishOutcomeUnknownError):
-                js.publish(unique, b"1")
+                js.publish(unique, b"1", timeout=2)
             eventually(lambda: client.statistics().reconnects == 1, PING_INTERVAL / 3)
-            js.publish(unique, b"2")
+            js.publish(unique, b"2", timeout=20)
