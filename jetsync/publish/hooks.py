@@ -152,7 +152,7 @@ class PublishHooks:
                     if not self._entering:
                         window = self._current
                         if window is not None:
-                            self._take_place(window, joined)
+                            self._take_places(window, joined)
                             return window
                         begins = True
                         self._entering = me
@@ -172,7 +172,7 @@ class PublishHooks:
                         self._current = window
                     self._entered.notify()
                     if window is not None:
-                        self._take_place(window, joined)
+                        self._take_places(window, joined)
         return window
 
     def _begin(self, operation: events.Operation) -> HookedWindow:
@@ -186,10 +186,12 @@ class PublishHooks:
                 entered.leave(None, error)
             raise
 
-    def _take_place(self, window: HookedWindow, joined: list[HookedWindow]) -> None:
-        """Count one message into *window* and record that in *joined*; the lock is held."""
-        window.open += 1
-        window.taken += 1
+    def _take_places(
+        self, window: HookedWindow, joined: list[HookedWindow], count: int = 1
+    ) -> None:
+        """Count messages into the current window and record it in *joined*; the lock is held."""
+        window.open += count
+        window.taken += count
         if window.taken >= self._size:
             self._current = None
         # Ctrl-C cannot strike between the first step and this call into C.
@@ -198,10 +200,7 @@ class PublishHooks:
     def add(self, window: HookedWindow, count: int) -> None:
         """Count messages into *window*, which is the current one; the next one begins if full."""
         with self._lock:
-            window.open += count
-            window.taken += count
-            if window.taken >= self._size and window is self._current:
-                self._current = None
+            self._take_places(window, [], count)
 
     def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
         """

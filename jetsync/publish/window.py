@@ -109,9 +109,7 @@ class Retry:
     attempts: int = 0
     # The error of the message if it is not sent again.
     error: Exception = attrs.field(init=False)
-    # Seconds until it is sent again; None gives up.
-    delay: float | None = None
-    # When it is sent again; infinite before that is decided.
+    # When it is sent again; infinite before that is decided, and if it is not.
     due: float = math.inf
     # The encoded message.
     encoded: Encoded | None = None
@@ -355,23 +353,14 @@ class Window:
             try:
                 entry.encoded = self.encoder.encode(entry.item)
             except JetSyncError as error:
-                self.staged.remove(entry)
-                self._fail_unsent([entry], error)
+                self._fail_staged([entry], error)
 
-    def _fail_unsent(self, entries: list[Any], error: Exception) -> None:
-        """Fail messages that were staged and not sent."""
+    def _fail_staged(self, entries: list[PublishFuture | Retry], error: Exception) -> None:
+        """Fail staged messages; they were not sent."""
         for entry in entries:
-            if isinstance(entry, Retry):
-                self.failures.append(entry.failed(error))
-            else:
-                self.failures.append((self.number, entry, error))
-                self.number += 1
-
-    def _fail_staged(self, error: Exception) -> None:
-        """Fail all staged messages; they were not sent."""
-        entries = self.staged[:]
-        del self.staged[: len(entries)]
-        self._fail_unsent(entries, error)
+            self.staged.remove(entry)
+            self.failures.append(_retry_of(entry, self.number, 0.0).failed(error))
+            self.number += 1
         self.stalled = 0.0
 
     def abandon(self, error: Exception) -> None:
@@ -443,9 +432,11 @@ class Window:
         if self.staged:
             self.flush()
             if failure is not None:
-                self._fail_staged(failure)
+                self._fail_staged(self.staged[:], failure)
             elif self.stalled and self.stalled + self.options.ack_timeout <= now:
-                self._fail_staged(DisconnectedError(timeout=self.options.ack_timeout))
+                self._fail_staged(
+                    self.staged[:], DisconnectedError(timeout=self.options.ack_timeout)
+                )
         return [message for message in self.waiting if message.due == math.inf]
 
     def _on_failed(self, now: float, *, lost: bool) -> None:
@@ -457,21 +448,21 @@ class Window:
         reason = self.box.failure or (ConnectionLostError() if lost else None)
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
-            retry = entry if isinstance(entry, Retry) else Retry(number, entry, now)
+            retry = _retry_of(entry, number, now)
             if cause is not None and not isinstance(cause, ProtocolError):
                 self.failures.append(retry.failed(cause))
                 continue
             error = unknown_outcome(
                 coerce_outbound(retry.item), cause or reason, self.options.ack_timeout
             )
-            if not repeats or not is_repeatable(retry.item):
+            if repeats and is_repeatable(retry.item):
+                if not lost and cause is None and not retry.attempts:
+                    retry.began -= self.options.ack_timeout
+                self._add_retry(retry, error)
+            else:
                 self.failures.append((retry.number, retry.entry, error))
-                continue
-            if not lost and cause is None and not retry.attempts:
-                retry.began -= self.options.ack_timeout
-            self._add_retry(retry, error)
         for number, entry in pipeline.refused:
-            retry = entry if isinstance(entry, Retry) else Retry(number, entry, now)
+            retry = _retry_of(entry, number, now)
             refusal = NoStreamResponseError(subject_of(retry.item), attempts=retry.attempts + 1)
             self._add_retry(retry, retry.final_error(refusal))
         pipeline.failed.clear()
@@ -479,54 +470,54 @@ class Window:
 
     def _add_retry(self, retry: Retry, error: Exception) -> None:
         retry.attempts += 1
-        retry.error, retry.delay, retry.due = error, None, math.inf
+        retry.error, retry.due = error, math.inf
         self.waiting.append(retry)
 
     def decide_retries(self, messages: list[Retry]) -> None:
-        """Set the delay of each message that will be sent again; calls plugins."""
+        """Set when each message is sent again, if it is; calls plugins."""
         options, plugins = self.options, self._plugins
+        delays: dict[Retry, float] = {}
         for message in messages:
-            if plugins.retry is None:
-                if message.attempts <= options.retries:
-                    message.delay = options.retry_wait
-                continue
-            item = message.item
-            operation = events.PublishOperation(
-                subject=subject_of(item),
-                window=options.size,
-                timeout=options.ack_timeout,
-                elapsed=time.monotonic() - message.began,
-                has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
-            )
-            try:
-                message.delay = ask_retry(plugins, operation, message.error, message.attempts)
-            except JetSyncError as veto:
-                message.error = veto
-        again = [message for message in messages if message.delay is not None]
-        if again and plugins.status is not None:
+            delay = options.retry_wait if message.attempts <= options.retries else None
+            if plugins.retry is not None:
+                item = message.item
+                operation = events.PublishOperation(
+                    subject=subject_of(item),
+                    window=options.size,
+                    timeout=options.ack_timeout,
+                    elapsed=time.monotonic() - message.began,
+                    has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
+                )
+                try:
+                    delay = ask_retry(plugins, operation, message.error, message.attempts)
+                except JetSyncError as veto:
+                    message.error, delay = veto, None
+            if delay is not None:
+                delays[message] = delay
+        if delays and plugins.status is not None:
+            first = next(iter(delays))
             plugins.status(
                 events.RetryEvent(
                     operation="publish",
-                    subject=subject_of(again[0].item),
-                    messages=len(again),
-                    attempts=max(message.attempts for message in again),
-                    delay=min(message.delay or 0.0 for message in again),
-                    error=again[0].error,
+                    subject=subject_of(first.item),
+                    messages=len(delays),
+                    attempts=max(message.attempts for message in delays),
+                    delay=min(delays.values()),
+                    error=first.error,
                 )
             )
+        now = time.monotonic()
+        for message, delay in delays.items():
+            message.due = now + delay
 
     def schedule_retries(self) -> None:
-        """Queue the messages that have a delay, and fail the others."""
-        now, waiting = time.monotonic(), []
-        for message in self.waiting:
-            if message.due < math.inf:
-                waiting.append(message)
-            elif message.delay is None or self.box.failure is not None:
+        """Fail the messages that are not sent again, and sort the others."""
+        waiting: list[Retry] = []
+        for message in sorted(self.waiting, key=operator.attrgetter("due")):
+            if message.due == math.inf or self.box.failure is not None:
                 self.failures.append((message.number, message.entry, message.error))
             else:
-                message.due = now + message.delay
                 waiting.append(message)
-        waiting.sort(key=operator.attrgetter("due"))
         self.waiting = waiting
 
     def _stage_retries(self, now: float) -> None:
@@ -542,6 +533,10 @@ class Window:
                 due.append(message)
         self.staged[:0] = due
         self._has_retried = True
+
+
+def _retry_of(entry: Any, number: int, began: float) -> Retry:
+    return entry if isinstance(entry, Retry) else Retry(number, entry, began)
 
 
 def _item(entry: Any) -> Any:
