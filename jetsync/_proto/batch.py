@@ -151,7 +151,8 @@ class AtomicBatchEngine(Generic[Item]):
             stop = min(end, self._ask)
             parts.append(Part(self.sent + 1, self.items[self.sent : stop], stop == self._ask))
             self.sent = stop
-            self._plan()
+            if stop == self._ask:
+                self._plan()
         return parts
 
     def commit(self, *items: Item) -> list[Part[Item]]:
@@ -198,7 +199,7 @@ class AtomicBatchEngine(Generic[Item]):
             AtomicityError: The batch has ended, and its messages were stored one by one.
             ProtocolError: The answer cannot be read. The batch has ended and may be stored.
         """
-        if is_no_responders(frame):
+        if frame[2] is not None and is_no_responders(frame):
             self.state = BatchState.FAILED
             raise NoStreamResponseError(subject)
         data = frame[3]

@@ -46,6 +46,7 @@ from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import PublishHooks
 from jetsync.publish.retry import wait_for_retry
+from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import (
     OutboundMessage,
     final_message,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomicBatch"]
 
+COMMITTED: Final = "it was committed"
 DISCARDED: Final = "it was discarded"
 USED: Final = "another call on the batch"
 
@@ -291,7 +293,7 @@ class AtomicBatch:
                 raise InvalidArgumentError("a batch needs at least one message")
             return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
-        return self._commit(begin, deadline, subject=subject)
+        return self._commit(deadline, begin=begin, subject=subject)
 
     def discard(self) -> None:
         """
@@ -353,7 +355,7 @@ class AtomicBatch:
             self._id = self._connection.new_batch_id()
             return partial(self._send_again, deadline)
 
-        return self._commit(begin, deadline)
+        return self._commit(deadline, begin=begin)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """Add all messages and commit."""
@@ -367,10 +369,19 @@ class AtomicBatch:
 
         def send() -> None:
             messages = BatchMessages(self._context, self._options, self._id)
-            admitted = _each(partial(messages.admit, deadline=deadline), items)
+            admitted: list[BatchItem] = []
+            try:
+                for item in items:
+                    encoded = messages.plain(item)
+                    admitted.append(encoded or messages.admit(item, deadline))
+            except (InvalidArgumentError, InvalidTypeError) as error:
+                _number(error, len(admitted))
+                raise
             self._send_whole(messages, admitted, deadline)
 
-        return self._commit(lambda: send, deadline, size=len(items), first=first)
+        # No other call can use the batch before this one has ended.
+        self._committing, self._closed = deadline, COMMITTED
+        return self._commit(deadline, send=send, size=len(items), first=first)
 
     # Steps of the calls above.
 
@@ -403,11 +414,13 @@ class AtomicBatch:
         if self._context.lane.outbox.held_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise CallInSignalHandlerError
-        size = self.size
-        dropped = None if self._attempt is None else self._attempt.abandoned(deadline)
-        if dropped is not None:
-            self._lose(dropped)
-            raise dropped
+        size, attempt = 0, self._attempt
+        if attempt is not None:
+            size = len(attempt.engine.items)
+            dropped = attempt.abandoned(deadline)
+            if dropped is not None:
+                self._lose(dropped)
+                raise dropped
         try:
             attempt, admitted = self._admit(item, deadline)
             attempt.add(admitted, deadline)
@@ -466,11 +479,32 @@ class AtomicBatch:
         if self._attempt is not None:
             self._attempt.end()
 
+    def _begin(
+        self, begin: Callable[[], Callable[[], None]], deadline: Deadline
+    ) -> Callable[[], None]:
+        """Call *begin* with the lock held, and mark the batch as committed."""
+        try:
+            with Locked(self._lock, deadline, USED):
+                try:
+                    send = begin()
+                    self._committing = deadline
+                    self._closed = COMMITTED
+                except BaseException as error:
+                    if not isinstance(error, Exception):
+                        # Ctrl-C may have come between any two of these steps.
+                        self._lose(error)
+                    raise
+            return send
+        finally:
+            if self._discarding:
+                self._discard_now()
+
     def _commit(
         self,
-        begin: Callable[[], Callable[[], None]],
         deadline: Deadline,
         *,
+        begin: Callable[[], Callable[[], None]] | None = None,
+        send: Callable[[], None] | None = None,
         size: int = 0,
         subject: str | None = None,
         first: str = "",
@@ -479,28 +513,18 @@ class AtomicBatch:
         Commit. No other call can use the batch meanwhile. The lock is not held during the wait.
 
         Args:
+            deadline: Deadline of the call.
             begin: Called with the lock held. Returns a function that sends the batch, or raises and
                 leaves the batch unchanged.
-            deadline: Deadline of the call.
+            send: That function, if no other call can use the batch. It is marked as committed.
             size: The number of messages, if the function that sends them also adds them.
             subject: The subject of the final message, if the commit has one.
             first: The subject of the first message, likewise.
         """
         try:
-            try:
-                with Locked(self._lock, deadline, USED):
-                    try:
-                        send = begin()
-                        self._committing = deadline
-                        self._closed = "it was committed"
-                    except BaseException as error:
-                        if not isinstance(error, Exception):
-                            # Ctrl-C may have come between any two of these steps.
-                            self._lose(error)
-                        raise
-            finally:
-                if self._discarding:
-                    self._discard_now()
+            if begin is not None:
+                send = self._begin(begin, deadline)
+            assert send is not None
             commit = partial(self._send_until_stored, send, deadline)
             plugins, attempt = self._context.plugins, self._attempt
             if plugins.infos:
@@ -532,9 +556,11 @@ class AtomicBatch:
         finally:
             if self._committing is deadline:
                 self._committing = None
-        if self._attempt is not None:
-            self._attempt.end()
-            self._attempt.messages.report_raised_ttls()
+        attempt = self._attempt
+        assert attempt is not None
+        attempt.end()
+        for ttl_subject, ttl in attempt.messages.ttls:
+            report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
         return ack
 
     def _send_until_stored(
@@ -619,9 +645,14 @@ def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         # If a step raises, the list has the results of the steps before it.
         done.extend(map(step, items))
     except (InvalidArgumentError, InvalidTypeError) as error:
-        error.args = (f"messages[{len(done)}]: {error}",)
+        _number(error, len(done))
         raise
     return done
+
+
+def _number(error: JetSyncError, index: int) -> None:
+    """Name the message of ``publish_batch`` in its error."""
+    error.args = (f"messages[{index}]: {error}",)
 
 
 def publish_batch(

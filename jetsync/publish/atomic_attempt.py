@@ -275,7 +275,7 @@ class Attempt:
                 ) from None
             raise
         finally:
-            if opening:
+            if self._opening is not None and self._opening.reply is None:
                 self._connection.router.forget(opening)
 
     def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:

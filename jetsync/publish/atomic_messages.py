@@ -15,7 +15,6 @@ from jetsync.publish.atomic_commit import find_stream
 from jetsync.publish.capability import MARKER_LEVEL, stream_for
 from jetsync.publish.encode import Encoder
 from jetsync.publish.staged_run import SMALL
-from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 
@@ -85,7 +84,7 @@ class BatchMessages:
         self._rules = HeaderRules(counters=False)
         self._encoder = Encoder(context.connection, check=self._check_stream)
         # The times-to-live of the batch, for each subject. The dictionary is an ordered set.
-        self._ttls: dict[tuple[str, Any], None] = {}
+        self.ttls: dict[tuple[str, Any], None] = {}
         # The subjects of the batch, as text and as bytes.
         self._subjects: dict[str, bytes] = {}
         self._deadline: Deadline
@@ -148,9 +147,6 @@ class BatchMessages:
             InvalidArgumentError, InvalidTypeError: It cannot be sent, or not in this batch.
             WrongLastSequenceError, DuplicateMessageIdError: The server would refuse it.
         """
-        known = self.plain(item)
-        if known is not None:
-            return known
         if self._options.ttl is not None:
             item = with_ttl(item, self._options.ttl)
         self._deadline = deadline
@@ -165,14 +161,8 @@ class BatchMessages:
         self._subjects[subject] = target
         ttl = getattr(item, "ttl", None)
         if ttl is not None:
-            self._ttls[subject, ttl] = None
+            self.ttls[subject, ttl] = None
         return target, tail, payload
-
-    def report_raised_ttls(self) -> None:
-        """Report the times-to-live that the server has raised, because the batch is stored."""
-        for subject, ttl in self._ttls:
-            assert self.known is not None
-            report_raised_ttl(self._context, self.known.config, subject, ttl)
 
     def _check_stream(self, subject: str) -> None:
         if self.known is not None:
