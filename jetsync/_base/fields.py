@@ -171,7 +171,7 @@ _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bool": instance_of("True or False", bool),
     # Without limits, because it also checks values from servers. `to_wire` checks what is sent.
     "int": lambda value: whole_number("", value, -math.inf, math.inf),
-    "list[str]": lambda value: [_text(item) for item in _items(value, "texts")],
+    "list[str]": lambda value: [_text(item) for item in _items(value, "str")],
     "dict[str, str]": _text_map,
     "dt.datetime": lambda value: aware(value, ""),
 }

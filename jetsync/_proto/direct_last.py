@@ -60,7 +60,6 @@ class LastRead(PagedRead):
         up_to_time: Read messages before this time, instead of up to a moment.
         page: The most messages of one request; ``None`` lets the server decide.
         page_bytes: The most bytes of one request.
-        doubts: Whether an empty page has to be confirmed.
     """
 
     _stream: str
@@ -72,7 +71,6 @@ class LastRead(PagedRead):
     _up_to_time: str | None = attrs.field(default=None, kw_only=True)
     _page: int | None = attrs.field(default=None, kw_only=True)
     _page_bytes: int = attrs.field(kw_only=True)
-    _doubts: bool = attrs.field(default=False, kw_only=True)
 
     #: The first sequence of the next page.
     position: int = attrs.field(default=1, init=False)
@@ -194,10 +192,10 @@ class LastRead(PagedRead):
                 ProtocolError("the end of a read of several subjects has no Nats-UpTo-Sequence")
             )
             return messages
-        if self._doubts and not self.page_count:
+        if not self.page_count:
             self.nothing = True
             return ()
-        self.pending = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
+        self.pending = number_in(self.last_block, NUM_PENDING)
         if self.moment is None:
             if self.pending:
                 self.cut = True
@@ -225,9 +223,7 @@ class LastRead(PagedRead):
         if not self.page_count and not description.startswith("Message"):
             # "No Results": none of the subjects has a message. A lagging server, or a mirror
             # without these messages, sends the same answer.
-            self.nothing = self._doubts
-            if not self.nothing:
-                self._next_part()
+            self.nothing = True
             return messages
         # "Message Not Found": a message was removed between the lookup and the read. The messages
         # after it were not sent.

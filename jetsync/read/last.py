@@ -149,7 +149,6 @@ class LastPlan(OnePage):
             up_to_time=self.up_to_time,
             page=self._page,
             page_bytes=PAGE_BYTES,
-            doubts=True,
         )
 
     def extend(self, reader: PageReader) -> list[StoredMessage]:
@@ -316,7 +315,7 @@ class LastPlan(OnePage):
         left = list(reversed(parts))
         while left:
             part = left.pop()
-            engine = LastRead(self._stream, [part], after=after, page_bytes=PAGE_BYTES, doubts=True)
+            engine = LastRead(self._stream, [part], after=after, page_bytes=PAGE_BYTES)
             try:
                 with reader.page_time() as deadline:
                     messages = PageReader(

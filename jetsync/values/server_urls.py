@@ -25,13 +25,13 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
             ``host:port`` suffice.
 
     Raises:
-        InvalidTypeError: *servers* is neither text nor a sequence of texts.
+        InvalidTypeError: *servers* is neither a str nor a sequence of str.
         InvalidArgumentError: There is no URL, a URL is invalid, or WebSocket and plain URLs are
             mixed.
     """
     value: object = [servers] if isinstance(servers, str) else servers
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
-        raise InvalidTypeError("servers must be text or a list of texts", argument="servers")
+        raise InvalidTypeError("servers must be a str or a list of str", argument="servers")
     given: Sequence[str] = value
     # This splits a password with a comma in it, so errors show the redacted whole.
     shown = redact_url(",".join(given))

@@ -389,14 +389,16 @@ class TestLastPages:
         """
         engine = last_read()
         _, came = answer(engine, status("404 No Results"))
-        assert (came, engine.done, engine.error) == ([], True, None)
+        assert (came, engine.nothing, engine.done) == ([], True, False)
+        engine.confirm()
+        assert (engine.done, engine.error) == (True, None)
 
     @pytest.mark.parametrize("end", [status("404 No Results"), eob(0, up_to=8)])
     def test_an_empty_page_is_confirmed(self, end):
         """
         An empty page is requested again or confirmed, because lagging servers send the same answer.
         """
-        engine = last_read(moment=8, time="T", doubts=True)
+        engine = last_read(moment=8, time="T")
         answer(engine, end)
         assert (engine.nothing, engine.done) == (True, False)
         answer(engine, end)
@@ -546,6 +548,7 @@ class TestLastPages:
         answer(engine, message(7), eob(0, 7, up_to=9))
         request, _ = answer(engine, status("404 No Results"))
         assert (request.get("multi_last"), request.get("seq")) == (("b",), None)
+        engine.confirm()
         request, _ = answer(engine, message(2, subject="c"), eob(0, 2, up_to=9))
         assert (request.get("multi_last"), request.get("up_to_seq")) == (("c",), 9)
         assert (engine.done, engine.received, engine.vanished) == (True, 2, 0)
@@ -718,7 +721,7 @@ class TestProperties:
         """
         model = ModelStream(keep, old_counts)
         change(model, start)
-        engine = LastRead(STREAM, [SUBJECTS], page=page, page_bytes=BIG, doubts=True)
+        engine = LastRead(STREAM, [SUBJECTS], page=page, page_bytes=BIG)
         came = []
         for number, (changes, behind) in enumerate([*meanwhile, *([((), 0)] * 40)]):
             if engine.done:
