@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync._api.context import Context
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields, whole_number
+from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
@@ -51,7 +51,7 @@ CLOSE_TIMEOUT = 5.0
 """Default timeout of ``close``, in seconds."""
 
 
-_logger = _log.get_logger("jetsync.client")
+_logger = get_logger("jetsync.client")
 
 
 def connect(
@@ -189,7 +189,7 @@ class Client:
         connection = self._connection
         connection.check()
         deadline = Deadline.after(connection.options.drain_timeout if timeout is None else timeout)
-        with _log.beats(_logger, _log.DRAIN) as outcome:
+        with beats(_logger, "drain") as outcome:
             subscriptions = list_of(self._subscriptions)
             consumptions = list_of(self._connection.consumptions)
             for consumption in consumptions:

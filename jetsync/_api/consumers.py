@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from jetsync import errors
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of
-from jetsync._base import log as _log
+from jetsync._base.log import get_logger
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_config import ConsumerConfig
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.values.stream_config import StreamConfig
 
-_logger = _log.get_logger("jetsync.consumer")
-
-# Log event: a consumer was created that will never get a message.
-FILTER_OUTSIDE_SUBJECTS: Final = "filter_outside_subjects"
+_logger = get_logger("jetsync.consumer")
 
 # What a request does; ADR-37 calls it the action.
 Action: TypeAlias = Literal["create", "update", "create_or_update"]
@@ -184,7 +181,7 @@ def warn_about_filters(
         return
     subjects = tuple(current.subjects or ())
     _logger.warning(
-        FILTER_OUTSIDE_SUBJECTS,
+        "filter_outside_subjects",
         stream=stream,
         consumer=consumer.name,
         filters=outside,

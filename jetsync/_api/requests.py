@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
-from jetsync._base import log as _log
 from jetsync._base.fields import check_fields
 from jetsync._base.integers import read_count
+from jetsync._base.log import get_logger
 from jetsync.errors import InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
-_logger = _log.get_logger("jetsync.management")
+_logger = get_logger("jetsync.management")
 
 # Log event: a cluster could not describe everything, because servers are down.
 LIST_INCOMPLETE: Final = "list_incomplete"

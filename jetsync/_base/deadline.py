@@ -14,8 +14,6 @@ from typing import Final, TypeAlias
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
-__all__ = ["Deadline", "as_seconds"]
-
 Seconds: TypeAlias = float | int | dt.timedelta
 """
 A duration: seconds as a number, or a ``timedelta``.

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["find_creator", "when_dropped"]
-
 
 def when_dropped(
     handle: object,

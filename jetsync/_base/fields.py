@@ -27,21 +27,6 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
 
-__all__ = [
-    "Choice",
-    "aware",
-    "check_count",
-    "check_fields",
-    "check_function",
-    "checked",
-    "choose",
-    "duration",
-    "durations",
-    "instance_of",
-    "known_or_new",
-    "whole_number",
-]
-
 _C = TypeVar("_C", bound="Choice")
 
 # Servers keep most numbers in 64 bits with a sign.

@@ -12,8 +12,6 @@ from jetsync.errors import ConflictingUseError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["one_at_a_time"]
-
 T = TypeVar("T")
 
 

@@ -29,19 +29,6 @@ from jetsync.errors import CallInSignalHandlerError, WaitTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "POLL",
-    "SIGNAL_CHECK",
-    "Latch",
-    "Locked",
-    "UnlessSet",
-    "held_here",
-    "keep_interrupts",
-    "owner_check",
-    "refuse_reentry",
-    "take",
-]
-
 
 # Seconds between two checks of a latch during a wait that the latch cannot end.
 POLL: Final = 0.1

@@ -8,6 +8,37 @@ handler, so jetsync is silent unless the application configures structlog or ``l
 
 Operations that take time log two events: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
+
+Handlers and the documentation can rely on these events:
+
+- ``connect``: The first connection. Logged when it begins and when it is done or has failed.
+- ``disconnected``: The connection was lost; reconnecting.
+- ``reconnect_failed``: An attempt to connect failed, and another one follows. Logged once for
+  each reason.
+- ``reconnected``: The client has reconnected and restored its subscriptions.
+- ``closed``: The client is closed and will not reconnect.
+- ``silent``: The server did not answer a probe, so the client drops the connection.
+- ``protocol_error``: The server violated the NATS protocol.
+- ``unconfirmed``: The client or the interpreter ends, and a publisher has messages that were not
+  confirmed.
+- ``lame_duck``: The server announced that it is about to shut down.
+- ``server_error``: The server sent ``-ERR``.
+- ``slow_consumer``: Messages of a subscription were dropped.
+- ``pull_status``: The server answered a pull with a status line.
+- ``pulls_refused``: The server refused several pulls of a consumption in a row. The consumption
+  retries.
+- ``heartbeat_missed``: Neither a message nor a heartbeat arrived for two heartbeat intervals.
+- ``consumer_reset``: An ordered consumer has replaced its consumer on the server.
+- ``consumption_ended``: An error ended a consumption with a handler.
+- ``handler_failed``: A message handler raised an exception.
+- ``callback_failed``: A callback of the application raised an exception.
+- ``plugin_failed``: A plugin raised an exception in a hook that only observes.
+- ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
+  or failed.
+- ``filter_outside_subjects``: A consumer was created that will never get a message.
+- ``ttl_raised``: The server keeps a message longer than its time-to-live.
+- ``events.dropped``: Plugins take events more slowly than they happen, so some were dropped.
+- ``bridge.failed``, ``bridge.loop_error``: The background thread has failed, or a callback in it.
 """
 
 from __future__ import annotations
@@ -16,58 +47,12 @@ import logging
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
-__all__ = ["EventLogger", "beats", "get_logger"]
-
 logging.getLogger("jetsync").addHandler(logging.NullHandler())
-
-# Event names, which handlers and the documentation can rely on.
-CONNECT: Final = "connect"
-"""The first connection. Logged when it begins and when it is done or has failed."""
-DISCONNECTED: Final = "disconnected"
-"""The connection was lost; reconnecting."""
-RECONNECT_FAILED: Final = "reconnect_failed"
-"""An attempt to connect failed, and another one follows. Logged once for each reason."""
-RECONNECTED: Final = "reconnected"
-"""The client has reconnected and restored its subscriptions."""
-CLOSED: Final = "closed"
-"""The client is closed and will not reconnect."""
-SILENT: Final = "silent"
-"""The server did not answer a probe, so the client drops the connection."""
-PROTOCOL_ERROR: Final = "protocol_error"
-"""The server violated the NATS protocol."""
-UNCONFIRMED: Final = "unconfirmed"
-"""The client or the interpreter ends, and a publisher has messages that were not confirmed."""
-LAME_DUCK: Final = "lame_duck"
-"""The server announced that it is about to shut down."""
-SERVER_ERROR: Final = "server_error"
-"""The server sent ``-ERR``."""
-SLOW_CONSUMER: Final = "slow_consumer"
-"""Messages of a subscription were dropped."""
-PULL_STATUS: Final = "pull_status"
-"""The server answered a pull with a status line."""
-PULLS_REFUSED: Final = "pulls_refused"
-"""The server refused several pulls of a consumption in a row. The consumption retries."""
-HEARTBEAT_MISSED: Final = "heartbeat_missed"
-"""Neither a message nor a heartbeat arrived for two heartbeat intervals."""
-CONSUMER_RESET: Final = "consumer_reset"
-"""An ordered consumer has replaced its consumer on the server."""
-CONSUMPTION_ENDED: Final = "consumption_ended"
-"""An error ended a consumption with a handler."""
-HANDLER_FAILED: Final = "handler_failed"
-"""A message handler raised an exception."""
-CALLBACK_FAILED: Final = "callback_failed"
-"""A callback of the application raised an exception."""
-PLUGIN_FAILED: Final = "plugin_failed"
-"""A plugin raised an exception in a hook that only observes."""
-DRAIN: Final = "drain"
-"""The client finishes open work and closes. Logged when it begins and when it is done or failed."""
-TTL_RAISED: Final = "ttl_raised"
-"""The server keeps a message longer than its time-to-live."""
 
 
 class EventLogger:

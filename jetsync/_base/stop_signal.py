@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
 
-__all__ = ["StopSignal"]
-
 
 class StopSignal:
     """

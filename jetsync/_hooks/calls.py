@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.log import PLUGIN_FAILED, get_logger
+from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import InvalidHeaderError
 from jetsync.values.headers import MSG_ID, Headers, SharedHeaders
@@ -66,7 +66,7 @@ class FaultLog:
         # One step in C: of two threads, one stores its object.
         if self._seen.setdefault((plugin, hook, kind), mine) is mine:
             text = f"{type(error).__name__}: {error}"
-            _log.error(PLUGIN_FAILED, plugin=plugin, hook=hook, error=text, exc_info=error)
+            _log.error("plugin_failed", plugin=plugin, hook=hook, error=text, exc_info=error)
 
 
 class Blaming:

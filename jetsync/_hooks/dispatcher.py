@@ -20,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from jetsync._base.locks import keep_interrupts
-from jetsync._base.log import PLUGIN_FAILED, get_logger
+from jetsync._base.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,4 +129,4 @@ class Dispatcher:
                 if made is not None:
                     self._status(made)
             except BaseException as exc:  # noqa: BLE001 - further events have to be delivered.
-                _log.error(PLUGIN_FAILED, hook="jetsync_status", error=repr(exc), exc_info=exc)
+                _log.error("plugin_failed", hook="jetsync_status", error=repr(exc), exc_info=exc)

@@ -22,10 +22,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from jetsync import events
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, held_here, refuse_reentry, take
+from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
@@ -85,7 +85,7 @@ KEPT_DENIALS: Final = 100
 
 _H = TypeVar("_H")
 
-_logger = _log.get_logger("jetsync.connection")
+_logger = get_logger("jetsync.connection")
 
 
 class Writer(Protocol):
@@ -165,7 +165,7 @@ class Connection:
             AuthenticationError: A server refused the credentials.
         """
         deadline = Deadline.after(self.options.connect_timeout)
-        with _log.beats(_logger, _log.CONNECT, client=self.options.name):
+        with beats(_logger, "connect", client=self.options.name):
             try:
                 weak: Any = WeakCalls(self)
                 self._bridge.start(weak.close_at_exit, weak.after_fork)
@@ -225,12 +225,12 @@ class Connection:
             if self.lane.state is LaneState.OPEN:
                 self.flush(deadline)
         except (TransportError, WaitTimeoutError):
-            _logger.warning(_log.CLOSED, reason="some data could not be sent")
+            _logger.warning("closed", reason="some data could not be sent")
         try:
             # In the loop thread, which Ctrl-C does not interrupt.
             self._bridge.call(self._shut, deadline=deadline)
         except WaitTimeoutError:
-            _logger.warning(_log.CLOSED, reason="the connection did not close in time")
+            _logger.warning("closed", reason="the connection did not close in time")
         except ConnectionClosedError:
             pass  # The thread has ended.
         self._stop(max(deadline.remaining(), 0.1))
@@ -265,7 +265,7 @@ class Connection:
         for writer in [] if self.forked else list_of(self.writers):
             report = writer.finish(deadline)
             if report is not None:
-                _logger.warning(_log.UNCONFIRMED, reason=report)
+                _logger.warning("unconfirmed", reason=report)
                 reports.append(report)
         return reports
 
@@ -314,7 +314,7 @@ class Connection:
         self.closed.set()
         reason = translate_closed(cause)
         if cause is not None:
-            _logger.warning(_log.CLOSED, reason=str(reason))
+            _logger.warning("closed", reason=str(reason))
         self.lane.close(reason)
         self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
@@ -420,7 +420,7 @@ class Connection:
             # A long upload before the PING still makes progress.
             lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress)
             return
-        _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
+        _logger.warning("silent", server=self.server.url, seconds=PROBE_TIMEOUT)
         lane.abort()
 
     def check_size(self, size: int) -> None:
@@ -583,7 +583,7 @@ class Connection:
             self.reconnects += 1
             self._down = False
             url = self.server.url
-            _logger.info(_log.RECONNECTED, server=url)
+            _logger.info("reconnected", server=url)
             self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
 
     def on_disconnected(self) -> None:
@@ -591,7 +591,7 @@ class Connection:
         if self.closed.is_set() or self._exiting or self._down:
             return
         self._down = True
-        _logger.info(_log.DISCONNECTED, server=self.server.url)
+        _logger.info("disconnected", server=self.server.url)
         self.emit(events.DisconnectedEvent(server=self.server.url))
 
     def on_closed(self, cause: Exception | None) -> None:
@@ -600,7 +600,7 @@ class Connection:
 
     def on_lame_duck(self) -> None:
         """Report that the server will close the connection soon."""
-        _logger.info(_log.LAME_DUCK, server=self.server.url)
+        _logger.info("lame_duck", server=self.server.url)
         self.emit(events.LameDuckEvent(server=self.server.url))
 
     def on_discovered(self, urls: tuple[str, ...]) -> None:
@@ -613,7 +613,7 @@ class Connection:
 
     def on_server_error(self, text: str) -> None:
         """Fail the calls that an ``-ERR`` line of the server refuses."""
-        _logger.warning(_log.SERVER_ERROR, text=text, server=self.server.url)
+        _logger.warning("server_error", text=text, server=self.server.url)
         if _TOO_MANY_SUBSCRIPTIONS in text.lower():
             self._fail_refused_subscription()
             return
@@ -644,7 +644,7 @@ class Connection:
         why = str(translate_connect_error(error, server=target))
         if self._down and why != self.lane.outbox.why_down:
             self.lane.outbox.why_down = why
-            _logger.warning(_log.RECONNECT_FAILED, reason=why)
+            _logger.warning("reconnect_failed", reason=why)
 
     def on_error(self, error: Exception) -> None:
         """Report an error that belongs to no call. nats-py continues by itself."""
@@ -654,7 +654,7 @@ class Connection:
                 # The loss was reported already.
                 return
         if isinstance(error, ProtocolError):
-            _logger.warning(_log.PROTOCOL_ERROR, error=str(error))
+            _logger.warning("protocol_error", error=str(error))
         else:
             error = translate_connect_error(error)
         self.emit(events.AsyncErrorEvent(error=error))

@@ -25,8 +25,6 @@ from jetsync.values.server_urls import address, user_info
 if TYPE_CHECKING:
     from jetsync.options import ConnectOptions
 
-__all__ = ["Login", "make_login"]
-
 _JWT: Final = re.compile(r"^\s*(eyJ[\w-]+\.[\w-]+\.[\w-]+)\s*$", re.ASCII | re.MULTILINE)
 _SEED_LINE: Final = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
 _SIGNATURE_BYTES: Final = 64

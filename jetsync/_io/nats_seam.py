@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import nats.aio.client
 import nats.errors
 
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
+from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # Seconds between two checks whether a PONG has arrived.
 PONG_CHECK: Final = 0.005
 
-_logger = _log.get_logger("jetsync.transport")
+_logger = get_logger("jetsync.transport")
 
 
 class _Client(nats.aio.client.Client):
@@ -209,7 +209,7 @@ class NatsConnection:
             self._closing = self._loop.create_task(self._client.close())
 
     def _on_unexpected(self, error: Exception) -> None:
-        _logger.error(_log.RECONNECT_FAILED, exc_info=error)
+        _logger.error("reconnect_failed", exc_info=error)
         self._listener.on_error(ConnectError(f"unexpected {type(error).__name__}"))
 
     async def _on_disconnected(self) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from jetsync.options import ConnectOptions
 
-__all__ = ["tls_context"]
-
 
 def tls_context(options: ConnectOptions) -> ssl.SSLContext | None:
     """

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from jetsync._base import log as _log
+from jetsync._base.log import get_logger
 from jetsync._io.lane import Lane
 from jetsync._io.login import Login, make_login
 from jetsync._io.resolve import in_thread, look_up
@@ -54,7 +54,7 @@ MAX_HANDSHAKE_LINE: Final = 1 << 20
 
 T = TypeVar("T")
 
-_logger = _log.get_logger("jetsync.transport")
+_logger = get_logger("jetsync.transport")
 
 
 @attrs.define
@@ -384,7 +384,7 @@ class LaneTransport:
         """Return the error for an ``-ERR`` line of the handshake."""
         text, reason = _error_text(line)
         # Only logged: it is not about subscriptions, which this server does not know yet.
-        _logger.warning(_log.SERVER_ERROR, text=text, server=self.attempt.target)
+        _logger.warning("server_error", text=text, server=self.attempt.target)
         self.attempt.refused = is_refused_login(reason)
         return AuthenticationError(reason) if self.attempt.refused else ConnectError(reason)
 
@@ -526,7 +526,7 @@ def retryable() -> Iterator[None]:
     except (ProtocolError, ConfigurationError) as error:
         raise ConnectError(str(error)) from error
     except Exception as error:
-        _logger.exception(_log.RECONNECT_FAILED)
+        _logger.exception("reconnect_failed")
         raise ConnectError(f"unexpected {type(error).__name__}") from error
 
 

@@ -21,9 +21,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, owner_check, take
+from jetsync._base.log import get_logger
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
@@ -64,7 +64,7 @@ REFUSALS_WARNED: Final = 5
 
 ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
 
-_logger = _log.get_logger("jetsync.consume")
+_logger = get_logger("jetsync.consume")
 
 
 def is_own_close(error: BaseException | None) -> bool:
@@ -465,7 +465,7 @@ class ConsumptionCore:
             self.target.report_status(status, outcome)
             if outcome is PullOutcome.RETRIED and engine.refusals == REFUSALS_WARNED:
                 _logger.warning(
-                    _log.PULLS_REFUSED,
+                    "pulls_refused",
                     stream=self.options.stream,
                     consumer=self.options.consumer,
                     code=status.code,
@@ -518,7 +518,7 @@ class ConsumptionCore:
         options = self.options
         self.target.context.connection.probe()
         _logger.warning(
-            _log.HEARTBEAT_MISSED,
+            "heartbeat_missed",
             stream=options.stream,
             consumer=options.consumer,
             silent_for=round(silent_for, 3),

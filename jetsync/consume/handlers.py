@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import events
-from jetsync._base import log as _log
 from jetsync._base.locks import Latch, keep_interrupts
+from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
 from jetsync._proto.pull import message_size
@@ -42,7 +42,7 @@ HANDLER_THREAD: Final = "jetsync-consume"
 KEEP_ALIVE_STEPS: Final = 8
 KEEP_ALIVE_AFTER: Final = 3
 
-_logger = _log.get_logger("jetsync.consume")
+_logger = get_logger("jetsync.consume")
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +136,7 @@ class HandlerPool:
             if last:
                 if core.error is not None:
                     # Logged, because no thread iterates and would see the error.
-                    _logger.warning(_log.CONSUMPTION_ENDED, error=repr(core.error))
+                    _logger.warning("consumption_ended", error=repr(core.error))
                 self.done.set()
 
     def _take(self) -> Frame | None:
@@ -244,7 +244,7 @@ class HandlerPool:
         if message is None and isinstance(error, PluginError):
             plugins.faults.report(error.plugin, error.hook, error)
         else:
-            _logger.error(_log.HANDLER_FAILED, **fields, exc_info=error)
+            _logger.error("handler_failed", **fields, exc_info=error)
             self._show(error)
         if plugins.status is not None:
             plugins.status(events.HandlerErrorEvent(**fields, error=error))

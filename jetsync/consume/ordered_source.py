@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL, Latch, UnlessSet
+from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
@@ -65,7 +65,7 @@ CATCH_UP: Final = 0.25
 # then, unless it was created with a longer `inactive_threshold`.
 KEEP_DELETION: Final = 300.0
 
-_logger = _log.get_logger("jetsync.ordered")
+_logger = get_logger("jetsync.ordered")
 
 
 class _OtherStreamError(StreamNotFoundError):
@@ -305,7 +305,7 @@ class OrderedSource:
             "before": before,
             "reason": reason,
         }
-        _logger.info(_log.CONSUMER_RESET, **reset, sequence=last)
+        _logger.info("consumer_reset", **reset, sequence=last)
         status = self.context.plugins.status
         if status is not None:
             status(events.OrderedResetEvent(**reset, last_sequence=last, attempts=attempts))

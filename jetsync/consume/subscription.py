@@ -10,10 +10,10 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync import events
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import refuse_reentry, take
+from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import raise_failure
@@ -45,7 +45,7 @@ MAX_PENDING_BYTES: Final = 64 << 20
 # Seconds for which messages that are in flight still arrive after an unsubscribe.
 UNSUBSCRIBE_GRACE: Final = 5.0
 
-_logger = _log.get_logger("jetsync.subscription")
+_logger = get_logger("jetsync.subscription")
 
 
 class BoundedMailbox(Mailbox):
@@ -320,4 +320,4 @@ def _unsubscribe(lane: Lane, sid: bytes) -> bool:
 
 
 def _log_drop(subject: str, dropped: int) -> None:
-    _logger.warning(_log.SLOW_CONSUMER, subject=subject, dropped=dropped)
+    _logger.warning("slow_consumer", subject=subject, dropped=dropped)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jetsync import events
-from jetsync._base import log as _log
+from jetsync._base.log import get_logger
 from jetsync._proto.frames import answers
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
     from jetsync.values.message import Acker
 
-_logger = _log.get_logger("jetsync.pull")
+_logger = get_logger("jetsync.pull")
 
 
 class PullTarget:
@@ -113,7 +113,7 @@ class PullTarget:
             "code": status.code,
             "description": status.description,
         }
-        _logger.debug(_log.PULL_STATUS, **fields)
+        _logger.debug("pull_status", **fields)
         if self.context.plugins.status is not None:
             event = events.PullStatusEvent(
                 **fields,  # type: ignore[arg-type]

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import events
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
+from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
@@ -72,7 +72,7 @@ CHUNK_TIME: Final = 0.05
 # Seconds to wait for a call of another thread when an exception ends the context.
 EXIT_WAIT: Final = 0.1
 
-_logger = _log.get_logger("jetsync.fast")
+_logger = get_logger("jetsync.fast")
 
 
 @attrs.frozen(kw_only=True)
@@ -545,7 +545,7 @@ class FastPublisher:
                     on_gap(event)
                 except Exception:
                     self._callback_errors += 1
-                    _logger.exception(_log.CALLBACK_FAILED)
+                    _logger.exception("callback_failed")
 
 
 def _next_size(size: int, seconds: float, chunk: list[Any]) -> int:

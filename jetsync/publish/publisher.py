@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
+from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import Notifier, Signal
@@ -74,7 +74,7 @@ BLOCK_DELAY: Final = 0.001
 # Seconds for which ``close`` waits for callbacks after its timeout.
 CALLBACK_TIME: Final = 1.0
 
-_logger = _log.get_logger("jetsync.publisher")
+_logger = get_logger("jetsync.publisher")
 
 
 @attrs.frozen
@@ -635,7 +635,7 @@ class Publisher:
             if isinstance(error, PluginError):
                 self._hooks.faults.report(error.plugin, error.hook, error)
             else:
-                _logger.exception(_log.CALLBACK_FAILED)
+                _logger.exception("callback_failed")
 
     def _leave_windows(self) -> None:
         """Leave the wrappers of windows whose messages have ended."""
@@ -676,7 +676,7 @@ def _run(
             try:
                 each.leave()
             except BaseException:
-                _logger.exception(_log.CALLBACK_FAILED)
+                _logger.exception("callback_failed")
 
 
 def _release(work: Signal, ended: Latch) -> bool:

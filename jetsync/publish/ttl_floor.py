@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jetsync._base import log as _log
 from jetsync._base.deadline import as_seconds
+from jetsync._base.log import get_logger
 from jetsync.events import TtlRaisedEvent
 from jetsync.values.ttl import NEVER
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync.values.stream_config import StreamConfig
 
-_logger = _log.get_logger("jetsync.publish")
+_logger = get_logger("jetsync.publish")
 
 
 # How many times-to-live of one publisher are remembered.
@@ -108,5 +108,5 @@ def _raised(
     asked, floor = as_seconds(ttl, "ttl"), config.subject_delete_marker_ttl
     if not floor or asked >= floor:
         return None
-    _logger.warning(_log.TTL_RAISED, stream=config.name, subject=subject, asked=asked, stored=floor)
+    _logger.warning("ttl_raised", stream=config.name, subject=subject, asked=asked, stored=floor)
     return TtlRaisedEvent(stream=config.name, subject=subject, asked=asked, stored=floor)
