@@ -65,7 +65,7 @@ __all__ = ["Stream"]
 SEQUENCE_NOT_FOUND: Final = 10043
 DELETE_FAILED: Final = 10057
 
-# What a file store answers with DELETE_FAILED if it has no message with the sequence.
+# Descriptions of DELETE_FAILED with which a file store says that it has no such message.
 _MISSING: Final = ("stream store EOF", "no message found", "deleted message")
 
 
@@ -666,7 +666,7 @@ class Stream:
         is removed *during* the read, the batch lists its subject in ``missing``.
 
         Messages come in the order in which they were stored. If jetsync has to split the subjects,
-        it reads them in alphabetical order, and this order holds within each 1,024 subjects.
+        it reads groups of up to 1,024 in alphabetical order, and only each group has that order.
 
         Any replica of the stream may answer, or a mirror that has all of it. It may be slightly
         behind. jetsync asks the leader before it returns an empty result.

@@ -63,7 +63,7 @@ class FaultLog:
         """
         kind = type(error.__cause__ or error) if isinstance(error, PluginError) else type(error)
         mine = object()
-        # One step in C: of two threads, one stores its object.
+        # One call into C, so of two threads only one stores its object.
         if self._seen.setdefault((plugin, hook, kind), mine) is mine:
             text = f"{type(error).__name__}: {error}"
             _log.error("plugin_failed", plugin=plugin, hook=hook, error=text, exc_info=error)

@@ -348,7 +348,7 @@ class Lane:
             self.outbox.tick_later()
 
     def _on_tick(self) -> bool:
-        """Have the loop read if no thread has since the last tick; return whether threads read."""
+        """Have the loop read if no thread has read since the last tick; return whether one has."""
         gate = self._gate
         if gate is None or gate.watched:
             return False

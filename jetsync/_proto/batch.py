@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# Messages of a batch, unless the operator of the server changed it (ADR-50).
+# The limit of messages in a batch, unless the operator of the server changed it (ADR-50).
 USUAL_LIMIT: Final = 1000
 
 # More messages than any batch has.
@@ -56,7 +56,7 @@ class BatchState(enum.Enum):
 
     OPEN = "open"
     COMMITTED = "committed"
-    # Nothing of the batch is stored, or an error says what is.
+    # No message of the batch is stored, or an error says which are.
     FAILED = "failed"
     # The commit was sent and no answer came.
     UNKNOWN = "unknown"
@@ -87,7 +87,7 @@ class AtomicBatchEngine(Generic[Item]):
         batch_id: The id.
         hold_back: Whether the server needs a message for the commit.
         ack_first: Whether the first message asks for an answer.
-        ack_every: Every how many messages one asks for an answer; 0 for none.
+        ack_every: One message in this many asks for an answer; 0 for none.
         limit: The number of messages that the server accepts, if known.
     """
 

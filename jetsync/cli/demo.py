@@ -38,8 +38,8 @@ STATUS_STREAM: Final = "FLIGHTS_STATUS"
 BUCKET: Final = "flights_now"
 DAY: Final = "2013-1-1"
 """
-Its flights are written as atomic batches, and looked back to: the first ones, which no --limit
-leaves out.
+The day whose flights are written as atomic batches and read back as of 18:00. It is the first one,
+because --limit keeps the first flights.
 """
 
 SPARK: Final = "jetsync_spark"
@@ -52,7 +52,7 @@ BATCH: Final = 5000
 """Messages per fetch, acknowledged in one write."""
 
 STEP: Final = 1000
-"""Messages between two movements of a progress bar."""
+"""Messages between two updates of a progress bar."""
 
 
 class Rate(ProgressColumn):

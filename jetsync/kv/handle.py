@@ -99,7 +99,7 @@ class KeyValue:
         """
         Return the value of a key.
 
-        If the bucket allows direct gets, any replica may answer. A replica may lag shortly behind
+        If the bucket allows direct gets, any replica may answer. A replica may briefly lag behind
         a change that was made through another server.
 
         Args:

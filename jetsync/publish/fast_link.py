@@ -185,7 +185,7 @@ class FastLink:
     # Sending.
 
     def begin(self) -> None:
-        """Stop staging, and raise if the publisher was closed and did not fail."""
+        """Stop staging, and raise if the publisher was closed without a failure."""
         self.stop_staging()
         if self.closed and self.engine.phase is not Phase.FAILED:
             reason = "it was committed" if self.engine.phase is Phase.DONE else None
@@ -327,7 +327,7 @@ class FastLink:
         """
         engine, run = self.engine, self.run
         staged: list[bytes] = []
-        # At most as many, because the loop thread may be sending them.
+        # The loop thread may be sending some of them, so this is the most that can be unsure.
         unsure = len(run.frames) + count
         try:
             # After Ctrl-C they are not written twice.
@@ -449,7 +449,7 @@ class FastLink:
                 )
 
     def _give_up_start(self) -> None:
-        """Forget the first message. If the server has it, end its batch to free the place."""
+        """Forget the first message. If the server has it, end its batch to free the slot."""
         self.engine.give_up_start()
         self._send_end(2)
 
@@ -482,7 +482,7 @@ class FastLink:
 
     def _advance(self, deadline: Deadline, item: Any = None) -> bool:
         """
-        Wait until something has come or is to be sent, and do that; return False at the deadline.
+        Wait until answers arrive or a frame is due, and handle them; return False at the deadline.
 
         Args:
             deadline: Deadline of the call.
@@ -504,9 +504,9 @@ class FastLink:
         return True
 
     def receive(self) -> None:
-        """Pass everything that came to the engine."""
+        """Pass the answers that have arrived to the engine."""
         box, engine = self._box, self.engine
-        # Read first: the frames that came before a lost connection have to be drained first.
+        # Read before the frames are drained: those before a lost connection have to come first.
         lost, failure = box.take_lost(), box.failure
         # Whatever arrives from here on ends the run again.
         self.run.is_over = False
@@ -524,8 +524,8 @@ class FastLink:
         if failure is not None:
             engine.closed(failure)
         if engine.phase is Phase.OPEN:
-            # A sequence that the server has: it takes those up to the ping's for lost. The answer
-            # says nothing new, so it goes to a subject without subscription.
+            # With a sequence that the server has, because it reports all missing ones up to that
+            # as lost. The answer is not needed, so its subject has no subscription.
             ping = self._frame(OP_PING, max(self.ledger.covered, 1))
             self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
         elif engine.phase is Phase.NEW:
@@ -570,7 +570,7 @@ class FastLink:
     # Ending.
 
     def _raise_end(self, deadline: Deadline) -> None:
-        """Raise what made the batch fail the first time, and then that it is closed."""
+        """Raise the error that made the batch fail; on later calls, raise that it is closed."""
         engine = self.engine
         failure = engine.failure
         if failure is None or self.raised:
@@ -589,7 +589,7 @@ class FastLink:
         raise failure
 
     def check_failure(self, deadline: Deadline) -> None:
-        """Raise what made the batch fail, unless a call has raised it."""
+        """Raise the error that made the batch fail, unless a call has raised it."""
         if self.engine.failure is not None and not self.raised:
             self._raise_end(deadline)
 

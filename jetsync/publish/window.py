@@ -98,13 +98,13 @@ class WindowOptions:
 @attrs.define(eq=False)
 class Retry:
     """
-    A message that may be sent again, or was. It stands for its first entry then.
+    A message that may be sent again, or was. It replaces its first entry in the window.
     """
 
     # The number of its first attempt, which is also its place in a report.
     number: int
     entry: Any
-    # When the first attempt failed, or was made if it timed out.
+    # When the first attempt failed. If it timed out, when it was made.
     began: float
     attempts: int = 0
     # The error of the message if it is not sent again.
@@ -124,7 +124,7 @@ class Retry:
         return self.number, self.entry, self.final_error(error)
 
     def final_error(self, error: Exception) -> Exception:
-        """Return the error of the message: still unknown if one attempt may have been stored."""
+        """Return the error: unknown if one of several attempts may have been stored."""
         if self.attempts and isinstance(self.error, PublishOutcomeUnknownError):
             return still_unknown(coerce_outbound(self.item), error)
         return error

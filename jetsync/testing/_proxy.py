@@ -172,7 +172,7 @@ class CutProxy:
             timeout: Seconds.
 
         Returns:
-            Whether there were as many in time.
+            Whether the number was reached in time.
         """
         with self._forwarder.changed:
             return self._forwarder.changed.wait_for(lambda: self._forwarder.cuts >= count, timeout)
@@ -186,7 +186,7 @@ class CutProxy:
             timeout: Seconds.
 
         Returns:
-            Whether there were as many in time.
+            Whether the number was reached in time.
         """
         with self._forwarder.changed:
             return self._forwarder.changed.wait_for(
@@ -202,7 +202,7 @@ class CutProxy:
             timeout: Seconds.
 
         Returns:
-            Whether there were as many in time.
+            Whether the number was reached in time.
         """
         with self._forwarder.changed:
             return self._forwarder.changed.wait_for(lambda: self._forwarder.open >= count, timeout)

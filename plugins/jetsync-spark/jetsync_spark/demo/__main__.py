@@ -19,7 +19,9 @@ def arguments() -> argparse.Namespace:
     Read the command line.
     """
     parser = argparse.ArgumentParser(prog="python -m jetsync_spark.demo", description=__doc__)
-    parser.add_argument("--server", metavar="URL", help="use this server, not one of its own")
+    parser.add_argument(
+        "--server", metavar="URL", help="use this server instead of a temporary one"
+    )
     parser.add_argument(
         "--flights", type=int, default=FLIGHTS, metavar="N", help=f"only the first N of {FLIGHTS:,}"
     )

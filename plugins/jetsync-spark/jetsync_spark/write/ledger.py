@@ -247,9 +247,9 @@ class Ledger:
         elif entry.done and more:
             what = f"has more than the {entry.rows} rows that were written"
         elif not entry.done and not more:
-            what = f"ends after the {entry.rows} rows of which more were to come"
+            what = f"ends after {entry.rows} rows, although the first run had more"
         elif entry.done and rows.total != entry.total:
-            what = f"has {rows.rows} rows, as before, but others"
+            what = f"has {rows.rows} rows like the first run, but different ones"
         elif not entry.done and rows.order != entry.order:
             what = f"begins with other rows than the {entry.rows} that were written"
         else:
@@ -258,8 +258,8 @@ class Ledger:
             f"partition {entry.partition} of micro-batch {entry.batch} of {entry.key} {what}",
             stream=self._name,
             subject=self.subject,
-            cure="rows have to come in the same order and partitions each time, which they do not "
-            "after a shuffle; restart with the minPartitions, settings and code of the first run "
+            cure="each run needs the same rows in the same order and partitions, which a shuffle "
+            "changes; restart with the minPartitions, settings and code of the first run "
             "of this micro-batch, which is refused as well if a run between has stored rows in "
             "other partitions; several writes in one micro-batch need a writeId each",
         )
