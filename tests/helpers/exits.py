@@ -12,14 +12,14 @@ import time
 from waiting import LATE
 
 EXIT_SECONDS = 3.0 + LATE
-"""Within how many seconds such a script has to end."""
+"""Seconds within which such a script has to end."""
 
 START = """
 import os, signal, sys, time
 import jetsync
 
 def hang(client, pid):
-    \"""Stop the server; return once it answers no more.\"""
+    \"""Stop the server, and return once it no longer answers.\"""
     os.kill(int(pid), signal.SIGSTOP)
     # The server may run for a moment after the signal was sent.
     try:
