@@ -38,7 +38,7 @@ COVERED_BY = {
     "api/test_known_streams.py": "publish/capability",
     "live/publish/test_atomic.py": "publish/atomic_attempt publish/errors",
     "live/publish/test_ttl.py": "publish/ttl_floor",
-    "live/publish/fast/test_fast.py": "publish/fast_link",
+    "live/publish/fast/test_fast.py": "publish/fast_link publish/fast_stream",
     "cli/test_app.py": "cli/* __main__",
     "devserver/test_server.py": "devserver/*",
     "testing/test_plugin.py": "testing/*",

@@ -40,8 +40,6 @@ from jetsync.events import BatchGapEvent
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jetsync.values.frame import Frame
 
 # The operation of a message: the last but one token of its reply subject. END commits the batch
@@ -391,15 +389,14 @@ class FastIngest:
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
             self.fail(error)
 
-    def receive(self, frames: Iterable[Frame], now: float) -> None:
-        """Read the frames that came below the inbox. An unreadable answer ends the batch."""
-        try:
-            for frame in frames:
-                # Otherwise it answers a batch that is over.
-                if self.phase not in {Phase.NEW, Phase.DONE} and frame[0].startswith(self.prefix):
-                    self._receive(frame, now)
-        except errors.ProtocolError as error:
-            self.closed(error)
+    def receive(self, frame: Frame, now: float) -> None:
+        """Read a frame that came below the inbox. An unreadable answer ends the batch."""
+        # Otherwise it answers a batch that is over.
+        if self.phase not in {Phase.NEW, Phase.DONE} and frame[0].startswith(self.prefix):
+            try:
+                self._receive(frame, now)
+            except errors.ProtocolError as error:
+                self.closed(error)
 
     def _receive(self, frame: Frame, now: float) -> None:
         place = frame[0][len(self.prefix) :].split(b".", 2)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +18,9 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import held_here, refuse_reentry, take
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import raise_failure
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
-    OP_APPEND,
     OP_COMMIT,
     OP_END,
     OP_PING,
@@ -31,41 +29,24 @@ from jetsync._proto.fastingest import (
     FastIngest,
     Phase,
 )
-from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
-from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
+from jetsync.publish.encode import BLOCK_MESSAGES
+from jetsync.publish.fast_stream import LEADER_POLL, FastStream
 from jetsync.publish.staged_run import RUN_MESSAGES, SMALL, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from jetsync._api.context import Context
-    from jetsync._api.known_streams import KnownStream
     from jetsync._io.lane import Lane
     from jetsync.publish.encode import Encoded
     from jetsync.publish.fast import FastOptions
-    from jetsync.values.frame import Frame
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
 
 # Seconds to wait until the server has ended a batch that failed, so that the counts are right.
 END_TIMEOUT: Final = 1.0
-
-# Seconds before a request is repeated that the server could not answer yet.
-LEADER_POLL: Final = 0.1
-
-# Seconds for one lookup of the stream. A stream without a leader does not answer.
-LOOKUP_TIMEOUT: Final = 1.0
-
-# Answers of a cluster that is electing a leader.
-_NOT_YET: Final = (
-    errors.RequestTimeoutError,
-    errors.ConnectionLostError,
-    errors.TemporarilyUnavailableError,
-    errors.JetStreamNotEnabledError,
-)
 
 _NOT_SENT: Final = (
     errors.DisconnectedError,
@@ -87,61 +68,6 @@ class Answers(Mailbox):
         """Have the next call look at what arrived, and wake the waiting thread."""
         self._run.is_over = True
         self.signal.set()
-
-
-class FastStream:
-    """
-    Looks up the stream of one publisher and encodes messages for it; not thread-safe.
-
-    A server without fast ingest would store the messages, and even the pings, as ordinary messages.
-    So the stream is looked up before the first message of each connection.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.encoder: Final = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
-        self.known: KnownStream | None = None
-        # The subject by which the stream was found.
-        self._found_by = ""
-        # Deadline of the current call.
-        self.deadline: Deadline
-
-    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> int:
-        """
-        Make sure that the stream supports fast ingest on the current connection, and return it.
-
-        Args:
-            subject: A subject of the stream.
-            deadline: Deadline of the call.
-            wait: Whether to wait for JetStream if no server offers it, as it was there before.
-        """
-        context, find = self._context, self._context.streams.find
-        while True:
-            if context.lane.outbox.state is not LaneState.OPEN:
-                context.lane.write(b"", deadline)
-            try:
-                known = find_capable(
-                    partial(find, subject, deadline.at_most(LOOKUP_TIMEOUT)),
-                    partial(require_fast, context=context),
-                )
-            except _NOT_YET as error:
-                temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)
-                if not temporary or deadline.remaining() <= LEADER_POLL:
-                    raise
-                time.sleep(LEADER_POLL)
-                continue
-            if self.known is not None:
-                check_same_stream(subject, self.known, known)
-            self.known = known
-            self._found_by = subject
-            self.encoder.renew()
-            return known.epoch
-
-    def _check(self, subject: str) -> None:
-        """Raise if *subject* belongs to another stream."""
-        if subject != self._found_by:
-            assert self.known is not None
-            self.known = stream_for(subject, self.known, self._context, self.deadline)
 
 
 class FastLink:
@@ -466,11 +392,11 @@ class FastLink:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
                 raise errors.BatchClosedError("fast publisher")
+            if engine.phase is Phase.NEW:
+                return 0
             room = engine.sendable(wanted)
             if room:
                 return room
-            if engine.phase is Phase.NEW:
-                return 0
             if over:
                 self._raise_end(deadline)
             if not self._advance(deadline):
@@ -512,7 +438,11 @@ class FastLink:
         self.run.is_over = False
         now = time.monotonic()
         box.clear_interrupt()
-        engine.receive(_each(box.frames), now)
+        queue = box.frames
+        while queue:
+            engine.receive(queue[0], now)
+            # Removed after it was processed, in case of Ctrl-C.
+            queue.popleft()
         for subject, denial in box.take_denials():
             if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
@@ -633,13 +563,6 @@ class FastLink:
         self.closed = True
         self.run.is_over = True
         self._lane.unsubscribe(self._sid)
-
-
-def _each(queue: deque[Frame]) -> Iterator[Frame]:
-    """Yield the frames of a queue. One is removed after it was processed, in case of Ctrl-C."""
-    while queue:
-        yield queue[0]
-        queue.popleft()
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

@@ -89,7 +89,7 @@ class Talk:
     def say(self, data, seq=1, op=OP_APPEND, header=None):
         """Return a reply to the message with this sequence."""
         subject = self.engine.prefix + b"%d" % seq + SUFFIX[op]
-        self.engine.receive([(subject, b"", header, data)], self.now)
+        self.engine.receive((subject, b"", header, data), self.now)
 
     def ack(self, seq, flow, op=OP_APPEND):
         self.say(dump(type="ack", seq=seq, msgs=flow), max(seq, 1), op)
@@ -268,7 +268,7 @@ class TestFlow:
             prefix + b"x.1.$FI",
             prefix + b"5.x.$FI",
         ):
-            talk.engine.receive([(subject, b"", None, good)], NOW)
+            talk.engine.receive((subject, b"", None, good), NOW)
         for junk in (b"{}", b'{"type":"what"}', b'{"type":"gap"}'):
             talk.say(junk, 5)
         assert repr(talk.engine) == before
@@ -1026,7 +1026,7 @@ class World:
 
     def _deliver(self, frame, connection):
         if connection == self.connection:
-            self.engine.receive([frame], self.clock())
+            self.engine.receive(frame, self.clock())
             self._collect()
 
     def _cut(self):

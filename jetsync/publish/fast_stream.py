@@ -1,0 +1,89 @@
+"""
+The stream of a fast publisher: looked up on each connection, before anything is sent on it.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from jetsync import errors
+from jetsync._io.outbox import LaneState
+from jetsync._proto.fastingest import OP_APPEND, SUFFIX
+from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
+from jetsync.publish.encode import Encoder
+
+if TYPE_CHECKING:
+    from jetsync._api.context import Context
+    from jetsync._api.known_streams import KnownStream
+    from jetsync._base.deadline import Deadline
+
+# Seconds before a request is repeated that the server could not answer yet.
+LEADER_POLL: Final = 0.1
+
+# Seconds for one lookup of the stream. A stream without a leader does not answer.
+LOOKUP_TIMEOUT: Final = 1.0
+
+# Answers of a cluster that is electing a leader.
+_NOT_YET: Final = (
+    errors.RequestTimeoutError,
+    errors.ConnectionLostError,
+    errors.TemporarilyUnavailableError,
+    errors.JetStreamNotEnabledError,
+)
+
+
+class FastStream:
+    """
+    Looks up the stream of one publisher and encodes messages for it; not thread-safe.
+
+    A server without fast ingest would store the messages, and even the pings, as ordinary messages.
+    So the stream is looked up before the first message of each connection.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.encoder: Final = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
+        self.known: KnownStream | None = None
+        # The subject by which the stream was found.
+        self._found_by = ""
+        # Deadline of the current call.
+        self.deadline: Deadline
+
+    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> int:
+        """
+        Make sure that the stream supports fast ingest on the current connection, and return it.
+
+        Args:
+            subject: A subject of the stream.
+            deadline: Deadline of the call.
+            wait: Whether to wait for JetStream if no server offers it, as it was there before.
+        """
+        context, find = self._context, self._context.streams.find
+        while True:
+            if context.lane.outbox.state is not LaneState.OPEN:
+                context.lane.write(b"", deadline)
+            try:
+                known = find_capable(
+                    partial(find, subject, deadline.at_most(LOOKUP_TIMEOUT)),
+                    partial(require_fast, context=context),
+                )
+            except _NOT_YET as error:
+                temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)
+                if not temporary or deadline.remaining() <= LEADER_POLL:
+                    raise
+                time.sleep(LEADER_POLL)
+                continue
+            if self.known is not None:
+                check_same_stream(subject, self.known, known)
+            self.known = known
+            self._found_by = subject
+            self.encoder.renew()
+            return known.epoch
+
+    def _check(self, subject: str) -> None:
+        """Raise if *subject* belongs to another stream."""
+        if subject != self._found_by:
+            assert self.known is not None
+            self.known = stream_for(subject, self.known, self._context, self.deadline)
