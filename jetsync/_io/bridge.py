@@ -4,9 +4,9 @@ The background thread of a client, and the event loop that nats-py lives in.
 This is the only file that imports anyio. It starts the thread, runs coroutines in it for blocking
 callers, and stops it on :meth:`Bridge.stop` or at the end of the interpreter.
 
-A blocking caller waits on a lock of its own. The futures of anyio's portal contain locks that are
-written in Python. If Ctrl-C interrupted one, it would stay locked, and the loop would wait for it
-forever. So this file does not use the portal.
+A blocking caller waits on a lock of its own, not on the futures of anyio's portal. Those contain
+locks that are written in Python. If Ctrl-C interrupted one, it would stay locked, and the loop
+would wait for it forever.
 
 Guarantees
 
@@ -31,6 +31,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
+import anyio.from_thread
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
@@ -72,8 +73,8 @@ class Bridge:
         self._use_uvloop = _choose_uvloop(loop)
         # The loop while it runs.
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Ends the loop. None until the loop runs.
-        self._end: anyio.Event | None = None
+        self._portal: anyio.from_thread.BlockingPortal | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         self._stopping = False
         self._started = Signal()
         self._failure: BaseException | None = None
@@ -151,7 +152,7 @@ class Bridge:
         if self.forked:
             return
         self._stopping = True
-        self._call_soon(self._end_loop)
+        self._call_soon(self._stop_portal)
         thread = self._thread
         if timeout and thread is not threading.current_thread() and thread.ident is not None:
             with keep_interrupts():
@@ -210,7 +211,7 @@ class Bridge:
             factory = _new_uvloop if self._use_uvloop else None
             anyio.run(self._main, backend="asyncio", backend_options={"loop_factory": factory})
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
-            if self._end is not None:
+            if self._portal is not None:
                 _log.error("bridge.failed", exc_info=error)
             self._failure = error
         finally:
@@ -221,18 +222,18 @@ class Bridge:
             self._end_calls()
             self._started.set()
 
-    def _end_loop(self) -> None:
-        if self._end is not None:
-            self._end.set()
+    def _stop_portal(self) -> None:
+        if self._portal is not None and self._stop_task is None:
+            self._stop_task = asyncio.get_running_loop().create_task(self._portal.stop(True))
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_on_loop_error)
-        self._end = anyio.Event()
-        self._loop = loop
-        self._started.set()
-        if not self._stopping:
-            await self._end.wait()
+        async with anyio.from_thread.BlockingPortal() as self._portal:
+            self._loop = loop
+            self._started.set()
+            if not self._stopping:
+                await self._portal.sleep_until_stopped()
         self._loop = None
         # Before Python 3.12, asyncio.wait_for may swallow a cancellation. Tasks that a call then
         # still starts have to exist when the loop cancels all that is left.
@@ -313,8 +314,9 @@ def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
 def _close_at_exit() -> None:
     deadline = Deadline.after(EXIT_BUDGET)
     for bridge in list(_live):
-        with contextlib.suppress(Exception):
-            bridge.close_at_exit(deadline)
+        if not bridge.forked:
+            with contextlib.suppress(Exception):
+                bridge.close_at_exit(deadline)
 
 
 def _mark_forked() -> None:
