@@ -16,7 +16,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar, cast
 
 import attrs
@@ -272,11 +272,11 @@ def check_function(name: str, value: object) -> None:
 
 
 # Keywords that users of other clients write, whose spelling is closer to another field.
-_MEANT: Final[Mapping[str, str]] = {
-    "timeout": "connect_timeout",
-    "url": "servers",
-    "urls": "servers",
-    "host": "servers",
+_MEANT: Final[Mapping[str, tuple[str, ...]]] = {
+    "timeout": ("connect_timeout", "expires"),
+    "url": ("servers",),
+    "urls": ("servers",),
+    "host": ("servers",),
 }
 
 
@@ -284,15 +284,24 @@ def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str
     """
     Raise InvalidTypeError unless every name is a field of a public attrs class.
 
-    Args:
-        cls: The class.
-        names: The keywords of a call.
-        what: The public call, for the error.
+    Args, Raises: as :func:`check_names`.
     """
     known = [item.name for item in attrs.fields(cls) if not item.name.startswith("_")]
+    check_names(known, names, what)
+
+
+def check_names(known: Collection[str], names: Iterable[str], what: str) -> None:
+    """
+    Raise InvalidTypeError unless a public call knows all its keywords.
+
+    Args:
+        known: The keywords that it has.
+        names: The keywords that were given.
+        what: The call, for the error.
+    """
     for name in names:
         if name not in known:
-            meant = _MEANT.get(name)
-            near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
+            near = [meant for meant in _MEANT.get(name, ()) if meant in known]
+            near = near or difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
             raise InvalidTypeError(f"{what} has no argument {name!r}; {hint}", argument=name)

@@ -4,12 +4,12 @@ The handle of a pull consumer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.pull import NO_PRIORITIES, Priorities
+from jetsync._proto.pull import NO_PRIORITIES
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
@@ -23,10 +23,13 @@ from jetsync.consume.target import PullTarget
 from jetsync.errors import NotPullConsumerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Unpack
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync.consume.keywords import ConsumeFields, FetchFields, PriorityFields
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -92,17 +95,7 @@ class Consumer:
         )
 
     def fetch(
-        self,
-        max_messages: int | None = None,
-        *,
-        max_bytes: int | None = None,
-        expires: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        no_wait: bool = False,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        self, max_messages: int | None = None, **options: Unpack[FetchFields]
     ) -> MessageBatch:
         """
         Ask for messages, and return them as an iterable that yields each message as it arrives.
@@ -145,20 +138,14 @@ class Consumer:
 
         See ADR-37, "Fetch".
         """
-        priorities = (group, min_pending, min_ack_pending, priority)
-        return self._fetch(
-            "fetch", max_messages, max_bytes, expires, heartbeat, no_wait, *priorities
-        )
+        return self._fetch("fetch", max_messages, options)
 
     def next(
         self,
         expires: Seconds | None = None,
         *,
         heartbeat: Seconds | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        **priorities: Unpack[PriorityFields],
     ) -> Message | None:
         """
         Wait for one message and return it, or None if none arrives within *expires*.
@@ -180,8 +167,7 @@ class Consumer:
 
         See ADR-37, "Next".
         """
-        priorities = (group, min_pending, min_ack_pending, priority)
-        batch = self._fetch("next", 1, None, expires, heartbeat, False, *priorities)
+        batch = self._fetch("next", 1, {"expires": expires, "heartbeat": heartbeat, **priorities})
         message = next(iter(batch), None)
         batch.close()
         return message
@@ -189,23 +175,7 @@ class Consumer:
     def consume(
         self,
         handler: Callable[[Message], object] | None = None,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        expires: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
-        ack: Literal["explicit", "auto"] = "explicit",
-        threads: int = 1,
-        ordered_by: Literal["subject"] | None = None,
-        on_error: Literal["nak", "leave", "stop"] = "nak",
-        keep_alive: bool = False,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        **options: Unpack[ConsumeFields],
     ) -> Consumption:
         """
         Return the messages as an iterator without end, or call a handler with each message.
@@ -264,48 +234,31 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        pool = handler_options(
-            handler,
-            config,
-            ack=ack,
-            threads=threads,
-            ordered_by=ordered_by,
-            on_error=on_error,
-            keep_alive=keep_alive,
+        pool = handler_options(handler, config, **options)
+        wanted = consume_options(
+            "Consumer.consume", self._stream_name, self.name, config, **options
         )
-        priorities = Priorities(group, min_pending, min_ack_pending, priority)
-        if priorities != NO_PRIORITIES:
-            require_priorities(self._context.connection.server.version, priorities)
-        options = consume_options(
-            self._stream_name,
-            self.name,
-            config,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            stop_after=stop_after,
-            priorities=priorities,
-        )
+        if wanted.priorities != NO_PRIORITIES:
+            require_priorities(self._context.connection.server.version, wanted.priorities)
         return Consumption(
             self._target,
-            options,
-            auto_ack=self._target.acked and ack == "auto" and pool is None,
+            wanted,
+            auto_ack=self._target.acked and options.get("ack") == "auto" and pool is None,
             handler=pool,
         )
 
-    def _fetch(self, name: str, *args: Any) -> MessageBatch:
+    def _fetch(
+        self, name: str, max_messages: int | None, options: Mapping[str, Any]
+    ) -> MessageBatch:
         if self._info.config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
         try:
             # Programs repeat the same fetch, so a request is checked and encoded only once.
-            found = cached_request(*args)
+            found = cached_request("Consumer." + name, max_messages, **options)
         except TypeError:
             # Raised again below, unless an argument only cannot be a key of the cache.
             found = None
-        request, wait = found or fetch_request(*args)
+        request, wait = found or fetch_request("Consumer." + name, max_messages, **options)
         if request.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, request.priorities)
         return MessageBatch(Fetch(self._target, request, wait=wait, name=name))

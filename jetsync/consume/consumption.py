@@ -5,7 +5,7 @@ Continuous consumption: messages are pulled ahead into a buffer, which is kept f
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 
@@ -13,7 +13,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
-from jetsync.errors import ConflictingUseError, ConsumptionClosedError
+from jetsync.errors import ConflictingUseError, ConsumptionClosedError, InvalidTypeError
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Consumption:
         """
         self._core.drain()
 
-    def wait(self, *, timeout: Seconds | None = None) -> bool:
+    def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until the consumption has ended and all messages were taken. Return whether that is so.
 
@@ -197,6 +197,8 @@ class Consumption:
             ConflictingUseError: The caller is the handler, or a signal handler that interrupted a
                 call for a message. Such a caller would wait for itself.
         """
+        if _wrong:
+            raise InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
         return self._core.wait(Deadline.after(timeout))
 
     def statistics(self) -> ConsumptionStatistics:

@@ -8,16 +8,17 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_function
+from jetsync._base.fields import check_count, check_function, check_names
 from jetsync._proto.consume import ConsumeOptions
-from jetsync._proto.pull import NO_PRIORITIES, UNBOUNDED_BATCH, Priorities, PullRequest
+from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullRequest
 from jetsync.consume.handlers import HandlerOptions
+from jetsync.consume.keywords import KEYWORDS
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
 from jetsync.values.support import PULL_NEEDS, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.consumer_config import ConsumerConfig
@@ -59,19 +60,23 @@ DEFAULT_ACK_WAIT: Final = 30.0
 
 
 def fetch_request(
-    max_messages: int | None,
-    max_bytes: int | None,
-    expires: Seconds | None,
-    heartbeat: Seconds | None,
-    no_wait: bool = False,  # noqa: FBT001, FBT002 - `Consumer` passes all options on by position.
-    *priority_options: Any,
+    call: str, max_messages: int | None, /, **options: Any
 ) -> tuple[PullRequest, float]:
-    """Check the options of a fetch; return the pull, and for how many seconds to wait."""
+    """
+    Check the options of a fetch; return the pull, and for how many seconds to wait.
+
+    Args:
+        call: The public call, as in :data:`KEYWORDS`.
+        max_messages: As for ``Consumer.fetch``.
+        **options: The other keywords of the call.
+    """
+    check_names(KEYWORDS[call], options, f"{call}()")
+    max_bytes, no_wait = options.get("max_bytes"), bool(options.get("no_wait"))
+    expires, heartbeat = options.get("expires"), options.get("heartbeat")
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
-    _check_counts(max_messages=max_messages, max_bytes=max_bytes)
-    priorities = Priorities(*priority_options)
-    _check_priorities(priorities)
+    _check_counts({"max_messages": max_messages, **options})
+    priorities = _priorities(options)
     wait = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
     if wait <= 0.0:
         raise InvalidArgumentError("expires must be more than 0 seconds", argument="expires")
@@ -112,14 +117,13 @@ cached_request: Callable[..., tuple[PullRequest, float]] = functools.lru_cache(
 
 
 def consume_options(
+    call: str,
     stream: str,
     consumer: str,
     config: ConsumerConfig,
-    *,
-    expires: Seconds | None,
-    heartbeat: Seconds | None,
-    priorities: Priorities = NO_PRIORITIES,
-    **counts: int | None,
+    /,
+    default_heartbeat: float = LONGEST_CONSUME_HEARTBEAT,
+    **options: Any,
 ) -> ConsumeOptions:
     """
     Check the options of a consumption, and complete them as ADR-37 says.
@@ -127,29 +131,29 @@ def consume_options(
     Pulls keep to the limits in the consumer's configuration.
 
     Args:
+        call: The public call, as in :data:`KEYWORDS`.
         stream: The stream's name.
         consumer: The consumer's name.
         config: The consumer's configuration.
-        expires: As for ``Consumer.consume``.
-        heartbeat: As for ``Consumer.consume``.
-        priorities: Its options that concern priority groups.
-        counts: Its options that are listed in :data:`LEAST`.
+        default_heartbeat: The default is half of ``expires``, but at most this many seconds.
+        **options: The keywords of the call. Those of the handler are not read.
     """
-    _check_counts(**counts)
-    _check_priorities(priorities)
-    max_messages, max_bytes = counts["max_messages"], counts["max_bytes"]
+    check_names(KEYWORDS[call], options, f"{call}()")
+    _check_counts(options)
+    priorities = _priorities(options)
+    max_messages, max_bytes = options.get("max_messages"), options.get("max_bytes")
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
     _check_group(stream, consumer, config, priorities)
     unit, other = ("messages", "bytes") if max_bytes is None else ("bytes", "messages")
-    if counts[f"threshold_{other}"] is not None:
+    if options.get(f"threshold_{other}") is not None:
         raise InvalidArgumentError(
             f"threshold_{other} goes with max_{other}", argument=f"threshold_{other}"
         )
     size = max_bytes or max_messages or DEFAULT_MESSAGES
-    threshold = counts[f"threshold_{unit}"]
+    threshold = options.get(f"threshold_{unit}")
     if threshold is None:
         threshold = size // 2
     elif threshold > size:
@@ -157,12 +161,14 @@ def consume_options(
             f"threshold_{unit} must be at most {size}, the size of the buffer, not {threshold}",
             argument=f"threshold_{unit}",
         )
+    expires, heartbeat = options.get("expires"), options.get("heartbeat")
     seconds = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
     if seconds < 1.0:
         raise InvalidArgumentError("expires must be at least 1 second", argument="expires")
-    beat = min(seconds / 2.0, LONGEST_CONSUME_HEARTBEAT)
-    if heartbeat is not None:
-        beat = _heartbeat(heartbeat, beat)
+    if heartbeat is None:
+        beat = min(seconds / 2.0, default_heartbeat)
+    else:
+        beat = _heartbeat(heartbeat, min(seconds / 2.0, LONGEST_CONSUME_HEARTBEAT))
     if config.max_expires:
         seconds = min(seconds, config.max_expires)
         beat = min(beat, seconds / 2.0)
@@ -175,7 +181,7 @@ def consume_options(
         threshold=min(threshold, size - 1),
         expires=seconds,
         heartbeat=beat,
-        stop_after=counts["stop_after"],
+        stop_after=options.get("stop_after"),
         max_batch=config.max_batch or None,
         max_batch_bytes=config.max_bytes or None,
         priorities=priorities,
@@ -191,14 +197,16 @@ def consume_options(
 def handler_options(
     handler: Callable[[Message], object] | None,
     config: ConsumerConfig,
+    /,
     *,
-    ack: str,
-    threads: int,
-    ordered_by: Literal["subject"] | None,
-    on_error: Literal["nak", "leave", "stop"],
-    keep_alive: bool,
+    ack: str = "explicit",
+    threads: int = 1,
+    ordered_by: Literal["subject"] | None = None,
+    on_error: Literal["nak", "leave", "stop"] = "nak",
+    keep_alive: bool = False,
+    **_: Any,
 ) -> HandlerOptions | None:
-    """Check the options of a handler; return None if there is no handler."""
+    """Check the options of a handler; return None if there is no handler. Ignore all others."""
     check_count("threads", threads, 1)
     words: tuple[tuple[str, object, tuple[object, ...]], ...] = (
         ("ack", ack, ("explicit", "auto")),
@@ -249,25 +257,24 @@ def require_priorities(version: str, priorities: Priorities) -> None:
             require(f"{name} of a pull", need, version)
 
 
-def _check_counts(**counts: int | None) -> None:
+def _check_counts(options: Mapping[str, Any]) -> None:
     """Check the counts that are given."""
-    for name, value in counts.items():
-        if value is not None:
-            check_count(name, value, LEAST[name])
+    for name, least in LEAST.items():
+        if options.get(name) is not None:
+            check_count(name, options[name], least)
 
 
-def _check_priorities(priorities: Priorities) -> None:
-    """Check what does not depend on the consumer."""
-    if priorities == NO_PRIORITIES:
-        return
-    group, min_pending, min_ack_pending, priority = priorities
-    _check_counts(min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority)
+def _priorities(options: Mapping[str, Any]) -> Priorities:
+    """Return the options of priority groups; check what does not depend on the consumer."""
+    priorities = Priorities(*map(options.get, Priorities._fields))
+    group, priority = priorities.group, priorities.priority
     if priority is not None and priority > 9:
         raise InvalidArgumentError(
             f"priority must be from 0 to 9, not {priority}", argument="priority"
         )
     if group is not None and not isinstance(group, str):
         raise InvalidTypeError(f"group must be text, not {type(group).__name__}", argument="group")
+    return priorities
 
 
 def _check_group(

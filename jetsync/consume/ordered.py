@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 
 from jetsync._api import consumers as _consumer_admin
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.deadline import Deadline
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
-from jetsync.consume.options import DEFAULT_EXPIRES, consume_options, fetch_request
+from jetsync.consume.options import consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.errors import (
@@ -39,13 +39,13 @@ from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.pull import PullRequest
+    from jetsync.consume.keywords import OrderedConsumeFields, OrderedFetchFields
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -213,13 +213,7 @@ class OrderedConsumer:
         return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
 
     def fetch(
-        self,
-        max_messages: int | None = None,
-        *,
-        max_bytes: int | None = None,
-        expires: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        no_wait: bool = False,
+        self, max_messages: int | None = None, **options: Unpack[OrderedFetchFields]
     ) -> OrderedBatch:
         """
         Request the next messages and return them as an iterable that yields each as it arrives.
@@ -241,8 +235,7 @@ class OrderedConsumer:
             StreamNotFoundError: The consumer had to be replaced, and the stream is gone.
             HandleClosedError: The ordered consumer is closed.
         """
-        request = fetch_request(max_messages, max_bytes, expires, heartbeat, no_wait=no_wait)
-        return self._fetch("fetch", *request)
+        return self._fetch("fetch", max_messages, options)
 
     def next(
         self, expires: Seconds | None = None, *, heartbeat: Seconds | None = None
@@ -252,21 +245,11 @@ class OrderedConsumer:
 
         Args, Raises: as :meth:`fetch`.
         """
-        request = fetch_request(1, None, expires, heartbeat, no_wait=False)
-        with self._fetch("next", *request) as batch:
+        with self._fetch("next", 1, {"expires": expires, "heartbeat": heartbeat}) as batch:
             return next(iter(batch), None)
 
     def consume(
-        self,
-        handler: None = None,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        expires: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
+        self, handler: None = None, **options: Unpack[OrderedConsumeFields]
     ) -> OrderedConsumption:
         """
         Return the messages as an endless iterator, pulled ahead into a buffer.
@@ -297,23 +280,16 @@ class OrderedConsumer:
                 "an ordered consumer cannot call a handler: iterate over consume()",
                 argument="handler",
             )
-        if heartbeat is None:
-            seconds = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
-            heartbeat = min(HEARTBEAT, seconds / 2.0)
-        options = consume_options(
+        wanted = consume_options(
+            "OrderedConsumer.consume",
             self.stream_name,
             self.name,
             self.cached_info.config,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            stop_after=stop_after,
+            HEARTBEAT,
+            **options,
         )
         deadline = self._source.context.deadline(None)
-        return self._begin(deadline, lambda: OrderedConsumption(self._source, options), verify=True)
+        return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
@@ -330,7 +306,10 @@ class OrderedConsumer:
             user.close()
         self._source.close(self._source.context.deadline(timeout))
 
-    def _fetch(self, name: str, request: PullRequest, wait: float) -> OrderedBatch:
+    def _fetch(
+        self, name: str, max_messages: int | None, options: Mapping[str, Any]
+    ) -> OrderedBatch:
+        request, wait = fetch_request("OrderedConsumer.fetch", max_messages, **options)
         return self._begin(
             Deadline.after(max(wait, SHORTEST_CREATE)),
             lambda: OrderedBatch(self._source, request, wait=wait, name=name),

@@ -8,7 +8,7 @@ is lost.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 
@@ -27,6 +27,7 @@ from jetsync.errors import (
     ConsumerDeletedError,
     ConsumerNotFoundError,
     ConsumptionClosedError,
+    InvalidTypeError,
     JetSyncError,
     NoHeartbeatError,
     RequestTimeoutError,
@@ -171,7 +172,7 @@ class OrderedConsumption:
         if core is None or core.closed:
             self._over.set()
 
-    def wait(self, *, timeout: Seconds | None = None) -> bool:
+    def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until it has ended and all messages were taken, and return whether that is so.
 
@@ -182,6 +183,8 @@ class OrderedConsumption:
             CallInSignalHandlerError: The caller is a signal handler that interrupted a call for a
                 message. It would wait for itself.
         """
+        if _wrong:
+            raise InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
         deadline = Deadline.after(timeout)
         if not self._over.is_set() and self._taker == threading.get_ident():
             raise CallInSignalHandlerError

@@ -1,39 +1,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import types
 
 import pytest
 
-from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities
+from jetsync._proto.pull import UNBOUNDED_BATCH
+from jetsync.consume.consumer import Consumer
+from jetsync.consume.consumption import Consumption
 from jetsync.consume.options import cached_request, consume_options, fetch_request
+from jetsync.consume.ordered_reads import OrderedConsumption
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.consumer_config import ConsumerConfig
-
-NOTHING = dict.fromkeys(
-    (
-        "max_messages",
-        "max_bytes",
-        "expires",
-        "heartbeat",
-        "threshold_messages",
-        "threshold_bytes",
-        "stop_after",
-    )
-)
 
 
 def options(config=None, **changes):
     """
-    The options of a consumption, all of them None except for *changes*.
+    The options of a consumption.
     """
-    return consume_options("S", "C", config or ConsumerConfig(), **{**NOTHING, **changes})
+    return consume_options("Consumer.consume", "S", "C", config or ConsumerConfig(), **changes)
 
 
 def test_fetch_defaults():
     """
     None for `expires` and `heartbeat` is the default: 30 seconds, and a heartbeat every 5.
     """
-    request, wait = fetch_request(10, None, None, None, no_wait=False)
+    request, wait = fetch_request("Consumer.fetch", 10, expires=None, heartbeat=None)
     assert (request.expires, wait, request.heartbeat) == (30.0, 30.0, 5.0)
 
 
@@ -41,7 +33,7 @@ def test_fetch_by_bytes():
     """
     A fetch that is only limited by bytes asks for as many messages as possible.
     """
-    request, _ = fetch_request(None, 1000, 2, None, no_wait=False)
+    request, _ = fetch_request("Consumer.fetch", None, max_bytes=1000, expires=2)
     assert (request.max_messages, request.max_bytes) == (UNBOUNDED_BATCH, 1000)
     assert request.heartbeat is None
 
@@ -50,7 +42,7 @@ def test_fetch_no_wait():
     """
     A pull with `no_wait` has no expiry and no heartbeat, and waits only briefly for a connection.
     """
-    request, wait = fetch_request(10, None, None, None, no_wait=True)
+    request, wait = fetch_request("Consumer.fetch", 10, no_wait=True)
     assert (request.no_wait, request.expires, request.heartbeat, wait) == (True, 0.0, None, 2.0)
 
 
@@ -59,10 +51,9 @@ def test_fetch_checks_the_type_each_time(wrong):
     """
     True and 1.0 are refused, although they are equal to a count that was accepted before.
     """
-    arguments = (None, None, None, False, None, None, None, None)
-    cached_request(1, *arguments)
+    cached_request("Consumer.fetch", 1)
     with pytest.raises(InvalidTypeError):
-        cached_request(wrong, *arguments)
+        cached_request("Consumer.fetch", wrong)
 
 
 def test_consume_defaults():
@@ -109,7 +100,7 @@ def test_limits_of_the_consumer():
         ("threshold_messages", {"max_messages": 2, "threshold_messages": 3}),
         ("expires", {"expires": 0.5}),
         ("heartbeat", {"expires": 4, "heartbeat": 3}),
-        ("priority", {"priorities": Priorities(priority=10)}),
+        ("priority", {"priority": 10}),
     ],
 )
 def test_invalid(argument, changes):
@@ -119,3 +110,38 @@ def test_invalid(argument, changes):
     with pytest.raises(InvalidArgumentError, match=argument) as caught:
         options(**changes)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("call", "known"), [("fetch", {}), ("next", {}), ("consume", {"stop_after": 1})]
+)
+def test_a_wrong_keyword_gets_a_hint(call, known):
+    """
+    The error of a keyword that a call does not have names the call, and the keyword to use.
+    """
+    consumer = Consumer.__new__(Consumer)
+    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
+    consumer._stream_name = "S"
+    with pytest.raises(InvalidTypeError) as caught:
+        getattr(consumer, call)(timeout=2, **known)
+    text = f"Consumer.{call}() has no argument 'timeout'; did you mean 'expires'?"
+    assert str(caught.value) == text
+    assert caught.value.argument == "timeout"
+
+
+def test_next_has_no_options_of_fetch():
+    """
+    `next` takes one message, so it has no limit of bytes, and it waits.
+    """
+    for name in ("max_bytes", "no_wait"):
+        with pytest.raises(InvalidTypeError, match=rf"Consumer.next\(\) has no argument '{name}'"):
+            fetch_request("Consumer.next", 1, **{name: True})
+
+
+@pytest.mark.parametrize("kind", [Consumption, OrderedConsumption])
+def test_wait_takes_its_timeout_by_name(kind):
+    """
+    The error of a timeout that is given by position says what to write.
+    """
+    with pytest.raises(InvalidTypeError, match=r"wait\(timeout=2\)"):
+        kind.__new__(kind).wait(2)
