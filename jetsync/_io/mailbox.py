@@ -148,13 +148,13 @@ class Mailbox:
 
     __slots__ = (
         "_denials",
-        "_interrupted",
         "_pattern",
         "_seen_epoch",
         "express",
         "failure",
         "frames",
         "interest",
+        "interrupted",
         "lost_epoch",
         "on_failure",
         "push",
@@ -174,7 +174,8 @@ class Mailbox:
         # The highest connection epoch that was lost, and the highest that the owner has seen.
         self.lost_epoch: int = 0
         self._seen_epoch = 0
-        self._interrupted = False
+        # Whether the owner has something else to do; the owner clears it.
+        self.interrupted: bool = False
         self._denials: deque[tuple[bytes, Exception]]
         self._denials = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
         self._pattern: re.Pattern[bytes] | None = None
@@ -189,7 +190,7 @@ class Mailbox:
             self.frames
             or self.lost_epoch > self._seen_epoch
             or self._denials
-            or self._interrupted
+            or self.interrupted
             or self.failure is not None
         )
 
@@ -203,12 +204,8 @@ class Mailbox:
 
         Call :meth:`jetsync._io.lane.Lane.interrupt` if the owner may be reading the socket.
         """
-        self._interrupted = True
+        self.interrupted = True
         self.wake()
-
-    def clear_interrupt(self) -> None:
-        """Let the next wait be a wait again."""
-        self._interrupted = False
 
     def lost(self, epoch: int) -> None:
         """Note that connection *epoch* is gone with everything that was in flight on it."""
@@ -245,7 +242,7 @@ class Mailbox:
 
     def take_denials(self) -> list[tuple[bytes, Exception]]:
         """Take the refused publishes."""
-        return take_all(self._denials)
+        return take_all(self._denials) if self._denials else []
 
     def drain(self) -> list[Frame]:
         """Take all frames, oldest first; never blocks."""

@@ -408,7 +408,7 @@ class ConsumptionCore:
     def _take_news(self, now: float) -> None:
         """Take frames, losses and refusals out of the mailbox."""
         box, engine = self._inbox.box, self.engine
-        box.clear_interrupt()
+        box.interrupted = False
         if box.frames:
             self._receive(now)
         lost = box.take_lost()

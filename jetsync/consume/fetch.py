@@ -219,7 +219,7 @@ class Fetch:
             if self.closing:
                 return False
             if box.ready:
-                box.clear_interrupt()
+                box.interrupted = False
                 if box.failure is not None:
                     self._fail(box.failure)
                     return False

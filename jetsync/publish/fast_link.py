@@ -437,7 +437,7 @@ class FastLink:
         # Whatever arrives from here on ends the run again.
         self.run.is_over = False
         now = time.monotonic()
-        box.clear_interrupt()
+        box.interrupted = False
         queue = box.frames
         while queue:
             engine.receive(queue[0], now)

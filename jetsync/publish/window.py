@@ -399,7 +399,7 @@ class Window:
     def account(self) -> list[Retry]:
         """Do the first step of :meth:`settle`; return the messages to decide on."""
         box, pipeline = self.box, self.pipeline
-        box.clear_interrupt()
+        box.interrupted = False
         # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
         # The acks of a message with a time-to-live are read one by one.
