@@ -184,11 +184,11 @@ class TestInterruptedStart:
         lane = publisher._link._lane
         write, left = lane.write, [None]
 
-        def writes(block, deadline, epoch=None):
+        def writes(block, *arguments, **named):
             if b".0.$FI" in block and left:
                 left.pop()
                 raise KeyboardInterrupt
-            return write(block, deadline, epoch)
+            return write(block, *arguments, **named)
 
         monkeypatch.setattr(lane, "write", writes)
         with pytest.raises(KeyboardInterrupt):
