@@ -58,6 +58,39 @@ def timed_stream(js, unique):
         js.delete_stream(unique)
 
 
+@pytest.fixture
+def raising(nats_server, js, unique):
+    """
+    Make a stream with markers, which raises shorter times-to-live to 50 seconds.
+
+    The result is a JetStream context, and a function that lists the events of its plugin: stream,
+    subject, and the time that was asked for and stored.
+    """
+    recorder = HookRecorder("jetsync_status")
+
+    def raised():
+        events = [call["event"] for call in recorder.of("jetsync_status")]
+        return [
+            (event.stream, event.subject, event.asked, event.stored)
+            for event in events
+            if isinstance(event, jetsync.TtlRaisedEvent)
+        ]
+
+    def make(**options):
+        js.create_stream(
+            unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            subject_delete_marker_ttl=50,
+            **options,
+        )
+        return client.jetstream(), raised
+
+    with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+        yield make
+    js.delete_stream(unique)
+
+
 def read_soon(js, stream, *, direct=None, **options):
     """
     Publish a message and read it before it expires. Repeat it if the machine was too slow.
@@ -198,81 +231,46 @@ class TestExpiry:
         js.delete_stream(unique)
 
     @pytest.mark.parametrize("history", [1, 3])
-    def test_a_batch_reports_raised_times(self, nats_server, js, unique, history, caplog):
+    def test_a_batch_reports_raised_times(self, raising, unique, history, caplog):
         """
         Plugins get an event for each raised time of an atomic batch once it is stored.
         """
-        js.create_stream(
-            unique,
-            subjects=[f"{unique}.>"],
-            storage="memory",
-            max_msgs_per_subject=history,
-            subject_delete_marker_ttl=50,
-            allow_atomic=True,
-        )
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-            js = client.jetstream()
+        js, raised = raising(max_msgs_per_subject=history, allow_atomic=True)
+        a, b = f"{unique}.a", f"{unique}.b"
+        with js.atomic_batch(ttl=2) as batch:
+            for _ in range(3):
+                batch.add(a, b"1")
+            batch.add(a, b"1", ttl=90)
+            batch.add(a, b"1", ttl="never")
+            batch.add(b, b"1", ttl=dt.timedelta(seconds=3))
+            assert raised() == []
+        expected = [(unique, a, 2.0, 50.0), (unique, b, 3.0, 50.0)] if history > 1 else []
+        assert raised() == expected
+        js.publish_batch([(a, b"1")], ttl=4)
+        expected += [(unique, a, 4.0, 50.0)] if history > 1 else []
+        assert raised() == expected
+        with pytest.raises(jetsync.WrongLastSequenceError), js.atomic_batch(ttl=5) as batch:
+            batch.add(a, expect=jetsync.Expect(last_sequence=99))
+        assert raised() == expected
+        assert ("ttl_raised" in caplog.text) == (history > 1)
+        assert js.stream(unique).get_last(b).ttl == (50 if history > 1 else 3)
 
-            def raised():
-                events = [call["event"] for call in recorder.of("jetsync_status")]
-                return [
-                    (event.stream, event.subject, event.asked, event.stored)
-                    for event in events
-                    if isinstance(event, jetsync.TtlRaisedEvent)
-                ]
-
-            a, b = f"{unique}.a", f"{unique}.b"
-            with js.atomic_batch(ttl=2) as batch:
-                for _ in range(3):
-                    batch.add(a, b"1")
-                batch.add(a, b"1", ttl=90)
-                batch.add(a, b"1", ttl="never")
-                batch.add(b, b"1", ttl=dt.timedelta(seconds=3))
-                assert raised() == []
-            expected = [(unique, a, 2.0, 50.0), (unique, b, 3.0, 50.0)] if history > 1 else []
-            assert raised() == expected
-            js.publish_batch([(a, b"1")], ttl=4)
-            expected += [(unique, a, 4.0, 50.0)] if history > 1 else []
-            assert raised() == expected
-            with pytest.raises(jetsync.WrongLastSequenceError), js.atomic_batch(ttl=5) as batch:
-                batch.add(a, expect=jetsync.Expect(last_sequence=99))
-            assert raised() == expected
-            assert ("ttl_raised" in caplog.text) == (history > 1)
-            assert js.stream(unique).get_last(b).ttl == (50 if history > 1 else 3)
-            js.delete_stream(unique)
-
-    def test_a_fast_publisher_reports_raised_times(self, nats_server, js, unique):
+    def test_a_fast_publisher_reports_raised_times(self, raising, unique):
         """
         Plugins get one event for each time that a fast publisher uses.
         """
-        js.create_stream(
-            unique,
-            subjects=[f"{unique}.>"],
-            storage="memory",
-            max_msgs_per_subject=3,
-            subject_delete_marker_ttl=50,
-            allow_batched=True,
-        )
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-
-            def raised():
-                events = [call["event"] for call in recorder.of("jetsync_status")]
-                return [e.asked for e in events if isinstance(e, jetsync.TtlRaisedEvent)]
-
-            a = f"{unique}.a"
-            with client.jetstream().fast_publisher(ttl=2) as publisher:
-                for _ in range(3):
-                    publisher.add(a, b"1")
-                assert raised() == [2.0]
-                publisher.add(a, b"1", ttl=3)
-                publisher.add(a, b"1", ttl=90)
-                publisher.add_many([jetsync.OutboundMessage(a, ttl=4), (a, b"1")])
-                assert raised() == [2.0, 3.0, 4.0]
-                publisher.commit(a, ttl=5)
-            assert raised() == [2.0, 3.0, 4.0, 5.0]
-            js.delete_stream(unique)
+        js, raised = raising(max_msgs_per_subject=3, allow_batched=True)
+        a = f"{unique}.a"
+        with js.fast_publisher(ttl=2) as publisher:
+            for _ in range(3):
+                publisher.add(a, b"1")
+            assert [event[2] for event in raised()] == [2.0]
+            publisher.add(a, b"1", ttl=3)
+            publisher.add(a, b"1", ttl=90)
+            publisher.add_many([jetsync.OutboundMessage(a, ttl=4), (a, b"1")])
+            assert [event[2] for event in raised()] == [2.0, 3.0, 4.0]
+            publisher.commit(a, ttl=5)
+        assert raised() == [(unique, a, ttl, 50.0) for ttl in (2.0, 3.0, 4.0, 5.0)]
 
     def test_marker(self, js, unique):
         """
@@ -312,38 +310,24 @@ class TestExpiry:
         js.delete_stream(unique)
 
     @pytest.mark.parametrize("how", ["publish", "publish_many", "on_ack", "publisher"])
-    def test_other_publishes_report_raised_times(self, nats_server, js, unique, how):
+    def test_other_publishes_report_raised_times(self, raising, unique, how):
         """
         Plugins get raised times also for streams whose configuration this client has not read.
         """
-        js.create_stream(
-            unique,
-            subjects=[f"{unique}.>"],
-            storage="memory",
-            max_msgs_per_subject=3,
-            subject_delete_marker_ttl=50,
-        )
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-
-            def raised():
-                events = [call["event"] for call in recorder.of("jetsync_status")]
-                raised = [event for event in events if isinstance(event, jetsync.TtlRaisedEvent)]
-                return [(event.stream, event.asked, event.stored) for event in raised]
-
-            js, a = client.jetstream(), f"{unique}.a"
-            messages = [jetsync.OutboundMessage(a, ttl=ttl) for ttl in (2, 2, 90, "never", 3)]
-            if how == "publish":
-                for message in messages[1:]:
-                    js.publish(a, ttl=message.ttl)
-            elif how == "publisher":
-                with js.publisher() as publisher:
-                    for message in messages:
-                        publisher.publish(a, ttl=message.ttl)
-            else:
-                js.publish_many(messages, on_ack=print if how == "on_ack" else None)
-            expected = [(unique, 2.0, 50.0), (unique, 3.0, 50.0)]
-            eventually(lambda: raised() == expected)
-            with pytest.raises(jetsync.PublishManyError):
-                js.publish_many([jetsync.OutboundMessage(f"none.{unique}", ttl=4)], retries=0)
+        js, raised = raising(max_msgs_per_subject=3)
+        a = f"{unique}.a"
+        messages = [jetsync.OutboundMessage(a, ttl=ttl) for ttl in (2, 2, 90, "never", 3)]
+        if how == "publish":
+            for message in messages[1:]:
+                js.publish(a, ttl=message.ttl)
+        elif how == "publisher":
+            with js.publisher() as publisher:
+                for message in messages:
+                    publisher.publish(a, ttl=message.ttl)
+        else:
+            js.publish_many(messages, on_ack=print if how == "on_ack" else None)
+        expected = [(unique, a, 2.0, 50.0), (unique, a, 3.0, 50.0)]
+        eventually(lambda: raised() == expected)
+        with pytest.raises(jetsync.PublishManyError):
+            js.publish_many([jetsync.OutboundMessage(f"none.{unique}", ttl=4)], retries=0)
         assert raised() == expected

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from waiting import CLUSTER_CLIENT, blocked, eventually, timed
@@ -66,6 +67,18 @@ def numbers(messages):
         assert int(message.data.split(b" ")[0]) == message.sequence
         found.append(message.sequence)
     return found
+
+
+@contextmanager
+def paused(server):
+    """
+    Keep a server from answering during the block.
+    """
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
 
 
 def take_all(scan, came):
@@ -649,8 +662,7 @@ class TestFaults:
             stream = make(client, unique, 1000)
             scan = stream.scan(page=100, timeout=2)
             came = [next(scan).sequence]
-            server.pause()
-            try:
+            with paused(server):
                 with timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError) as caught:
                     take_all(scan, came)
                 assert caught.value.timeout == 2
@@ -659,8 +671,6 @@ class TestFaults:
                     stream.get_batch(10, timeout=1)
                 with timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError):
                     stream.get_last_for([f"{unique}.>"], timeout=1)
-            finally:
-                server.resume()
             assert numbers(stream.scan()) == [*range(1, 1001)]
             assert subscriptions(client) == 1
 
@@ -678,13 +688,10 @@ class TestFaults:
                 stream = make(client, unique, 300)
                 scan = stream.scan(page=100)
                 came = [next(scan).sequence]
-                server.pause()
-                try:
+                with paused(server):
                     signal.setitimer(signal.ITIMER_REAL, 0.3)
                     with timed(0, 4), pytest.raises(KeyboardInterrupt):
                         take_all(scan, came)
-                finally:
-                    server.resume()
                 assert list(scan) == []
                 assert subscriptions(client) == 1
                 came += numbers(stream.scan(start=came[-1] + 1))
@@ -704,16 +711,12 @@ class TestFaults:
                 made = stream.get_last_for(f"{unique}.>", batch=100)
             messages = made.pages() if read == "pages" else iter(made)
             next(messages)
-            server.pause()
-            try:
-                with ThreadPoolExecutor(1) as pool:
-                    rest = pool.submit(list, messages)
-                    blocked(pool)
-                    with timed(0, 1):
-                        made.close()
-                        rest.result(20)
-            finally:
-                server.resume()
+            with paused(server), ThreadPoolExecutor(1) as pool:
+                rest = pool.submit(list, messages)
+                blocked(pool)
+                with timed(0, 1):
+                    made.close()
+                    rest.result(20)
             assert list(messages) == []
             made.close()
             client.flush()
@@ -743,17 +746,13 @@ class TestFaults:
             stream = make(client, unique, 300)
             scan = stream.scan(page=100)
             came = [next(scan).sequence]
-            server.pause()
-            try:
-                with ThreadPoolExecutor(1) as pool:
-                    rest = pool.submit(numbers, scan)
-                    blocked(pool)
-                    with pytest.raises(jetsync.ConflictingUseError, match="of this scan"):
-                        next(scan)
-                    server.resume()
-                    came += rest.result(20)
-            finally:
+            with paused(server), ThreadPoolExecutor(1) as pool:
+                rest = pool.submit(numbers, scan)
+                blocked(pool)
+                with pytest.raises(jetsync.ConflictingUseError, match="of this scan"):
+                    next(scan)
                 server.resume()
+                came += rest.result(20)
             assert came == [*range(1, 301)]
 
     def test_the_stream_is_deleted_meanwhile(self, client, unique):
