@@ -31,9 +31,9 @@ from jetsync.read.direct import (
 )
 from jetsync.read.last import LastPlan
 from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated
-from jetsync.values.codec import format_time
+from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig
-from jetsync.values.consumer_info import ConsumerReset
+from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import validate_filter
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         DeliverPolicyInput,
         ReplayPolicyInput,
     )
-    from jetsync.values.consumer_info import ConsumerInfo, PauseState
+    from jetsync.values.consumer_info import PauseState
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_config import StreamFields
     from jetsync.values.stream_info import StreamInfo
@@ -402,7 +402,7 @@ class Stream:
         """
         endpoint = f"CONSUMER.LIST.{self._name}"
         found = pages(self._context, endpoint, {}, timeout, stream=self._name)
-        return (self._consumer(_consumer_admin.consumer_info(each)) for each in found)
+        return (self._consumer(from_wire(ConsumerInfo, each)) for each in found)
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
@@ -474,10 +474,8 @@ class Stream:
         body = None if sequence is None else {"seq": whole_number("sequence", sequence)}
         consumer = (self._name, name)
         answer = _consumer_admin.command(self._context, "RESET", consumer, body, deadline)
-        return ConsumerReset(
-            reset_seq=read_count(answer.get("reset_seq"), "reset_seq"),
-            info=_consumer_admin.consumer_info(answer),
-        )
+        reset_seq = read_count(answer.pop("reset_seq", None), "reset_seq")
+        return ConsumerReset(reset_seq=reset_seq, info=from_wire(ConsumerInfo, answer))
 
     def _put_consumer(
         self,
@@ -487,8 +485,10 @@ class Stream:
         timeout: Seconds | None,
     ) -> Consumer:
         context, stream, deadline = self._context, self._name, self._context.deadline(timeout)
-        # Checks the fields before anything is sent.
-        config = _consumer_admin.wanted_config(given, fields, f"{action}_consumer()")
+        # Checks the fields before anything is sent. A plain name means a durable consumer.
+        base = ConsumerConfig() if given is None else given
+        what = f"{action}_consumer()"
+        config = config_of(ConsumerConfig, base, fields, what, key="durable_name")
         name = config.durable_name or config.name
         if action == "update" and name and not isinstance(given, ConsumerConfig):
             now = _consumer_admin.info(context, stream, name, deadline).config

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync import errors
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of
 from jetsync._base.log import get_logger
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
-from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.subjects import overlap, validate_filter, validate_name
 from jetsync.values.support import (
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync.values.consumer_config import ConsumerConfig
     from jetsync.values.stream_config import StreamConfig
 
 _logger = get_logger("jetsync.consumer")
@@ -46,26 +45,8 @@ Action: TypeAlias = Literal["create", "update", "create_or_update"]
 _PROBE_SECONDS: Final = 1.0
 
 
-def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """
-    Return the consumer in an answer.
-    """
-    described = {key: value for key, value in answer.items() if key != "reset_seq"}
-    return from_wire(ConsumerInfo, described)
-
-
 # --------------------------------------------------------------------------------------------------
 # Create, update, delete
-
-
-def wanted_config(
-    given: str | ConsumerConfig | None, fields: Mapping[str, Any], what: str
-) -> ConsumerConfig:
-    """
-    Return the configuration in the arguments of a call. A plain name means a durable consumer.
-    """
-    base = ConsumerConfig() if given is None else given
-    return config_of(ConsumerConfig, base, fields, what, key="durable_name")
 
 
 def create(
@@ -106,7 +87,7 @@ def create(
             raise
         raise reason from error
     done = {"create": "created", "update": "updated"}.get(action, "created or updated")
-    made = consumer_info(answer)
+    made = from_wire(ConsumerInfo, answer)
     returned, done = answer.get("config") or {}, f"consumer {name!r} was {done}"
     check_reply(CONSUMER_NEEDS, asked, returned, server=server, done=done)
     return made
@@ -210,7 +191,8 @@ def info(context: Context, stream: str, name: str, deadline: Deadline) -> Consum
     Fetch the description of a consumer.
     """
     endpoint = _endpoint("INFO", stream, name)
-    return consumer_info(context.api(endpoint, None, deadline, stream=stream, consumer=name))
+    answer = context.api(endpoint, None, deadline, stream=stream, consumer=name)
+    return from_wire(ConsumerInfo, answer)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -86,7 +86,10 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
     source = mirror.mirror
     if source is None or source.name != origin.name or source.subject_transforms:
         return False
-    if mirror.discard is DiscardPolicy.NEW and _is_limited(mirror):
+    everything = (*_LIMITS, "max_msgs_per_subject")
+    if mirror.discard is DiscardPolicy.NEW and any(
+        _bound(mirror, limit) != float("inf") for limit in everything
+    ):
         # A full mirror rejects the newest messages.
         return False
     if reading == "message":
@@ -95,7 +98,7 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
         return False
     if (source.opt_start_seq or 0) > 1 or source.opt_start_time is not None:
         return False
-    limits = _LIMITS if reading == "last" else (*_LIMITS, "max_msgs_per_subject")
+    limits = _LIMITS if reading == "last" else everything
     return all(_bound(mirror, limit) >= _bound(origin, limit) for limit in limits)
 
 
@@ -108,11 +111,6 @@ def _current(context: Context, name: str, deadline: Deadline) -> StreamConfig:
 
 def _is_old(known: KnownStream) -> bool:
     return time.monotonic() - known.asked > TRUSTED_FOR
-
-
-def _is_limited(config: StreamConfig) -> bool:
-    limits = (*_LIMITS, "max_msgs_per_subject")
-    return any(_bound(config, limit) != float("inf") for limit in limits)
 
 
 def _bound(config: StreamConfig, limit: str) -> float:

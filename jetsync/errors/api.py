@@ -60,7 +60,7 @@ class ApiError(JetSyncError):
     def __init_subclass__(
         cls,
         *,
-        usual: tuple[int, int, str] | None = None,
+        usual: tuple[int, int, str] | tuple[int, int] | None = None,
         also: tuple[int, ...] = (),
         advice: str | None = None,
     ) -> None:
@@ -69,14 +69,15 @@ class ApiError(JetSyncError):
 
         Args:
             usual: Status code, ``err_code`` and description of errors that jetsync itself raises,
-                for example if a direct get answers 404 without an ``err_code``.
+                for example if a direct get answers 404 without an ``err_code``. The default
+                description is that of the base class.
             also: Other codes that share the class.
             advice: What the user can do, for the end of the text.
         """
         if advice is not None:
             cls.advice = advice
         if usual is not None:
-            cls.usual = usual
+            cls.usual = (*usual[:2], usual[2] if len(usual) > 2 else cls.usual[2])
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
 
     def _named(self) -> str:
@@ -188,17 +189,13 @@ class StreamSealedError(ApiError, usual=(400, 10109, "invalid operation on seale
     """
 
 
-class MirrorAtomicError(
-    StreamConfigInvalidError, usual=(400, 10198, "mirrors cannot allow atomic batches")
-):
+class MirrorAtomicError(StreamConfigInvalidError, usual=(400, 10198)):
     """
     A mirror cannot allow atomic batches.
     """
 
 
-class MirrorFastPublishError(
-    StreamConfigInvalidError, usual=(400, 10209, "mirrors cannot allow fast ingest")
-):
+class MirrorFastPublishError(StreamConfigInvalidError, usual=(400, 10209)):
     """
     A mirror cannot allow fast ingest.
     """
@@ -230,9 +227,7 @@ class ConsumerExistsError(
     """
 
 
-class ConsumerDoesNotExistError(
-    ConsumerNotFoundError, usual=(400, 10149, "consumer does not exist")
-):
+class ConsumerDoesNotExistError(ConsumerNotFoundError, usual=(400, 10149)):
     """
     The consumer to update does not exist.
     """
@@ -250,31 +245,25 @@ class ConsumerConfigInvalidError(ApiError, usual=(500, 10012, "consumer configur
     """
 
 
-class DuplicateFilterSubjectsError(
-    ConsumerConfigInvalidError, usual=(400, 10136, "filter given twice")
-):
+class DuplicateFilterSubjectsError(ConsumerConfigInvalidError, usual=(400, 10136)):
     """
     Both ``filter_subject`` and ``filter_subjects`` were given.
     """
 
 
-class OverlappingFilterSubjectsError(
-    ConsumerConfigInvalidError, usual=(400, 10138, "filters overlap")
-):
+class OverlappingFilterSubjectsError(ConsumerConfigInvalidError, usual=(400, 10138)):
     """
     Two filters of the consumer match the same subjects.
     """
 
 
-class EmptyFilterSubjectError(ConsumerConfigInvalidError, usual=(400, 10139, "empty filter")):
+class EmptyFilterSubjectError(ConsumerConfigInvalidError, usual=(400, 10139)):
     """
     One of the consumer's filters is empty.
     """
 
 
-class PriorityPolicyWithoutGroupError(
-    ConsumerConfigInvalidError, usual=(400, 10159, "no priority group")
-):
+class PriorityPolicyWithoutGroupError(ConsumerConfigInvalidError, usual=(400, 10159)):
     """
     The configuration has a priority policy but no priority group.
     """
@@ -286,31 +275,25 @@ class PriorityGroupNotFoundError(ApiError, usual=(400, 10160, "priority group do
     """
 
 
-class PriorityGroupNameError(
-    ConsumerConfigInvalidError, usual=(400, 10162, "invalid priority group")
-):
+class PriorityGroupNameError(ConsumerConfigInvalidError, usual=(400, 10162)):
     """
     The name of a priority group has forbidden characters or more than 16 characters.
     """
 
 
-class PushWithPriorityGroupError(ConsumerConfigInvalidError, usual=(400, 10178, "push consumer")):
+class PushWithPriorityGroupError(ConsumerConfigInvalidError, usual=(400, 10178)):
     """
     A push consumer cannot have priority groups.
     """
 
 
-class PriorityGroupWithoutPolicyError(
-    ConsumerConfigInvalidError, usual=(400, 10196, "no priority policy")
-):
+class PriorityGroupWithoutPolicyError(ConsumerConfigInvalidError, usual=(400, 10196)):
     """
     The configuration has priority groups but no priority policy.
     """
 
 
-class FlowControlAckPolicyError(
-    ConsumerConfigInvalidError, usual=(400, 10218, "not a push consumer")
-):
+class FlowControlAckPolicyError(ConsumerConfigInvalidError, usual=(400, 10218)):
     """
     Only push consumers can have the ack policy ``flow_control``.
     """
@@ -543,9 +526,7 @@ class TooManyInflightError(ApiError, usual=(429, 10210, "atomic publish too many
     """
 
 
-class FastTooManyInflightError(
-    TooManyInflightError, usual=(429, 10211, "too many batches in flight")
-):
+class FastTooManyInflightError(TooManyInflightError, usual=(429, 10211)):
     """
     The stream has too many open fast-ingest batches.
     """

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._api.consumers import wanted_config
 from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import whole_number
@@ -149,22 +148,17 @@ class TestArguments:
         config = config_of(StreamConfig, "S", {"max_msgs": 1}, "create_stream()")
         assert config == StreamConfig(name="S", max_msgs=1)
 
-    def test_a_plain_name_makes_a_durable_consumer(self):
+    def test_a_name_may_stand_for_another_field(self):
         """
-        A plain name is the durable name; the keyword ``name`` is not.
+        The plain name of a consumer is the durable name; the keyword ``name`` is not.
         """
-        durable = wanted_config("worker", {"max_deliver": 2}, "create_consumer()")
-        assert durable == ConsumerConfig(durable_name="worker", max_deliver=2)
-        ephemeral = wanted_config(None, {"name": "worker"}, "create_consumer()")
-        assert ephemeral == ConsumerConfig(name="worker")
-        assert wanted_config(None, {}, "create_consumer()") == ConsumerConfig()
-
-    def test_a_consumer_has_one_durable_name(self):
-        """
-        A name together with its keyword raises an error.
-        """
+        what = "create_consumer()"
+        given = config_of(ConsumerConfig, "worker", {"max_deliver": 2}, what, key="durable_name")
+        assert given == ConsumerConfig(durable_name="worker", max_deliver=2)
+        given = config_of(ConsumerConfig, "worker", {"name": "a"}, what, key="durable_name")
+        assert given == ConsumerConfig(durable_name="worker", name="a")
         with pytest.raises(InvalidTypeError, match="given durable_name twice"):
-            wanted_config("a", {"durable_name": "b"}, "create_consumer()")
+            config_of(ConsumerConfig, "a", {"durable_name": "b"}, what, key="durable_name")
 
     def test_keywords_are_laid_over_a_copy(self):
         """
