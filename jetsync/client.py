@@ -408,7 +408,9 @@ class Client:
         self._connection.check()
         validate_filter(subject)
         if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
-            raise InvalidArgumentError("a queue group is a word without spaces", argument="queue")
+            raise InvalidArgumentError(
+                f"queue must be a name without spaces, not {queue!r}", argument="queue"
+            )
         check_count("max_pending", max_pending, 1)
         check_count("max_pending_bytes", max_pending_bytes, 1)
         subscription = Subscription(

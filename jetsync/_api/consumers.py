@@ -105,7 +105,8 @@ def _validate(config: ConsumerConfig) -> str | None:
         validate_name("consumer", name)
     if len(set(given)) > 1:
         raise errors.InvalidArgumentError(
-            f"name {config.name!r} and durable_name {config.durable_name!r} differ", argument="name"
+            f"name {config.name!r} and durable_name {config.durable_name!r} differ: give one",
+            argument="name",
         )
     for subject in _filters(config):
         validate_filter(subject)

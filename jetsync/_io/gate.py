@@ -117,7 +117,7 @@ class ReadGate:
         End the wait that a signal handler has interrupted in this thread, and make a new poller.
 
         The old one is in use until the handler has returned. The thread that waits with it closes
-        it then, because its file descriptors must not be reused before.
+        it then, because its file descriptors must not be reused earlier.
         """
         self.poller.retire()
         self.poller = Poller(self.sock)
@@ -152,7 +152,7 @@ class ReadGate:
             self.poller.wake()
 
     def ignore(self) -> None:
-        """Notify the loop no more; loop thread."""
+        """Stop notifying the loop for the rest of the gate's life; loop thread."""
         if not self._closed:
             self._loop.remove_reader(self._loop_fd)
 

@@ -30,11 +30,11 @@ class Report:
 
     server: jetsync.ServerInfo
     rtt: float
-    """Seconds for the way there and back, the median of a few."""
+    """The median of some round trips, in seconds."""
 
     account: jetsync.AccountInfo | None
     jetstream: str | None
-    """Why there is no JetStream, or `None` where there is."""
+    """Why there is no JetStream; `None` if there is."""
 
     verdicts: tuple[Verdict, ...]
 
@@ -128,7 +128,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
         try:
             account = client.jetstream().account_info()
         except (ApiError, NoRespondersError) as error:
-            # Off on the server or for the account, or the domain is another one.
+            # JetStream is off on the server or for the account, or the domain is wrong.
             jetstream = str(error)
         server = client.server
         level = server.api_level if account is None else account.api.level

@@ -68,7 +68,7 @@ def get(
     if sum(way is not None for way in (sequence, seq, last, following, at)) != 1:
         raise click.UsageError("Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME.")
     if start is not None and following is None:
-        raise click.UsageError("--from goes with --next.")
+        raise click.UsageError("--from needs --next.")
     number = seq if sequence is None else sequence
     with connect(options) as client:
         found = client.jetstream().stream(stream)

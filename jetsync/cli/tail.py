@@ -81,7 +81,7 @@ def tail(
     if sum(way is not None and way is not False for way in start.values()) > 1:
         raise click.UsageError("Give one of --last, --seq, --since and --new.")
     if raw and (as_json or headers):
-        raise click.UsageError("--raw prints payloads alone.")
+        raise click.UsageError("--raw prints only payloads: leave out --json and --headers.")
     show = show_raw if raw else show_json if as_json else show_all if headers else show_line
     with until_nobody_reads():
         found = follow(options, stream, subjects, count, no_follow=no_follow, **start)

@@ -256,7 +256,7 @@ class Consumer:
             # Programs repeat the same fetch, so a request is checked and encoded only once.
             found = cached_request("Consumer." + name, max_messages, **options)
         except TypeError:
-            # Raised again below, unless an argument only cannot be a key of the cache.
+            # An argument cannot be hashed. If it is invalid, the next line raises the error.
             found = None
         request, wait = found or fetch_request("Consumer." + name, max_messages, **options)
         if request.priorities != NO_PRIORITIES:

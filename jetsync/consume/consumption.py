@@ -232,7 +232,7 @@ class Consumption:
 
     def _before_taking(self) -> None:
         if self._core.pool is not None:
-            raise ConflictingUseError("the messages of this consumption go to its handler")
+            raise ConflictingUseError("the handler takes the messages: leave it out to iterate")
         if self._auto_ack:
             self._ack_last()
 

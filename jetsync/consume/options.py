@@ -84,7 +84,8 @@ def fetch_request(
     if no_wait:
         if heartbeat:
             raise InvalidArgumentError(
-                "a fetch with no_wait has no heartbeats", argument="heartbeat"
+                "a fetch with no_wait cannot have heartbeats: leave heartbeat out",
+                argument="heartbeat",
             )
         wait, beat = min(wait, NO_WAIT_LIMIT), None
     elif heartbeat is None:
@@ -150,7 +151,7 @@ def consume_options(
     unit, other = ("messages", "bytes") if max_bytes is None else ("bytes", "messages")
     if options.get(f"threshold_{other}") is not None:
         raise InvalidArgumentError(
-            f"threshold_{other} goes with max_{other}", argument=f"threshold_{other}"
+            f"threshold_{other} needs max_{other}", argument=f"threshold_{other}"
         )
     size = max_bytes or max_messages or DEFAULT_MESSAGES
     threshold = options.get(f"threshold_{unit}")
@@ -221,7 +222,7 @@ def handler_options(
     if handler is None:
         if (threads, ordered_by, on_error, keep_alive) != (1, None, "nak", False):
             raise InvalidArgumentError(
-                "threads, ordered_by, on_error and keep_alive go with a handler", argument="handler"
+                "threads, ordered_by, on_error and keep_alive need a handler", argument="handler"
             )
         return None
     given: object = handler

@@ -2,8 +2,8 @@
 Compose the configuration file of one server from the settings of `DevServer` and of its user.
 
 Values are written as JSON, which the server's configuration language contains. A user's mapping is
-merged key by key; a user's text is appended, and where it repeats a top-level key the server takes
-the later one.
+merged key by key. A user's text is appended, and if it repeats a top-level key, the server uses the
+later one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def base_config(
         **_LAME_DUCK,
     }
     if jetstream:
-        # The store folder is given on the command line: appended text may bring a block of its own.
+        # The store folder is given on the command line: appended text may replace the block.
         config["jetstream"] = {}
     if cluster is not None:
         config["cluster"] = dict(cluster)

@@ -180,7 +180,9 @@ class KeyValueConfig:
                 "limit_marker_ttl: must be at least 1 second", argument="limit_marker_ttl"
             )
         if self.mirror is not None and self.sources:
-            raise InvalidArgumentError("mirror and sources exclude each other", argument="sources")
+            raise InvalidArgumentError(
+                "mirror and sources exclude each other: give one of them", argument="sources"
+            )
         if self.mirror is not None and self.atomic:
             raise InvalidArgumentError(
                 "a mirror allows no transactions: set atomic on its origin", argument="atomic"

@@ -91,9 +91,13 @@ class FastOptions:
         check_count("flow", self.flow, 1)
         check_count("max_outstanding_acks", self.max_outstanding_acks, 1)
         if self.flow > FLOW_LIMIT:
-            raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
+            raise InvalidArgumentError(
+                f"flow must be at most {FLOW_LIMIT}, not {self.flow}", argument="flow"
+            )
         if self.gap not in {"fail", "ok"}:
-            raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
+            raise InvalidArgumentError(
+                f"gap must be 'fail' or 'ok', not {self.gap!r}", argument="gap"
+            )
         if self.on_gap is not None and self.gap == "fail":
             raise InvalidArgumentError(
                 "on_gap needs gap='ok': with gap='fail' a gap raises an error", argument="on_gap"

@@ -134,7 +134,9 @@ def schedule(
     spelled = {name.lower() for name in given}
     for name, value in options.pairs(subject):
         if name.lower() in spelled:
-            raise InvalidArgumentError(f"{name} is given by the arguments", argument="headers")
+            raise InvalidArgumentError(
+                f"the arguments set header {name}: leave it out", argument="headers"
+            )
         given.add(name, value)
     message = OutboundMessage(subject, data, given, msg_id)
     _check_stream(context, subject, options, deadline)

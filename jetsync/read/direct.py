@@ -158,7 +158,9 @@ class StreamScan(Iterator["StoredMessage"]):
 
     def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034 - not this object, see DirectBatch.
         if self._by_pages:
-            raise errors.ConflictingUseError("the scan is read page by page")
+            raise errors.ConflictingUseError(
+                "this scan is already read page by page: use another one"
+            )
         if self._running is None:
             self._running = self._reader.messages()
         return one_at_a_time(self._running, "scan")
@@ -189,7 +191,9 @@ class StreamScan(Iterator["StoredMessage"]):
             self._by_pages = True
             self._running = self._reader.pages()
         elif not self._by_pages:
-            raise errors.ConflictingUseError("the scan is read message by message")
+            raise errors.ConflictingUseError(
+                "this scan is already read message by message: use another one"
+            )
         return one_at_a_time(self._running, "scan")
 
     def close(self) -> None:

@@ -52,7 +52,9 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
     if name is None:
         name = _selected(folder)
     if not name or "/" in name or "\\" in name or ".." in name:
-        raise ConfigurationError(f"{name!r} cannot be the name of a context")
+        raise ConfigurationError(
+            f"{name!r} is not the name of a context: it is empty, or contains a slash or '..'"
+        )
     saved = _load(folder / "context", name)
     for field in _UNSUPPORTED:
         if saved.get(field):

@@ -39,7 +39,9 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
         _complete(piece, one, shown) for one in given for piece in one.split(",") if piece.strip()
     ]
     if not urls:
-        raise InvalidArgumentError("servers must not be empty", argument="servers")
+        raise InvalidArgumentError(
+            "servers is empty: give at least one address", argument="servers"
+        )
     websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
     if len(websocket) > 1:
         raise InvalidArgumentError(

@@ -446,7 +446,9 @@ def _check_options(*, publish: bool, receive: object, unlisted: object) -> None:
                 f"{argument} must be one of {choice}, not {value!r}", argument=argument
             )
     if not publish and receive == "off":
-        raise jetsync.ConfigurationError("neither what is published nor what is read is checked")
+        raise jetsync.ConfigurationError(
+            "there is nothing to check: publish is False and receive is 'off'"
+        )
 
 
 def _definitions(contracts: Mapping[str, Contract]) -> list[Definition]:

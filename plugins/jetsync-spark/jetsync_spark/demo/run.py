@@ -165,7 +165,7 @@ def publish(stream: jetsync.Stream, server: str, folder: Path, flights: int) -> 
     stored = sum(subjects.values())
     say(f"{stored:,} flights published by two jobs in {time.monotonic() - began:.0f} s")
     if stored != flights:
-        raise JetStreamSparkError(f"there were {flights} flights to publish")
+        raise JetStreamSparkError(f"{stored} of {flights} flights were published")
 
 
 def follow(bucket: jetsync.KeyValue, server: str, folder: Path, flights: int) -> int | None:

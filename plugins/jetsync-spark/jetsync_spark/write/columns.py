@@ -143,7 +143,7 @@ class Columns:
                 f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
                 option=unknown[0],
                 cure=f"{hint}drop them, or put them into data; known are subject, data, "
-                f"{', '.join(OPTIONAL)} and what stands in the option subject",
+                f"{', '.join(OPTIONAL)} and the columns in the option subject",
             )
 
 
