@@ -2,8 +2,8 @@
 What a context knows about streams, so that it can tell what their servers support.
 
 A server that does not support batches would store their messages one by one, and one that does not
-support direct reads of many messages would answer with another message. So a stream is asked for
-before the first such request. The answer is valid for one connection, because the next one may lead
+support direct reads of many messages would answer with another message. So jetsync looks a stream
+up before the first such request. The answer is valid for one connection: the next one may lead
 to a server of another version.
 """
 
@@ -42,10 +42,10 @@ class KnownStream:
     """The version of the leader's server; None before 2.11."""
 
     epoch: int
-    """The connection that it was asked for on."""
+    """The connection on which it was looked up."""
 
     asked: float = attrs.field(factory=time.monotonic, eq=False)
-    """When it was asked for, on the monotonic clock."""
+    """When it was looked up, on the monotonic clock."""
 
     def takes(self, subject: str) -> bool:
         """Return whether it stores messages to *subject*."""
@@ -57,7 +57,7 @@ class KnownStream:
 
 class StreamCache:
     """
-    The streams that were asked for on the current connection; thread-safe.
+    The streams that were looked up on the current connection; thread-safe.
     """
 
     __slots__ = ("_context_ref", "_denied", "_failed", "_known", "_limit", "_mirrors")
@@ -109,7 +109,7 @@ class StreamCache:
         """
         Return the stream that stores *subject*, or None if it cannot be found.
 
-        A user may not be allowed to ask, so a failure is the last attempt on its connection.
+        The user may lack permission for the lookup, so a failure is not repeated on its connection.
         """
         epoch = self._context.lane.epoch
         if self._failed == epoch:
@@ -140,7 +140,7 @@ class StreamCache:
         return outbox.epoch if outbox.state is LaneState.OPEN else outbox.write(b"", deadline)
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
-        """Ask for a stream and keep the answer."""
+        """Look a stream up and keep the answer."""
         answer = self._context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
         config = from_wire(StreamConfig, answer.get("config") or {})
         known = KnownStream(
@@ -157,7 +157,7 @@ class StreamCache:
         return known
 
     def peek(self, name: str) -> KnownStream | None:
-        """Return the stream called *name* if it was asked for on this connection."""
+        """Return the stream called *name* if it was looked up on this connection."""
         known = self._known.get(name)
         return known if known is not None and known.epoch == self._context.lane.epoch else None
 
@@ -166,7 +166,7 @@ class StreamCache:
         return self._mirrors.get(name, frozenset())
 
     def kept(self, subject: str, epoch: int) -> KnownStream | None:
-        """Return the stream that stores *subject* if it was asked for on the connection *epoch*."""
+        """Return the stream that stores *subject* if it was looked up on the connection *epoch*."""
         for known in list(self._known.values()):
             if known.epoch == epoch and known.takes(subject):
                 return known

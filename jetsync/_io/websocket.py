@@ -134,7 +134,7 @@ class WebSocket:
                 self.opening.cancel()
                 (opened,) = await asyncio.gather(self.opening, return_exceptions=True)
                 if isinstance(opened, socket.socket):
-                    # The transport did not take it if the attempt was over.
+                    # The attempt had ended, so the transport has not taken the socket.
                     opened.close()
             if self._tasks:
                 self._tasks[1].cancel()
@@ -142,8 +142,8 @@ class WebSocket:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._socket.close(), WS_CLOSE_WAIT)
         finally:
-            # Also if the loop ends first and cancels this. aiohttp leaves the end of TLS to a loop
-            # that may have ended by then.
+            # This also runs if the loop cancels the task at its end. aiohttp would leave the end of
+            # TLS to the loop, which has ended by then.
             if self._below is not None:
                 self._below.abort()
             for task in self._tasks:

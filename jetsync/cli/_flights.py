@@ -118,7 +118,7 @@ class Digest:
         """
         Add one message.
         """
-        # A subject has no blank in it, so that no two messages have the same bytes.
+        # A subject contains no space, so different messages have different bytes.
         content = b"%b %b" % (subject.encode(), data)
         hashed = hashlib.blake2b(content, digest_size=16).digest()
         self._sum = (self._sum + int.from_bytes(hashed, "big")) % _DIGEST_MODULUS

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
-# Seconds that a client which closes or drains leaves to a thread that is not done yet.
+# Seconds that a closing or draining client waits for a thread that still has a message.
 CLOSING_WAIT: Final = 1.0
 
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
@@ -59,7 +59,7 @@ END_POLL: Final = 0.2
 # Seconds of one wait for a connection, after which the end of the consumption is noticed.
 CONNECTION_POLL: Final = 0.1
 
-# The number of refused pulls in a row at which a warning is logged, because it may go on forever.
+# The number of refused pulls in a row at which a warning is logged: they may never end.
 REFUSALS_WARNED: Final = 5
 
 ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
@@ -125,7 +125,7 @@ class ConsumptionCore:
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
-        # Before the check: a signal that arrives in between finds it here.
+        # Added before the check, so that a signal between the two finds this consumption.
         connection.consumptions.add(self)
         if connection.stopping:
             self.engine.draining = True
@@ -193,7 +193,7 @@ class ConsumptionCore:
 
     def settle(self, deadline: Deadline) -> bool:
         """
-        Wait until all messages were handled, as far as this can be seen; for a client that drains.
+        Wait until all messages are known to be handled; for a client that drains.
 
         A thread that took the last message is known to be done when it asks for another one. It may
         never do that, so the wait for it is short.
@@ -266,7 +266,7 @@ class ConsumptionCore:
             self.refill()
 
     def park(self, messages: int, size: int) -> None:
-        """Count messages that were taken as if they were still buffered, or no longer."""
+        """Count taken messages as buffered or, with negative numbers, no longer."""
         engine = self.engine
         with self._lock:
             engine.parked += messages

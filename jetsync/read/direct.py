@@ -2,8 +2,8 @@
 Read many stored messages without a consumer (ADR-31): batches, the last messages of many subjects,
 and whole streams.
 
-The reads run in the thread that iterates and leave nothing on the server, which answers each
-request by itself.
+The reads run in the iterating thread. The server keeps no state for them, because each request
+stands for itself.
 """
 
 from __future__ import annotations
@@ -89,27 +89,27 @@ class DirectBatch:
         """
         The stream sequence that all messages are consistent with, for reads of several subjects.
 
-        Pass it to another ``get_last_for`` to read other subjects as of the same moment.
+        Pass it to another ``get_last_for`` to read other subjects of the same snapshot.
         """
         return None if self._last is None else self._last.engine.moment
 
     @property
     def missing(self) -> tuple[str, ...]:
         """
-        Subjects whose message of the moment is gone, so that their state at that moment is unknown;
+        Subjects whose message of the snapshot was removed, so that their state in it is unknown;
         sorted.
 
         A stream that keeps one message per subject drops the old one when a new one is stored,
-        which may happen between two pages of a read. Where that cannot be ruled out, the subject is
-        listed. So if the moment is in the past, or the subjects are given by name, a subject that
-        was written for the first time during the read may be listed too.
+        which may happen between two pages of a read. If jetsync cannot rule that out, it lists the
+        subject. In a snapshot of the past, or with subjects given by name, these may include
+        subjects that were first written during the read.
         """
         return () if self._last is None else self._last.missing
 
     @property
     def vanished(self) -> int:
         """
-        How many messages of the moment could not be read, as far as is known; 0 if none is missing.
+        How many messages of the snapshot are known to be missing from the batch.
         """
         return 0 if self._last is None else self._last.vanished
 
@@ -143,7 +143,7 @@ class StreamScan(Iterator["StoredMessage"]):
 
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
-        # As in a DirectBatch, of messages or of pages.
+        # The iteration over messages or over pages. The read ends as in a DirectBatch.
         self._running: Generator[Any, None, None] | None = None
         self._by_pages = False
 
@@ -180,7 +180,7 @@ class StreamScan(Iterator["StoredMessage"]):
         Iterate over the rest of the scan in non-empty pages.
 
         For programs that process many messages at once, for example into tables. A page has the
-        parts of its messages as columns, in a third of the time that asking each message takes.
+        parts of its messages as columns. Reading these takes a third of the time of a loop.
         Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after the last
         page has been yielded.
 
@@ -208,7 +208,7 @@ class StreamScan(Iterator["StoredMessage"]):
 @attrs.define(slots=False, eq=False)
 class SequencePlan(ReadPlan):
     """
-    The pages of a batch or a scan; the leader is asked where a server has no more messages.
+    The pages of a batch or a scan. At their end, the leader is asked for further messages.
 
     A replica or a mirror may be behind the leader. A user without permission to ask the leader has
     to trust it.

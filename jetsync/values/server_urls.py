@@ -33,7 +33,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise InvalidTypeError("servers must be a str or a list of str", argument="servers")
     given: Sequence[str] = value
-    # This splits a password with a comma in it, so errors show the redacted whole.
+    # A comma in a password splits the URL here, so errors show the whole redacted text.
     shown = redact_url(",".join(given))
     urls = [
         _complete(piece, one, shown) for one in given for piece in one.split(",") if piece.strip()
@@ -75,7 +75,7 @@ def _complete(piece: str, whole: str, shown: str) -> str:
             # The part before it would be taken for the host and sent to a name server.
             problem = "it has a special character in user or password"
         elif port == 0:
-            # What looks like the host may be part of a login unless the URL is just host and port.
+            # The apparent host may be part of a login, unless the URL is only host and port.
             of = f" of host {host!r}" if set("@,?#").isdisjoint(whole) else ""
             problem = f"the port{of} must be a number from 1 to 65535"
         elif not websocket and parts.path not in {"", "/"}:

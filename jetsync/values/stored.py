@@ -23,8 +23,8 @@ __all__ = ["StoredMessage", "StoredPage"]
 
 _SERVER_LINES: Final = b"\r\nNats-Stream: "
 
-# What servers add to an answer, in their order, up to the end of the block. Each block has it once,
-# whatever headers the message has itself.
+# The headers that servers add to an answer, in their order, up to the end of the block. Each block
+# has them once, whatever headers the message itself has.
 _ADDED: Final = re.compile(
     rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
@@ -59,7 +59,7 @@ class StoredMessage:
     A message read from a stream without a consumer (ADR-31).
 
     Immutable, comparable, picklable and thread-safe. ``headers`` are those that the message was
-    stored with. What servers add when they send it is in the other attributes.
+    stored with. The headers that servers add are in the other attributes.
     """
 
     # Not an attrs class: a scan makes several hundred thousand per second, and for most of them
@@ -218,8 +218,8 @@ class StoredPage(Sequence[StoredMessage]):
     """
     Messages that were read together, in their order, with their parts as columns.
 
-    A sequence of :class:`StoredMessage`. Each column is a list of the same length. The columns are
-    made together on first use, much faster than by asking each message. Thread-safe.
+    A sequence of :class:`StoredMessage`. Each column is a list of the same length. All columns
+    are made together on first use, much faster than in a loop over the messages. Thread-safe.
     """
 
     __slots__ = ("_messages", "_parts")
@@ -316,7 +316,7 @@ def quick_parts(message: StoredMessage) -> tuple[int, int, bool]:
     """
     Return the sequence, the time in nanoseconds, and whether the message may have headers.
 
-    Half the cost of asking for each of them.
+    This costs half as much as reading them one by one.
     """
     block = message.raw_headers
     added = None if block is None else _ADDED.search(block)

@@ -45,8 +45,8 @@ class Settings:
         default="window", validator=_granularity
     )
     """
-    Whose context a message of a bulk publish or batch carries: that of the window's or batch's
-    span, or (``"message"``) that of its own span, which costs a span per message.
+    The context that messages of a bulk publish or batch carry. ``"window"``: that of the span of
+    their window or batch. ``"message"``: that of a span of their own.
     """
 
     empty_receives: bool = False
@@ -57,8 +57,8 @@ class Settings:
 
     consumers: bool = True
     """
-    Whether metrics tell consumers apart; better not where consumers have random names, as ordered
-    and ephemeral ones do.
+    Whether metrics have a label for the consumer. Turn it off if consumers have random names, as
+    ordered and ephemeral ones do.
     """
 
     @classmethod
