@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 AckRun: TypeAlias = list[tuple[bytes, bytes]]
 """Plain acks in a row: the last token of the reply subject and the stream sequence, as digits."""
 
-# The refused publishes of all publishers of a client go to each of them, so this is more than a
-# window holds by default.
+# Each publisher of a client gets the refused publishes of all of them, so the limit is higher than
+# the size of a window by default.
 KEPT_DENIALS: Final = 8192
 
 
@@ -76,7 +76,7 @@ class Notifier:
         self._signals: list[Signal] = []
 
     def listen(self) -> Signal:
-        """Return what the next :meth:`notify` sets. Wait for it without the owner's lock."""
+        """Return a flag that the next :meth:`notify` sets. Wait for it without the owner's lock."""
         signal = Signal()
         self._signals.append(signal)
         return signal

@@ -59,7 +59,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
         js = client.jetstream()
         found = []
         for name in sorted(js.key_value_names()):
-            # A stream with such a name need not be a bucket, and one may go meanwhile.
+            # A stream with such a name need not be a bucket, and a bucket may be deleted meanwhile.
             with contextlib.suppress(jetsync.InvalidBucketError, jetsync.BucketNotFoundError):
                 found.append(js.key_value(name).status())
     if as_json:

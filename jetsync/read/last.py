@@ -49,7 +49,7 @@ class OnePage(ReadPlan):
 
     @property
     def reading(self) -> Reading:
-        """What a mirror has to have in order to answer."""
+        """The kind of read, which decides which mirrors may answer."""
         now = self.engine.moment is None and self.up_to_time is None
         return "last" if now else "history"
 
@@ -277,8 +277,8 @@ class LastPlan(OnePage):
         """
         Return the subjects whose first message was stored after the moment.
 
-        jetsync can only find out if the stream removes messages by its limit per subject alone. If
-        a message is deleted during the read, this is noticed only if no new one replaces it.
+        This works only if the limit per subject is the only reason why the stream removes messages.
+        A message that is deleted during the read goes unnoticed if a new one replaces it.
         """
         filters = self._wildcards
         if not names <= self._counts.keys() and (self._since is not None or not filters):

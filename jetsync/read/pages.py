@@ -136,7 +136,7 @@ class ReadPlan:
 
     @property
     def reading(self) -> Reading:
-        """What a mirror has to have in order to answer."""
+        """The kind of read, which decides which mirrors may answer."""
         return "history"
 
     def recover(self, reader: PageReader) -> bool:

@@ -2,8 +2,7 @@
 Servers that are killed while batches are published: the stored messages must match the reports.
 
 ``JETSYNC_SOAK_MOMENTS`` is the number of kills (200). Each kill meets atomic batches on one stream
-and fast
-ingest on another at a random moment.
+and fast ingest on another at a random moment.
 """
 
 from __future__ import annotations

