@@ -96,7 +96,7 @@ class Locked:
         deadline: Deadline | float,
         what: str = "another call on the publisher",
     ) -> None:
-        # That of the lock is written in C. Ctrl-C may strike at the first step of a function.
+        # The lock's own method, which is written in C: Ctrl-C may strike in a Python function.
         self.__exit__ = lock.__exit__
         self._lock = lock
         self._deadline = deadline
@@ -199,7 +199,7 @@ class UnlessSet(Deadline):
     def __init__(self, at: float, total: float, latch: Latch, grace: float = 0.0) -> None:
         super().__init__(at, total)
         self.latch = latch
-        # None once it was added.
+        # None once it has shortened the time.
         self._grace: float | None = grace
 
     def _see_latch(self) -> None:

@@ -111,7 +111,7 @@ class Outbox:
         self._on_tick = on_tick
         # Notifies if the state has changed or there is room again.
         self._changed = Notifier()
-        # What waits for the socket, and how many bytes that is.
+        # The blocks that wait for the socket, and their size in bytes.
         self._out: list[memoryview | bytes] = []
         self.size: int = 0
         # Blocks for the next connection, each with the moment after which it is dropped.
@@ -173,7 +173,7 @@ class Outbox:
                 )
 
     def _listen(self, epoch: int | None) -> Signal:
-        """Return what is set when a write may be possible; raise if it never will be."""
+        """Return a flag that is set when a write may be possible; raise if none ever will be."""
         if self.reason is not None:
             raise_failure(self.reason)
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):

@@ -46,7 +46,7 @@ LONGEST_NAK_DELAY: Final = 30.0
 
 def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> int:
     """
-    Acknowledge messages, all of one client in one write, and return how many they were.
+    Acknowledge messages, in one write per client, and return their number.
 
     The messages may belong to several consumers and several clients. Returns without the servers'
     confirmation, like ``Message.ack``. Thread-safe: if several threads acknowledge the same
@@ -226,7 +226,7 @@ class PluginAcks:
         self._connection = connection
 
     def acknowledge(self, message: Message, body: bytes) -> None:
-        """Send naks and progress reports, and raise for all that ends a message."""
+        """Send naks and progress reports; raise for acknowledgements that end a message."""
         if not body.startswith((NAK, IN_PROGRESS)):
             raise ConflictingUseError(
                 f"a plugin cannot end a message of consumer {message.metadata.consumer!r}: its "

@@ -39,7 +39,7 @@ DUPLICATE_WINDOW: Final = 120.0
 
 UNLIMITED: Final = -1
 
-# What all clients set in the stream of a bucket (ADR-8).
+# The fields that all clients set in the stream of a bucket (ADR-8).
 DEFAULTS: Final[dict[str, Any]] = {
     "max_consumers": UNLIMITED,
     "max_msgs": UNLIMITED,

@@ -32,7 +32,7 @@ KEPT_TTLS: Final = 100
 
 class RaisedTtls:
     """
-    Reports each time-to-live that one publisher asks for once, if the server raises it. Any thread.
+    Reports each time-to-live of one publisher that the server raises, once. Any thread.
 
     A report for each message would be a flood.
 
@@ -47,7 +47,7 @@ class RaisedTtls:
         self._reported: set[Any] = set()
 
     def check(self, items: Iterable[Any]) -> None:
-        """Report the messages of *items*, which have been sent, where necessary."""
+        """Report the raised times-to-live of *items*, which have been sent."""
         for item in items:
             # Most items are tuples, for which `getattr` would cost a tenth of sending them.
             ttl = None if type(item) is tuple else getattr(item, "ttl", None)

@@ -46,9 +46,11 @@ class OTel:
 
     Args:
         tracer_provider: The provider of tracers. None means the global one, even if it is set
-        later. meter_provider: The provider of meters, likewise. propagator: Writes and reads
-        context. None means the one of ``OTEL_PROPAGATORS``, by default W3C. settings: What is
-        traced and measured. None reads the environment variables.
+            later.
+        meter_provider: The provider of meters. None means the global one, likewise.
+        propagator: Writes and reads context. None means the one of ``OTEL_PROPAGATORS``, by default
+            W3C.
+        settings: What is traced and measured. None reads the environment variables.
 
     Raises:
         ConfigurationError: An environment variable is invalid.

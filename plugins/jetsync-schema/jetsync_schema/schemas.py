@@ -90,15 +90,18 @@ class Schemas:
         directory: A directory whose ``index.json`` defines more contracts; see `reload`.
         bucket: A key-value bucket that defines more contracts and is watched for changes. Pass a
             handle, or a name to open a separate connection. The contracts of the other two
-            arguments take precedence. options: How to connect to a bucket given by name. None uses
-            the environment. models: pydantic models by their names in definitions. publish: Whether
-            published messages are checked. receive: What happens to a received message that
-            violates its contract. ``"off"``: it is not checked. ``"raise"``: the call that takes it
-            fails, and it is redelivered. ``"term"``: the call fails, and it is terminated.
-            ``"mark"``: it is delivered, and `violation_of` returns the error. unlisted: Whether
-            messages without a contract may be published. on_problem: Called with each `Problem` of
-            the bucket, in the thread that detects it. timeout: Seconds to connect and to read the
-            bucket. name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`.
+            arguments take precedence.
+        options: How to connect to a bucket given by name. None uses the environment.
+        models: pydantic models by their names in definitions.
+        publish: Whether published messages are checked.
+        receive: What happens to a received message that violates its contract. ``"off"``: it is not
+            checked. ``"raise"``: the call that takes it fails, and it is redelivered. ``"term"``:
+            the call fails, and it is terminated. ``"mark"``: it is delivered, and `violation_of`
+            returns the error.
+        unlisted: Whether messages without a contract may be published.
+        on_problem: Called with each `Problem` of the bucket, in the thread that detects it.
+        timeout: Seconds to connect and to read the bucket.
+        name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`.
 
     Raises:
         DefinitionError: A contract of the directory is invalid, or two have the same pattern.
@@ -386,13 +389,13 @@ class Schemas:
             target = header_of(headers, SCHEDULE_TARGET)
             source = header_of(headers, SCHEDULE_SOURCE) or ""
             if target is not None and (data or not source.strip()):
-                # The server publishes it there, later, where no plugin is asked any more; with a
-                # source, too, as long as that has no message.
+                # The server publishes the payload to the target later, without plugins. With a
+                # source, it does so while the source has no message.
                 label = self._label(target, data, headers) or label
         if label is None:
             return None
         if not headers:
-            # Headers are never changed in place: one object does for all messages.
+            # Headers are never changed in place, so one object serves all messages.
             return attrs.evolve(message, headers=label)
         return attrs.evolve(
             message, headers=jetsync.Headers([*jetsync.Headers(headers).items(), *label.items()])
@@ -422,7 +425,7 @@ class Schemas:
             try:
                 message.term(f"contract {error.contract}: {error.violations[0]}")
             except jetsync.JetSyncError as failure:
-                # Without a connection it will be delivered again, and meet this again.
+                # Without a connection, the message is redelivered and checked again.
                 error.__context__ = failure
             else:
                 self._count("terminated")
@@ -456,7 +459,7 @@ def _definitions(contracts: Mapping[str, Contract]) -> list[Definition]:
     for pattern, contract in contracts.items():
         if not isinstance(contract, Contract):
             raise jetsync.InvalidTypeError(
-                f"{pattern!r} has no contract but {type(contract).__name__}: use JsonSchema,"
+                f"the contract of {pattern!r} is a {type(contract).__name__}: use JsonSchema,"
                 " PydanticModel or AvroSchema",
                 argument="contracts",
             )
