@@ -202,7 +202,10 @@ class Bridge:
             call.end()
 
     def _cancel(self, call: _Call) -> None:
-        if call.task is not None:
+        if call.task is None:
+            # It has ended, or Ctrl-C came before the loop knew of it.
+            self._calls.discard(call)
+        else:
             # Not at once: a coroutine that has not begun would be cancelled without its cleanup.
             asyncio.get_running_loop().call_soon(call.task.cancel)
 

@@ -27,7 +27,7 @@ from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, held_here, refuse_reentry, take
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
+from jetsync._io.mailbox import ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
 from jetsync._io.tls import tls_context
@@ -257,6 +257,15 @@ class Connection:
         self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
         if self._drop is not None:
             self._drop.detach()
+
+    def start_threads(self, *threads: threading.Thread) -> None:
+        """
+        Start *threads* from the loop thread, which Ctrl-C does not interrupt.
+
+        In ``Thread.start``, Ctrl-C may leave a thread in Python's list for ever. Ctrl-C ends this
+        wait, but each thread that appears in the list runs.
+        """
+        self._bridge.call(_start, threads, deadline=self.deadline(None))
 
     def finish_writers(self, deadline: Deadline) -> list[str]:
         """Finish all open publishers, and return a line about each with unconfirmed messages."""
@@ -515,13 +524,6 @@ class Connection:
         """Return a batch id that was not used before."""
         return f"{self._token}-{next(self._batches):x}"
 
-    def listen(self, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
-        """
-        Route a new subscription to *box*. Return its id and the line that the caller has to write.
-        """
-        sid = self.lane.new_sid()
-        return sid, self.lane.listen(sid, box, queue)
-
     # Acks.
 
     def acknowledge(self, message: Message, body: bytes) -> None:
@@ -658,6 +660,11 @@ class Connection:
         else:
             error = translate_connect_error(error)
         self.emit(events.AsyncErrorEvent(error=error))
+
+
+async def _start(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
 
 
 async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, grace: float) -> None:

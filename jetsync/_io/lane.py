@@ -37,6 +37,7 @@ import secrets
 import ssl
 import sys
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import ReplyRouter, Waiter
+    from jetsync._io.mailbox import Listener, ReplyRouter, Waiter
 
 # Arguments to try a lock without waiting, and to release it, in one call into C; see Lane.wait.
 _WITHOUT_WAITING: Final = (False,)
@@ -117,6 +118,8 @@ class Lane:
         self._ranks: dict[bytes, int] = {}
         # Mailboxes that several handles use, by subject.
         self.shared: dict[bytes, Mailbox] = {}
+        # Each ends a subscription when its listener is garbage-collected.
+        self._owners: dict[bytes, weakref.ref[Listener]] = {}
         self._splitter = frames.Splitter(self._boxes)
         self._strays = 0
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
@@ -188,6 +191,12 @@ class Lane:
             box.fail(self.reason)
         return line
 
+    def end_with(self, listener: Listener) -> None:
+        """Unsubscribe when *listener* is dropped. Call this before :meth:`listen`."""
+        sid = listener.sid
+        # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
+        self._owners[sid] = weakref.ref(listener, lambda _: self.unsubscribe(sid))
+
     def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
         """
         Unsubscribe; any thread. Never waits and never fails.
@@ -197,14 +206,14 @@ class Lane:
         """
         self._ranks.pop(sid, None)
         self._subscriptions.pop(sid, None)
-        # The mailbox goes last, so that after Ctrl-C a repeated call does the rest.
-        if sid not in self._boxes:
-            return
-        self.post_nowait(frames.unsub(sid))
-        if grace and self.state is LaneState.OPEN:
-            self.later(grace, self.drop, sid)
-        else:
-            self.drop(sid)
+        # The rest comes last, so that after Ctrl-C a repeated call does it.
+        if sid in self._boxes:
+            self.post_nowait(frames.unsub(sid))
+            if grace and self.state is LaneState.OPEN:
+                self.later(grace, self.drop, sid)
+            else:
+                self.drop(sid)
+        self._owners.pop(sid, None)
 
     def drop(self, sid: bytes) -> None:
         """Forget the mailbox of a subscription; any thread."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync._io.lane import Lane
     from jetsync.values.frame import Frame
 
 AckRun: TypeAlias = list[tuple[bytes, bytes]]
@@ -281,6 +282,29 @@ class Mailbox:
             return position
         self.frames.append(run)  # type: ignore[arg-type]
         return end
+
+
+class Listener:
+    """
+    The subscription of a mailbox. It ends when its owner drops it, unless :meth:`end` came first.
+
+    So Ctrl-C leaves no subscription behind, wherever it interrupts the owner. The lane would write
+    such a subscription again after each reconnect. The lane refers to the mailbox, so the mailbox
+    must not refer to the owner.
+    """
+
+    __slots__ = ("__weakref__", "_lane", "line", "sid")
+
+    def __init__(self, lane: Lane, box: Mailbox, queue: bytes = b"") -> None:
+        self._lane = lane
+        self.sid: bytes = lane.new_sid()
+        lane.end_with(self)
+        # The SUB line. The owner writes it before its first block, and then empties it.
+        self.line: bytes = lane.listen(self.sid, box, queue)
+
+    def end(self, *, grace: float = 0.0) -> None:
+        """Unsubscribe, as :meth:`Lane.unsubscribe` does."""
+        self._lane.unsubscribe(self.sid, grace=grace)
 
 
 class ReplyRouter:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import events
-from jetsync._base.locks import Latch, keep_interrupts
+from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
@@ -92,9 +92,12 @@ class HandlerPool:
         if self._options.keep_alive:
             name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
-        with keep_interrupts():
-            for thread in threads:
-                thread.start()
+        try:
+            self._core.target.context.connection.start_threads(*threads)
+        except BaseException:
+            # Threads that have started would handle messages, and no caller could end them.
+            self._core.close()
+            raise
 
     def is_own_thread(self) -> bool:
         """Return whether the calling thread is a worker."""

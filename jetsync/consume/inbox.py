@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.mailbox import Mailbox, take_all
+from jetsync._io.mailbox import Listener, Mailbox, take_all
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine, PullRequest
 from jetsync.consume.acks import give_back
@@ -36,7 +36,7 @@ LATE_MESSAGES: Final = 5.0
 class PullInbox:
     """The subscription that pulls are answered on; lent to one fetch at a time."""
 
-    __slots__ = ("_line", "_sid", "box", "engine", "lane")
+    __slots__ = ("_listener", "box", "engine", "lane")
 
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
@@ -44,18 +44,18 @@ class PullInbox:
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
-        self._sid, self._line = context.connection.listen(self.box)
+        self._listener = Listener(self.lane, self.box)
 
     def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> Pull:
         """Send a pull; if this raises, as the lane's ``write`` does, nothing was sent."""
         pull = self.engine.open(request, time.monotonic())
-        block = self._line + frames.pub(subject, pull.subject, request.wire)
+        block = self._listener.line + frames.pub(subject, pull.subject, request.wire)
         try:
             pull.epoch = self.lane.write(block, deadline)
         except BaseException:
             self.engine.remove(pull)
             raise
-        self._line = b""
+        self._listener.line = b""
         if self.lane.lost_epoch >= pull.epoch:
             self.box.lost(self.lane.lost_epoch)
         return pull
@@ -70,18 +70,18 @@ class PullInbox:
         """
         lane, box = self.lane, self.box
         if not acked:
-            lane.unsubscribe(self._sid)
+            self._listener.end()
             return
         box.push = lambda frame: give_back(lane, (frame,))
         # Unsubscribed before the naks: the server would redeliver the messages to this very pull.
-        lane.unsubscribe(self._sid, grace=LATE_MESSAGES)
+        self._listener.end(grace=LATE_MESSAGES)
         give_back(lane, unused)
         # The frames that arrived before `push` was replaced.
         give_back(lane, take_all(box.frames))
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
-        self.lane.unsubscribe(self._sid)
+        self._listener.end()
 
 
 class ConsumerKeeper:

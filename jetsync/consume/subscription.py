@@ -15,7 +15,7 @@ from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import refuse_reentry, take
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import raise_failure
 from jetsync.errors import (
     ConnectionClosedError,
@@ -166,14 +166,14 @@ class Subscription:
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
-        self._sid, line = connection.listen(self._box, b"" if queue is None else queue.encode())
+        self._listener = Listener(self._lane, self._box, b"" if queue is None else queue.encode())
         name = f"subscription to {subject!r}"
-        self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._sid)
+        self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._listener)
         try:
-            self._lane.write(line, connection.deadline(None))
+            self._lane.write(self._listener.line, connection.deadline(None))
         except BaseException:
             self._dropped.detach()
-            self._lane.unsubscribe(self._sid)
+            self._listener.end()
             raise
 
     def __repr__(self) -> str:
@@ -250,7 +250,7 @@ class Subscription:
         Args:
             grace: Seconds for which messages are accepted.
         """
-        self._lane.unsubscribe(self._sid, grace=as_seconds(grace, "grace"))
+        self._listener.end(grace=as_seconds(grace, "grace"))
 
     def drain(self) -> None:
         """
@@ -261,7 +261,7 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self._dropped.detach()
-            self._lane.unsubscribe(self._sid)
+            self._listener.end()
             self._box.fail(HandleClosedError("subscription"))
             self._lane.wake_reader()
             self._on_close(self)
@@ -312,10 +312,10 @@ class Subscription:
         self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
 
 
-def _unsubscribe(lane: Lane, sid: bytes) -> bool:
+def _unsubscribe(lane: Lane, listener: Listener) -> bool:
     """Return whether a dropped subscription was open; never waits."""
     is_open = lane.outbox.reason is None
-    lane.unsubscribe(sid)
+    listener.end()
     return is_open
 
 

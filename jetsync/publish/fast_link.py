@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import held_here, refuse_reentry, take
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import raise_failure
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
@@ -86,7 +86,7 @@ class FastLink:
         self.run: Final = StagedRun(context.lane)
         self._box = Answers(inbox + b".>", self.run)
         # The SUB line is written with the first message.
-        self._sid, self._line = connection.listen(self._box)
+        self._listener = Listener(self._lane, self._box)
         self.engine: Final = FastIngest(
             inbox,
             secrets.token_hex(8),
@@ -219,7 +219,7 @@ class FastLink:
                     )
                 self._open(valid_subject(item), deadline)
             op = OP_END if item is None else OP_COMMIT
-            block = self._line + self._frame(op, ledger.sent + 1, item)
+            block = self._listener.line + self._frame(op, ledger.sent + 1, item)
             if item is not None:
                 engine.subject = subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
@@ -227,7 +227,7 @@ class FastLink:
             try:
                 engine.commit(time.monotonic(), store=item is not None)
                 if self._write(block, 1, deadline):
-                    self._line = b""
+                    self._listener.line = b""
                     self._await_commit(item, deadline)
             except BaseException:
                 if engine.phase is Phase.COMMITTING:
@@ -332,7 +332,7 @@ class FastLink:
         attempts = 0
         while True:
             self._open(subject, deadline)
-            block = self._line + self._frame(OP_START, 1, item)
+            block = self._listener.line + self._frame(OP_START, 1, item)
             engine.subject = subject
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
@@ -340,7 +340,7 @@ class FastLink:
                 engine.start(time.monotonic())
                 if not self._write(block, 1, deadline):
                     continue
-                self._line = b""
+                self._listener.line = b""
                 self._await_start(deadline)
             except BaseException:
                 if engine.phase is Phase.STARTING:
@@ -562,7 +562,7 @@ class FastLink:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
         self.run.is_over = True
-        self._lane.unsubscribe(self._sid)
+        self._listener.end()
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

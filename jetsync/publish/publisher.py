@@ -28,7 +28,7 @@ import attrs
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
+from jetsync._base.locks import Latch, held_here, refuse_reentry, take
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -168,10 +168,10 @@ class Publisher:
             name="jetsync-publisher",
             daemon=True,
         )
-        with keep_interrupts():
-            self._worker.start()
-        self._connection.writers.add(self)
+        # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
         when_dropped(self, "publisher", _release, work, self._worker_ended)
+        self._connection.start_threads(self._worker)
+        self._connection.writers.add(self)
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"

@@ -23,7 +23,7 @@ import attrs
 from jetsync import events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import (
@@ -147,7 +147,7 @@ class Window:
         inbox = connection.new_inbox().encode()
         self.prefix: bytes = inbox + b"."
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
-        self._sid, self._line = connection.listen(self.box)
+        self._listener = Listener(self._lane, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, keep_acks=keep_acks)
         # The connection whose limits the encoder knows.
         self._epoch = connection.lane.epoch
@@ -196,12 +196,12 @@ class Window:
 
     def open(self) -> None:
         """Subscribe to the acks now; :meth:`write` does it with the first block."""
-        self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
-        self._line = b""
+        self._lane.write(self._listener.line, Deadline.after(self.options.ack_timeout))
+        self._listener.line = b""
 
     def close(self) -> None:
         """End the reply subscription."""
-        self._lane.unsubscribe(self._sid)
+        self._listener.end()
 
     def write(self, block: bytes, numbers: range) -> None:
         """
@@ -215,7 +215,8 @@ class Window:
         try:
             while True:
                 try:
-                    epoch = self._lane.write(self._line + block, deadline, epoch=self._epoch)
+                    subscribed = self._listener.line + block
+                    epoch = self._lane.write(subscribed, deadline, epoch=self._epoch)
                     break
                 except ConnectionLostError:
                     if self._renew(self._lane.write(b"", deadline)):
@@ -229,7 +230,7 @@ class Window:
                 if number in flying:
                     self.failures.append((number, flying.pop(number), unsent))
             raise
-        self._line = b""
+        self._listener.line = b""
         due = time.monotonic() + self.options.ack_timeout
         self.pipeline.sent(numbers, epoch, due, len(block))
 
@@ -414,7 +415,7 @@ class Window:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
-            box.read_runs(self._sid, self._plain)
+            box.read_runs(self._listener.sid, self._plain)
         for subject, denial in box.take_denials():
             pipeline.deny(subject.decode(), denial, lambda entry: subject_of(_item(entry)))
         if lost:

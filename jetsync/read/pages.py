@@ -21,7 +21,7 @@ from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, UnlessSet
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
@@ -170,7 +170,6 @@ class PageReader:
     def __init__(
         self, context: Context, stream: str, plan: ReadPlan, *, name: str, seconds: float
     ) -> None:
-        self._sid: bytes | None = None
         self.context = context
         self.stream = stream
         self.plan = plan
@@ -189,7 +188,7 @@ class PageReader:
         self._numbers = itertools.count(1)
         self._inbox = context.connection.new_inbox().encode()
         self._box = Mailbox(self._inbox + b".*", collect_denials=True)
-        self._line = b""
+        self._listener: Listener | None = None
         self._epoch = 0
         self._received_before_page = 0
         self._pages_ended = 0
@@ -203,9 +202,6 @@ class PageReader:
         self._run: list[StoredMessage] = []
         # Set by `close`, perhaps in another thread.
         self._over = Latch()
-
-    def __del__(self) -> None:
-        self._unsubscribe()
 
     @property
     def description(self) -> str:
@@ -387,8 +383,7 @@ class PageReader:
     def _ask(self) -> None:
         """Send the request for the next page."""
         context, engine = self.context, self.plan.engine
-        if self._sid is None:
-            self._sid, self._line = context.connection.listen(self._box)
+        listener = self._listener = self._listener or Listener(context.lane, self._box)
         # Each request has its own reply subject, so that late answers are not mistaken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
@@ -412,14 +407,14 @@ class PageReader:
             body = json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
             context.connection.check()
             context.connection.check_size(len(body))
-            block = self._line + frames.pub(self._target, reply, body)
+            block = listener.line + frames.pub(self._target, reply, body)
             with self.page_time() as deadline:
                 until = UnlessSet(deadline.at, deadline.total, self._over)
                 self._epoch = context.lane.write(block, until)
         except BaseException:
             engine.lost()
             raise
-        self._line = b""
+        listener.line = b""
         if context.lane.lost_epoch >= self._epoch:
             self._box.lost(context.lane.lost_epoch)
 
@@ -582,6 +577,6 @@ class PageReader:
             entered.leave(self.plan.engine.received - self._received_before_page, error)
 
     def _unsubscribe(self) -> None:
-        sid, self._sid = self._sid, None
-        if sid is not None:
-            self.context.lane.unsubscribe(sid)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.end()

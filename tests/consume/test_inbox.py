@@ -19,6 +19,15 @@ class StubLane:
     def __init__(self):
         self.written = []
 
+    def new_sid(self):
+        return b"7"
+
+    def end_with(self, listener):
+        pass
+
+    def listen(self, sid, box, queue):
+        return b"SUB %b  %b\r\n" % (box.interest, sid)
+
     def write(self, block, deadline):
         self.written.append(block)
         return self.epoch
@@ -27,10 +36,7 @@ class StubLane:
 @pytest.fixture
 def context():
     """A context with an inbox and a lane that are stubs."""
-    connection = types.SimpleNamespace(
-        new_inbox=lambda: "_INBOX.a",
-        listen=lambda box: (b"7", b"SUB %b  7\r\n" % box.interest),
-    )
+    connection = types.SimpleNamespace(new_inbox=lambda: "_INBOX.a")
     return types.SimpleNamespace(connection=connection, lane=StubLane())
 
 

@@ -522,8 +522,8 @@ class TestListener:
     def test_server_errors(self, connection):
         """Mailboxes learn of refusals, and the reading thread wakes up."""
         box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
-        connection.listen(box)
-        connection.listen(other)
+        connection.lane.listen(b"1", box)
+        connection.lane.listen(b"2", other)
         connection.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
         assert isinstance(box.failure, PermissionDeniedError)
         assert (other.failure, connection.router.failure) == (None, None)
@@ -634,13 +634,6 @@ class TestNames:
         first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))
         assert first.inbox.startswith("_I.me.")
         assert first.inbox != second.inbox
-
-    def test_listen(self, connection):
-        """A mailbox is registered before its line is written, so that no frame is missed."""
-        box = Mailbox(b"x")
-        sid, line = connection.listen(box, b"q")
-        assert connection.lane.boxes[sid] is box
-        assert line == b"SUB x q %b\r\n" % sid
 
 
 class TestRaiseFailure:

@@ -885,7 +885,8 @@ class TestConnectionOnTheWire:
     def test_late_frame(self, connection, server):
         """A mailbox that lingers after its end still gets frames in flight."""
         box = Mailbox(b"x")
-        sid, line = connection.listen(box)
+        sid = connection.lane.new_sid()
+        line = connection.lane.listen(sid, box)
         connection.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
         until(lambda: server.lines(b"SUB x"), "the subscription")
         connection.lane.unsubscribe(sid, grace=LONG)

@@ -687,6 +687,57 @@ class TestInterruptedLife:
         assert struck > SAMPLES // 3
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TestInterruptedSubscriptions:
+    """
+    Ctrl-C at any step of a call leaves no subscription. After a reconnect it would exist again.
+    """
+
+    @pytest.mark.parametrize("what", ["subscribe", "fetch", "consume", "scan", "publisher", "fast"])
+    def test_none_is_left(self, client, js, unique, what):
+        """
+        Each kind of subscription.
+        """
+        stream = js.create_stream(
+            unique,
+            subjects=[unique],
+            storage="memory",
+            allow_batched=True,
+            allow_direct=True,
+        )
+        consumer = stream.create_consumer("worker")
+        # Kept during the call, because Python swallows an interrupt that strikes in a finalizer.
+        made = []
+
+        def use():
+            made.append(makers[what]())
+            made[0].close()
+
+        makers = {
+            "subscribe": lambda: client.subscribe(unique),
+            "fetch": lambda: consumer.fetch(1, expires=30),
+            "consume": consumer.consume,
+            "scan": stream.scan,
+            "publisher": js.publisher,
+            "fast": js.fast_publisher,
+        }
+
+        def is_over():
+            made.clear()
+            gc.collect()
+            return len(client._connection.lane._subscriptions) == 1
+
+        total = steps_of(use)
+        for step in range(1, total, max(total // SAMPLES, 1)):
+            assert eventually(is_over)
+            # Ctrl-C may end the connection.
+            eventually(lambda: client.is_connected)
+            with contextlib.suppress(jetsync.ConnectionLostError):
+                interrupted_at(step, use)
+        assert eventually(is_over)
+
+
 class TestDocumentedWorker:
     def test_sigterm(self):
         """

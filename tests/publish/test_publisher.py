@@ -50,9 +50,15 @@ class ScriptedLane:
     def check(self):
         pass
 
-    def listen(self, box):
+    def new_sid(self):
+        return b"1000"
+
+    def end_with(self, listener):
+        pass
+
+    def listen(self, sid, box, queue):
         self.box = box
-        return b"1000", b"SUB %b 1000\r\n" % box.interest
+        return b"SUB %b %b\r\n" % (box.interest, sid)
 
     def write(self, block, deadline, epoch=None):
         if self.state is LaneState.CLOSED:
@@ -95,7 +101,7 @@ class ScriptedLane:
     def prepare_wait(self):
         pass
 
-    def unsubscribe(self, sid):
+    def unsubscribe(self, sid, grace):
         self.box = None
 
     # The server's side.
@@ -154,7 +160,6 @@ class ScriptedContext(SimpleNamespace):
             lane=lane,
             plugins=Plugins.load(plugins, {}),
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
-            listen=lane.listen,
             writers=set(),
         )
         self.connection = self
@@ -162,6 +167,9 @@ class ScriptedContext(SimpleNamespace):
 
     def new_inbox(self):
         return "_INBOX.x"
+
+    def start_threads(self, thread):
+        thread.start()
 
     def probe(self):
         pass

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from exits import EXIT_SECONDS, run_to_exit
+from interrupts import interrupted_at
 from waiting import eventually, timed
 
 import jetsync
@@ -210,3 +211,20 @@ class TestDropped:
         eventually(lambda: stream.info().state.messages == 1)
         with pytest.warns(ResourceWarning, match="publisher was dropped"):
             collect_publishers()
+
+
+@pytest.mark.filterwarnings("ignore:publisher was dropped:ResourceWarning")
+def test_ctrl_c_while_it_is_made(js):
+    """
+    Wherever Ctrl-C strikes while a publisher is made or closed, its thread ends.
+    """
+
+    def is_over():
+        gc.collect()
+        return "jetsync-publisher" not in [thread.name for thread in threading.enumerate()]
+
+    step, ended = 0, False
+    while not ended:
+        step += 1
+        ended = interrupted_at(step, lambda: js.publisher().close())
+        eventually(is_over)
