@@ -46,11 +46,14 @@ def unique() -> str:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient() -> Iterator[None]:
     """
     Give servers 30 s to say that a pull has expired. A busy machine may not run them for seconds.
     """
-    monkeypatch.setattr("jetsync.consume.fetch.GRACE", 30.0)
+    # Not the fixture `monkeypatch`, which has to undo the changes of a test before a client closes.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jetsync.consume.fetch.GRACE", 30.0)
+        yield
 
 
 @pytest.fixture(scope="session")

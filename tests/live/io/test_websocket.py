@@ -348,7 +348,7 @@ class TestCluster:
         options = {"reconnect_wait": 0.05, "connect_timeout": 12}
         with jetsync.connect(urls, **options) as client, client.subscribe("a") as subscription:
             cluster.kill(urls.index(client.server.url) - 1)
-            # The silent server and the dead one may come first.
+            # The client may try the silent and the dead server first.
             eventually(lambda: client.statistics().reconnects == 1, 20)
             client.publish("a", b"1")
             assert subscription.next(timeout=20).data == b"1"

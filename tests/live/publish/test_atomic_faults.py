@@ -72,7 +72,7 @@ class TestAbandoned:
                 busy.add(f"{unique}.A")
                 with contextlib.suppress(TimeoutError):
                     ended = recorder.wait_for("jetsync_status", timeout=0.1)
-            assert busy.commit().size > 5
+            assert busy.commit().size > 1
             with pytest.raises(jetsync.BatchIncompleteError):
                 idle.add(f"{unique}.A")
             events = [call["event"] for call in recorder.of("jetsync_status")]
@@ -208,7 +208,7 @@ class TestSlots:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        again = RetryPlugin(attempts=100, delay=0.02)
+        again = RetryPlugin(attempts=1000, delay=0.02)
         with jetsync.connect(nats_server.url, plugins=[again]) as client:
             timer = threading.Timer(0.1, batches[0].discard)
             timer.start()
@@ -242,7 +242,7 @@ class TestSlots:
 
         # The slot is freed over another connection. Otherwise the server frees it after ten
         # seconds.
-        eventually(one_more, 5)
+        eventually(one_more, 2)
         for batch in batches:
             batch.discard()
         proxy.resume()
@@ -261,12 +261,12 @@ class TestConnection:
             batch.add(f"{unique}.A", b"%d" % number)
         victim.restart()
         with timed(0.0, 5.0), pytest.raises(jetsync.ConnectionLostError):
-            batch.commit(timeout=5)
+            batch.commit(timeout=20)
         with pytest.raises(jetsync.BatchClosedError):
             batch.add(f"{unique}.A")
-        eventually(lambda: fragile.account_info(timeout=5))
+        eventually(lambda: fragile.account_info(timeout=20))
         assert payloads(stream) == []
-        assert batch.resend(timeout=10).size == 5
+        assert batch.resend(timeout=20).size == 5
         assert payloads(stream) == [b"0", b"1", b"2", b"3", b"4"]
         fragile.delete_stream(unique)
 
@@ -302,7 +302,7 @@ class TestConnection:
                 call()
         timer = threading.Timer(0.2, proxy.accept)
         timer.start()
-        batch = js.atomic_batch(timeout=10)
+        batch = js.atomic_batch(timeout=30)
         batch.add(f"{stream.name}.A", b"1")
         batch.commit()
         timer.join()
@@ -401,7 +401,7 @@ class TestDeadlines:
                 blocked(pool)
                 with timed(0.2, 0.7), pytest.raises(jetsync.WaitTimeoutError):
                     batch.add(f"{unique}.A", timeout=0.2)
-                assert isinstance(call.exception(5), jetsync.RequestTimeoutError)
+                assert isinstance(call.exception(20), jetsync.RequestTimeoutError)
         finally:
             victim.resume()
         fragile.delete_stream(unique, timeout=10)

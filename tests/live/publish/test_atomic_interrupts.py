@@ -34,7 +34,7 @@ def busy(server, batch, subject):
     server.pause()
     try:
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(batch.add, subject, b"late", timeout=5)
+            call = pool.submit(batch.add, subject, b"late", timeout=20)
             eventually(lambda: is_locked(batch._lock))
             yield call
     finally:
@@ -55,7 +55,7 @@ class TestDiscard:
                 with timed(0.0, 0.1):
                     batch.discard()
                 victim.resume()
-                call.result(5)
+                call.result(20)
             for use in (lambda: batch.add(f"{unique}.A"), batch.commit):
                 with pytest.raises(jetsync.BatchClosedError, match="discarded"):
                     use()
@@ -72,11 +72,11 @@ class TestDiscard:
             batch.add(f"{unique}.A", b"1")
             with busy(victim, batch, f"{unique}.A") as call:
                 with ThreadPoolExecutor(1) as pool:
-                    waiting = pool.submit(batch.commit, timeout=5)
+                    waiting = pool.submit(batch.commit, timeout=20)
                     batch.discard()
                     victim.resume()
-                    assert isinstance(waiting.exception(5), jetsync.BatchClosedError)
-                call.result(5)
+                    assert isinstance(waiting.exception(20), jetsync.BatchClosedError)
+                call.result(20)
 
     def test_in_a_signal_handler(self, victim, unique):
         """
@@ -98,7 +98,7 @@ class TestDiscard:
             victim.pause()
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.1)
-                batch.add(f"{unique}.A", b"2", timeout=5)
+                batch.add(f"{unique}.A", b"2", timeout=20)
             finally:
                 signal.signal(signal.SIGALRM, before)
                 victim.resume()
@@ -221,7 +221,7 @@ class TestCtrlC:
             return len(batches) > OPEN_BATCHES
 
         # Otherwise the server frees it after ten seconds.
-        eventually(one_more, 5)
+        eventually(one_more, 2)
         for batch in batches:
             batch.discard()
 

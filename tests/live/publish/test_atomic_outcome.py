@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from retrying import RetryPlugin
 from streams import batch_stream, payloads
-from waiting import blocked, eventually, timed
+from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
 from jetsync import OutboundMessage
@@ -36,11 +36,11 @@ class TestUnknownOutcome:
         js.publish_batch([(f"{stream.name}.warm", b"")])
         proxy.pause("to_client")
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(js.publish_batch, messages, timeout=10)
+            call = pool.submit(js.publish_batch, messages, timeout=20)
             eventually(lambda: stream.info().state.messages == count)
             proxy.cut()
             proxy.resume()
-            error = call.exception(10)
+            error = call.exception(20)
         assert isinstance(error, jetsync.BatchOutcomeUnknownError), error
         return error
 
@@ -53,7 +53,7 @@ class TestUnknownOutcome:
         assert isinstance(error, (jetsync.PublishOutcomeUnknownError, TimeoutError))
         assert (error.has_message_ids, error.batch.size) == (True, 3)
         assert error.batch_id == error.batch.id
-        ack = error.batch.resend(timeout=10)
+        ack = error.batch.resend(timeout=20)
         assert (ack.duplicate, ack.size, ack.stream) == (True, 3, stream.name)
         assert (ack.sequence, ack.first_sequence) == (4, 2)
         assert ack.batch_id == error.batch_id
@@ -72,15 +72,15 @@ class TestUnknownOutcome:
             batch.add(message.subject, message.data, msg_id=message.msg_id)
         proxy.pause("to_server")
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(batch.commit, timeout=10)
+            call = pool.submit(batch.commit, timeout=20)
             blocked(pool)
             proxy.cut()
             proxy.resume()
-            error = call.exception(10)
+            error = call.exception(20)
         assert isinstance(error, jetsync.BatchOutcomeUnknownError)
         assert error.batch is batch
         assert stream.info().state.messages == 0
-        ack = batch.resend(timeout=10)
+        ack = batch.resend(timeout=20)
         assert (ack.duplicate, ack.size, ack.first_sequence) == (False, 3, 1)
         assert ack.batch_id == batch.id != error.batch_id
         assert payloads(stream) == [b"0", b"1", b"2"]
@@ -118,11 +118,16 @@ class TestUnknownOutcome:
         far, proxy = proxied()
         error = self.lose_the_answer(far, proxy, stream, with_ids(stream), 4)
         js.delete_stream(stream.name)
-        for _ in range(2):
-            with pytest.raises(jetsync.BatchOutcomeUnknownError, match="last one failed") as caught:
-                error.batch.resend(timeout=0.5)
-            assert caught.value.batch is error.batch
-            assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
+
+        def attempt(pace):
+            for _ in range(2):
+                unknown = jetsync.BatchOutcomeUnknownError
+                with pytest.raises(unknown, match="last one failed") as caught:
+                    error.batch.resend(timeout=0.5 * pace)
+                assert caught.value.batch is error.batch
+                assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
+
+        at_some_pace(attempt)
         batch_stream(js, stream.name)
         assert error.batch.resend().duplicate is False
 
@@ -135,11 +140,11 @@ class TestUnknownOutcome:
         js.publish_batch([(f"{stream.name}.warm", b"")])
         proxy.pause("to_client")
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
+            call = pool.submit(js.publish_batch, with_ids(stream), timeout=20)
             eventually(lambda: stream.info().state.messages == 4)
             proxy.cut()
             proxy.resume()
-            ack = call.result(10)
+            ack = call.result(20)
         assert (ack.duplicate, ack.size) == (True, 3)
         assert [type(error) for error in again.errors] == [jetsync.BatchOutcomeUnknownError]
         assert stream.info().state.messages == 4
@@ -161,11 +166,11 @@ class TestUnknownOutcome:
         js.publish_batch([(f"{stream.name}.warm", b"")])
         proxy.pause("to_server")
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
+            call = pool.submit(js.publish_batch, with_ids(stream), timeout=20)
             blocked(pool)
             proxy.cut()
             proxy.resume()
-            assert call.result(10).size == 3
+            assert call.result(20).size == 3
         assert again.meddled
         assert stream.info().state.messages == 4
 
@@ -194,7 +199,7 @@ class TestUnknownOutcome:
                     call = pool.submit(batch.commit, timeout=20)
                     blocked(pool)
                     client.close(timeout=0.2)
-                    assert isinstance(call.exception(10), jetsync.BatchOutcomeUnknownError)
+                    assert isinstance(call.exception(20), jetsync.BatchOutcomeUnknownError)
             finally:
                 victim.resume()
 
@@ -218,7 +223,7 @@ class TestRetries:
         """
         timer = threading.Timer(0.3, batch_stream, (js, unique))
         timer.start()
-        assert js.publish_batch([(f"{unique}.A", b"")] * 3).sequence == 3
+        assert js.publish_batch([(f"{unique}.A", b"")] * 3, retries=100).sequence == 3
         timer.join()
         js.delete_stream(unique)
 
@@ -244,8 +249,13 @@ class TestRetries:
         """
         Retries end by the deadline of the call.
         """
-        with timed(0.3, 0.8), pytest.raises(jetsync.NoStreamResponseError):
-            js.publish_batch([(f"{unique}.A", b"")], timeout=0.6, retries=100, retry_wait=0.2)
+
+        def attempt(pace):
+            options = {"timeout": 0.6 * pace, "retries": 100, "retry_wait": 0.2 * pace}
+            with timed(0.3 * pace, 0.8 * pace), pytest.raises(jetsync.NoStreamResponseError):
+                js.publish_batch([(f"{unique}.A", b"")], **options)
+
+        at_some_pace(attempt)
 
     def test_a_stream_that_goes_and_comes_back(self, js, stream):
         """
@@ -255,7 +265,7 @@ class TestRetries:
         js.delete_stream(stream.name)
         timer = threading.Timer(0.3, batch_stream, (js, stream.name))
         timer.start()
-        assert js.publish_batch([(f"{stream.name}.A", b"")] * 3).sequence == 3
+        assert js.publish_batch([(f"{stream.name}.A", b"")] * 3, retries=100).sequence == 3
         timer.join()
 
     def test_a_plugin_decides(self, nats_server, unique):
@@ -298,7 +308,7 @@ class TestRetries:
             stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            recorder.wait_for("jetsync_status", timeout=10)
+            recorder.wait_for("jetsync_status", timeout=20)
             assert batch.commit(f"{unique}.A", b"2").size == 2
             assert payloads(stream) == [b"1", b"2"]
             assert [type(error) for error in again.errors] == [jetsync.BatchIncompleteError]

@@ -29,7 +29,7 @@ class TestDuplicate:
             batch = js.atomic_batch()
             for name in ("first", "last"):
                 batch.add(f"{stream.name}.{name}", name, msg_id=name)
-            js._context.connection.flush(js._context.deadline(5))
+            js._context.connection.flush(js._context.deadline(20))
             proxy.pause("to_client" if stored else "to_server")
             with pytest.raises(jetsync.BatchOutcomeUnknownError):
                 batch.commit(timeout=0.2)
@@ -52,7 +52,7 @@ class TestDuplicate:
         first = batch.id
         for name in rewritten:
             js.publish(f"{stream.name}.{name}")
-        ack = batch.resend(timeout=10)
+        ack = batch.resend(timeout=20)
         assert (ack.duplicate, ack.first_sequence, ack.sequence, ack.size) == (True, 2, 3, 2)
         assert ack.batch_id == first
         assert batch.ack is ack
@@ -65,7 +65,7 @@ class TestDuplicate:
         for name in ("first", "last"):
             js.publish(f"{stream.name}.{name}")
         with pytest.raises(jetsync.BatchOutcomeUnknownError, match="in the stream already") as got:
-            batch.resend(timeout=10)
+            batch.resend(timeout=20)
         assert isinstance(got.value.__cause__, jetsync.DuplicateMessageIdError)
         assert got.value.batch is batch
 
@@ -77,7 +77,7 @@ class TestDuplicate:
         js.publish(f"{stream.name}.other", msg_id="last")
         for _ in range(2):
             with pytest.raises(jetsync.BatchOutcomeUnknownError, match="in the stream already"):
-                batch.resend(timeout=10)
+                batch.resend(timeout=20)
         assert stream.info().state.messages == 1
 
 
@@ -361,6 +361,6 @@ def test_a_next_server_that_takes_less(nats_server, unique):
         with pytest.raises(jetsync.ConnectionLostError):
             batch.commit()
         with pytest.raises(jetsync.MaxPayloadError):
-            batch.resend(timeout=5)
+            batch.resend(timeout=20)
         client.flush()
         assert js._context.connection.reconnects == 1

@@ -256,7 +256,7 @@ class TestWindow:
 
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(
-                js.publish_many, take(), window_bytes=1_000_000, retries=100, retry_wait=0.05
+                js.publish_many, take(), window_bytes=1_000_000, retries=1000, retry_wait=0.05
             )
             eventually(lambda: most == 4)
             with pytest.raises(FutureTimeoutError):
@@ -381,7 +381,7 @@ class TestFailures:
         """
         timer = threading.Timer(0.3, memory_stream, (js, unique))
         timer.start()
-        report = js.publish_many((f"{unique}.A", b"%d" % n) for n in range(2000))
+        report = js.publish_many(((f"{unique}.A", b"%d" % n) for n in range(2000)), retries=100)
         timer.join()
         assert report == PublishReport(2000, 0, 1, 2000, ())
         stored = messages_in(js.stream(unique))
@@ -607,7 +607,8 @@ class TestHooks:
         timer = threading.Timer(0.1, memory_stream, (js, unique))
         with jetsync.connect(nats_server.url, plugins=[Count()]) as client:
             timer.start()
-            client.jetstream().publish_many((f"{unique}.A", b"%d" % n) for n in range(50))
+            messages = ((f"{unique}.A", b"%d" % n) for n in range(50))
+            client.jetstream().publish_many(messages, retries=100)
         timer.join()
         stored = messages_in(js.stream(unique))
         assert [message.headers.get_all("Prepared") for message in stored] == [["yes"]] * 50

@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import attrs
 import pytest
 from streams import memory_stream, messages_in
-from waiting import blocked, eventually, holds, timed
+from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -138,7 +138,7 @@ class TestWindow:
             futures = [future for publishing in running for future in publishing.result(20)]
             sequences = sorted(future.result(20).sequence for future in futures)
             over.set()
-            sampler.result(5)
+            sampler.result(20)
         assert most == 5
         assert sequences == list(range(1, 101))
         assert stream.info().state.messages == 100
@@ -152,7 +152,7 @@ class TestWindow:
         stream = memory_stream(fragile.jetstream(), unique)
         payload = bytes(100_000)
         with fragile.jetstream().publisher(window_bytes=1_000_000) as publisher:
-            publisher.publish(f"{unique}.A", payload).result(5)
+            publisher.publish(f"{unique}.A", payload).result(20)
             with paused():
                 running = pool.submit(
                     lambda: [publisher.publish(f"{unique}.A", payload) for _ in range(50)]
@@ -171,14 +171,19 @@ class TestWindow:
         """
         If the window is full and no acks arrive, the next publish waits for the ack timeout.
         """
-        publisher = js.publisher(window=5, ack_timeout=1.0)
-        futures = [publisher.publish(silent) for _ in range(5)]
-        assert publisher.pending == 5
-        with timed(0.9, 1.5):
-            futures.append(publisher.publish(silent))
-        assert all(future.done() for future in futures[:5])
-        assert publisher.pending == 1
-        eventually(lambda: publisher.pending == 0)
+
+        def attempt(pace):
+            publisher = js.publisher(window=5, ack_timeout=pace)
+            futures = [publisher.publish(silent) for _ in range(5)]
+            assert publisher.pending == 5
+            with timed(0.9 * pace, 1.5 * pace):
+                futures.append(publisher.publish(silent))
+            assert all(future.done() for future in futures[:5])
+            assert publisher.pending == 1
+            eventually(lambda: publisher.pending == 0, 10 * pace)
+            return publisher, futures
+
+        publisher, futures = at_some_pace(attempt)
         publisher.publish(silent).add_done_callback(lambda _: None)
         assert publisher.pending == 1
         for future in futures:
@@ -206,7 +211,7 @@ class TestWindow:
                     publisher.publish(subject, 5)
                 with pytest.raises(jetsync.InvalidTtlError):
                     publisher.publish(subject, ttl=0)
-            assert publisher.publish(subject).result(5).sequence == 1
+            assert publisher.publish(subject).result(20).sequence == 1
             assert publisher.statistics().published == 1
 
 
@@ -218,8 +223,8 @@ class TestFuture:
         subject = f"{stream.name}.A"
         with js.publisher() as publisher:
             future = publisher.publish(subject, "text", headers={"A": "1"}, msg_id="one")
-            ack = future.result(timeout=5)
-            again = publisher.publish(subject, "text", msg_id="one").result(5)
+            ack = future.result(timeout=20)
+            again = publisher.publish(subject, "text", msg_id="one").result(20)
         assert (ack.stream, ack.sequence, ack.duplicate) == (stream.name, 1, False)
         assert (again.sequence, again.duplicate) == (1, True)
         assert future.done()
@@ -237,7 +242,7 @@ class TestFuture:
             errors = []
             for _ in range(2):
                 with pytest.raises(jetsync.WrongLastSequenceError) as caught:
-                    future.result(5)
+                    future.result(20)
                 errors.append(caught.value)
             assert errors[0] is not errors[1]
             assert isinstance(future.exception(), jetsync.WrongLastSequenceError)
@@ -338,7 +343,7 @@ class TestFuture:
                 future.add_done_callback(lambda _: fail(SystemExit(1)))
                 future.add_done_callback(told.append)
             assert publisher.flush(timeout=20) == 0
-            assert publisher.publish(f"{unique}.A").result(5).sequence == 2
+            assert publisher.publish(f"{unique}.A").result(20).sequence == 2
             assert eventually(lambda: publisher.statistics().report_errors == 2)
         assert told == [future]
         assert [record.event for record in caplog.records] == ["callback_failed"] * 2
@@ -376,7 +381,7 @@ class TestFuture:
         assert "only this thread" in seen["result"]
         assert "only this thread" in seen["publish"]
         assert seen["flush"] == 1
-        assert seen["second"].result(5).sequence == 2
+        assert seen["second"].result(20).sequence == 2
         assert payloads(stream) == [b"first", b"second"]
 
     def test_a_callback_may_close(self, js, stream):
@@ -386,7 +391,7 @@ class TestFuture:
         publisher = js.publisher()
         futures = [publisher.publish(f"{stream.name}.A") for _ in range(100)]
         futures[0].add_done_callback(lambda _: publisher.close())
-        assert [future.result(5).sequence for future in futures] == list(range(1, 101))
+        assert [future.result(20).sequence for future in futures] == list(range(1, 101))
         eventually(lambda: workers() == 0)
         with pytest.raises(jetsync.HandleClosedError):
             publisher.publish(f"{stream.name}.A")
@@ -483,7 +488,7 @@ class TestRetry:
         A message that no stream takes is sent again until one does.
         """
         with (
-            js.publisher(window=1, retries=10, retry_wait=0.1) as publisher,
+            js.publisher(window=1, retries=1000, retry_wait=0.1) as publisher,
             ThreadPoolExecutor(1) as pool,
         ):
             future = publisher.publish(f"{unique}.A")
@@ -494,9 +499,9 @@ class TestRetry:
                 memory_stream(js, unique)
 
             making = pool.submit(make)
-            with timed(0.25, 1.0):
-                assert future.result(5).sequence == 1
-            making.result(5)
+            with timed(0.0, 1.0):
+                assert future.result(20).sequence == 1
+            making.result(20)
         js.delete_stream(unique)
 
     @pytest.mark.parametrize(
@@ -517,14 +522,21 @@ class TestRetry:
         """
         Messages that wait for their retry do not delay other messages.
         """
-        with js.publisher(retries=1, retry_wait=0.5) as publisher:
-            lost = [publisher.publish(f"{unique}-nowhere") for _ in range(10)]
-            with timed(0.0, 0.4):
-                stored = [publisher.publish(f"{stream.name}.A") for _ in range(10)]
-                assert [future.result(5).sequence for future in stored] == list(range(1, 11))
-            assert publisher.pending == 10
-            errors = [future.exception(5) for future in lost]
-        assert {type(error) for error in errors} == {jetsync.NoStreamResponseError}
+
+        def attempt(pace):
+            last = stream.info().state.last_seq
+            with js.publisher(retries=1, retry_wait=0.5 * pace) as publisher:
+                lost = [publisher.publish(f"{unique}-nowhere") for _ in range(10)]
+                with timed(0.0, 0.4 * pace):
+                    stored = [publisher.publish(f"{stream.name}.A") for _ in range(10)]
+                    sequences = [future.result(20).sequence for future in stored]
+                assert sequences == list(range(last + 1, last + 11))
+                still_waiting = publisher.pending
+                errors = [future.exception(20) for future in lost]
+            assert still_waiting == 10
+            assert {type(error) for error in errors} == {jetsync.NoStreamResponseError}
+
+        at_some_pace(attempt)
 
     def test_a_plugin_decides_without_a_lock(self, connected, unique):
         """
@@ -540,7 +552,9 @@ class TestRetry:
                 return 0.01 if attempt < 3 else None
 
         with connected(Retry).publisher(retries=9) as publisher:
-            assert isinstance(publisher.publish(unique).exception(5), jetsync.NoStreamResponseError)
+            assert isinstance(
+                publisher.publish(unique).exception(20), jetsync.NoStreamResponseError
+            )
         assert asked == [(unique, attempt, WORKER, 1) for attempt in (1, 2, 3)]
 
     def test_a_plugin_that_fails(self, connected, unique):
@@ -554,7 +568,7 @@ class TestRetry:
                 raise LookupError("no idea")
 
         with connected(Retry).publisher() as publisher:
-            error = publisher.publish(unique).exception(5)
+            error = publisher.publish(unique).exception(20)
         assert isinstance(error, jetsync.PluginError)
         assert isinstance(error.__cause__, LookupError)
 
@@ -575,14 +589,14 @@ class TestConnection:
             victim.restart()
             eventually(lambda: fragile.is_connected)
             for number, future in enumerate(futures):
-                error = future.exception(5)
+                error = future.exception(20)
                 assert isinstance(error, jetsync.PublishOutcomeUnknownError)
                 assert "connection was lost" in str(error)
                 assert error.msg_id == str(number)
             assert publisher.flush() == 0
             assert publisher.pending == 0
             eventually(lambda: js.stream(unique).info().config.name == unique)
-            assert publisher.publish(f"{unique}.A").result(10).sequence == 1
+            assert publisher.publish(f"{unique}.A").result(30).sequence == 1
         js.delete_stream(unique)
         js.delete_stream(f"{unique}-N")
 
@@ -631,23 +645,25 @@ class TestConnection:
         js = fragile.jetstream()
         stream = js.create_stream(unique, subjects=[f"{unique}.>"])
         silent = js.create_stream(f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
-        publisher = js.publisher(ack_timeout=4)
+        publisher = js.publisher(ack_timeout=8)
         flying = publisher.publish(f"{unique}-N.A")
         eventually(lambda: silent.info().state.messages == 1)
         victim.stop()
         try:
             eventually(lambda: not fragile.is_connected)
+            begin = time.monotonic()
             waiting = pool.submit(publisher.publish, f"{unique}.A", b"never")
             with timed(0.0, 2.0):
-                assert isinstance(flying.exception(5), jetsync.PublishOutcomeUnknownError)
+                assert isinstance(flying.exception(20), jetsync.PublishOutcomeUnknownError)
             assert not waiting.done()
-            with timed(2.0, 5.0), pytest.raises(jetsync.DisconnectedError):
-                waiting.result(10)
+            with timed(0.0, 9.0), pytest.raises(jetsync.DisconnectedError):
+                waiting.result(30)
+            assert time.monotonic() - begin >= 8.0
             assert publisher.pending == 0
         finally:
             victim.start()
         eventually(lambda: fragile.is_connected)
-        assert publisher.publish(f"{unique}.A", b"later").result(10).sequence == 1
+        assert publisher.publish(f"{unique}.A", b"later").result(30).sequence == 1
         assert payloads(stream) == [b"later"]
         publisher.close()
         js.delete_stream(unique)
@@ -660,14 +676,14 @@ class TestConnection:
         js = fragile.jetstream()
         js.create_stream(unique, subjects=[f"{unique}.>"])
         with js.publisher(ack_timeout=20) as publisher:
-            publisher.publish(f"{unique}.A").result(5)
+            publisher.publish(f"{unique}.A").result(20)
             victim.stop()
             try:
                 eventually(lambda: not fragile.is_connected)
                 waiting = pool.submit(publisher.publish, f"{unique}.A")
                 blocked(pool)
                 assert not waiting.done()
-                assert publisher.flush(timeout=1) == 0
+                assert publisher.flush(timeout=20) == 0
             finally:
                 victim.start()
             assert waiting.result(20).result(20).sequence == 2
@@ -700,9 +716,9 @@ class TestConnection:
         blocked(pool)
         with timed(0.5, 3.0):
             client.close(timeout=0.5)
-            errors = [future.exception(5) for future in futures]
+            errors = [future.exception(20) for future in futures]
             with pytest.raises(jetsync.ConnectionClosedError):
-                waiting.result(5)
+                waiting.result(20)
         assert {type(error) for error in errors} == {jetsync.PublishOutcomeUnknownError}
         assert "closed" in str(errors[0])
         with pytest.raises(jetsync.ConnectionClosedError):
@@ -802,7 +818,7 @@ class TestFlush:
                         assert publisher.flush() == 0
             finally:
                 over.set()
-            publishing.result(5)
+            publishing.result(20)
 
     def test_messages_of_many_threads(self, js, stream, pool):
         """
@@ -815,7 +831,7 @@ class TestFlush:
                 payload = b"%d/%d" % (name, number)
                 future = publisher.publish(f"{stream.name}.{name}", payload)
                 if number % 50 == 0:
-                    future.result(10)
+                    future.result(30)
                 ended.append((payload, future))
             return ended
 
@@ -841,8 +857,8 @@ class TestFlush:
             publisher.publish(subject, msg_id="1")
             publisher.publish(subject, msg_id="1")
             publisher.publish(subject)
-            publisher.publish(subject, expect=jetsync.Expect(stream="OTHER")).exception(5)
-            publisher.publish(f"{unique}-nowhere").exception(5)
+            publisher.publish(subject, expect=jetsync.Expect(stream="OTHER")).exception(20)
+            publisher.publish(f"{unique}-nowhere").exception(20)
             assert publisher.flush() == 0
             assert publisher.statistics() == jetsync.PublisherStatistics(
                 published=5, acknowledged=3, duplicates=1, failed=2, pending=0, report_errors=0
@@ -858,7 +874,7 @@ class TestFlush:
         names = [stream.name, other, other, stream.name] * 100
         with js.publisher() as publisher:
             futures = [publisher.publish(f"{name}.A") for name in names]
-            assert [future.result(10).stream for future in futures] == names
+            assert [future.result(30).stream for future in futures] == names
         js.delete_stream(other)
 
 
@@ -882,7 +898,7 @@ class TestClose:
         def body():
             with js.publisher() as publisher:
                 publisher.publish(subject)
-                publisher.publish(subject, b"asked", expect=wrong).exception(5)
+                publisher.publish(subject, b"asked", expect=wrong).exception(20)
                 publisher.publish(subject, b"told", expect=wrong).add_done_callback(lambda _: None)
                 publisher.publish(subject, b"unseen", expect=wrong)
                 publisher.publish(subject)
@@ -944,7 +960,7 @@ class TestClose:
         with timed(0.15, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
             publisher.close(timeout=0.2)
         with pytest.raises(jetsync.HandleClosedError):
-            waiting.result(5)
+            waiting.result(20)
         assert len(caught.value.report.failures) == 10
         for future in futures:
             error = future.exception(0)
@@ -974,7 +990,7 @@ class TestClose:
         eventually(lambda: "closed" in repr(publisher))
         with pytest.raises(jetsync.HandleClosedError):
             publisher.publish(silent)
-        closing.result(5)
+        closing.result(20)
 
     def test_its_subscription_ends_with_it(self, client, js, stream):
         """
@@ -1022,7 +1038,7 @@ class TestHooks:
             with pytest.raises(jetsync.PluginError) as caught:
                 publisher.publish(f"{stream.name}.A", b"refuse")
             assert isinstance(caught.value.__cause__, ValueError)
-            assert future.result(5).sequence == 1
+            assert future.result(20).sequence == 1
             assert publisher.statistics().published == 1
         assert future.message.headers == {"Seen": "yes"}
         assert stream.get_message(1).headers["Seen"] == "yes"
@@ -1076,7 +1092,7 @@ class TestHooks:
 
         with connected(Around).publisher(window=2) as publisher:
             for number in range(4):
-                publisher.publish(f"{stream.name}.A", b"%d" % number).result(5)
+                publisher.publish(f"{stream.name}.A", b"%d" % number).result(20)
         assert order.index(b"1") < order.index("leave")
         without = [step for step in order if step != "leave"]
         assert without == ["enter", b"0", b"1", "enter", b"2", b"3"]
@@ -1137,7 +1153,7 @@ class TestHooks:
             with pytest.raises(jetsync.PluginError) as caught:
                 publisher.publish(f"{stream.name}.A")
             assert isinstance(caught.value.__cause__, LookupError)
-            assert publisher.publish(f"{stream.name}.A").result(5).sequence == 1
+            assert publisher.publish(f"{stream.name}.A").result(20).sequence == 1
 
     def test_a_wrapper_that_fails_at_its_end(self, connected, stream, caplog):
         """
@@ -1153,7 +1169,7 @@ class TestHooks:
         with caplog.at_level(logging.ERROR, "jetsync"):
             with connected(Around).publisher() as publisher:
                 for number in range(1, 6):
-                    assert publisher.publish(f"{stream.name}.A").result(5).sequence == number
+                    assert publisher.publish(f"{stream.name}.A").result(20).sequence == number
                     publisher.flush()
             assert publisher.statistics().report_errors == 5
         assert [record.exc_info[0] for record in caplog.records] == [jetsync.PluginError]

@@ -53,8 +53,8 @@ class TestLostCommit:
         publisher.add(f"{unique}.a", b"0")
         cut.cut_after(to_client=0)
         cut.refuse()
-        with timed(0.0, 2.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
-            publisher.commit(f"{unique}.a", b"1", timeout=0.7)
+        with timed(0.0, 5.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            publisher.commit(f"{unique}.a", b"1", timeout=4)
         assert isinstance(caught.value.__cause__, jetsync.DisconnectedError)
         with timed(0.0, 1.0):
             publisher.close()
@@ -297,12 +297,12 @@ class TestOtherServer:
         client, move = moving
         js = client.jetstream()
         with js.publisher() as publisher:
-            publisher.publish(f"{unique}.a", bytes(5000)).result(5)
+            publisher.publish(f"{unique}.a", bytes(5000)).result(20)
             move()
             for _ in range(2):
                 with pytest.raises(jetsync.MaxPayloadError):
-                    publisher.publish(f"{unique}.a", bytes(5000)).result(5)
-            publisher.publish(f"{unique}.a", b"1").result(5)
+                    publisher.publish(f"{unique}.a", bytes(5000)).result(20)
+            publisher.publish(f"{unique}.a", b"1").result(20)
             assert client._connection.lane.epoch == 2
             assert js.stream(unique).info().state.messages == 1
             with contextlib.suppress(jetsync.PublishManyError):
@@ -446,7 +446,7 @@ class TestOtherThreads:
         eventually(lambda: publisher.statistics().pending == 4)
         with timed(0.0, 2.5):
             publisher.__exit__(LookupError, LookupError(), None)
-            worker.join(3.0)
+            worker.join(20.0)
         cut.resume()
         assert isinstance(ended[0], jetsync.BatchClosedError)
 

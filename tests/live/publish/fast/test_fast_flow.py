@@ -168,7 +168,7 @@ class TestFlow:
             with timed(0.2, 0.8), pytest.raises(jetsync.WaitTimeoutError):
                 publisher.add_many([(subject, b"x")], timeout=0.3)
             with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(publisher.add, subject, b"10", timeout=3)
+                waiting = pool.submit(publisher.add, subject, b"10", timeout=30)
                 blocked(pool)
                 with timed(0.1, 0.6), pytest.raises(jetsync.WaitTimeoutError, match="another call"):
                     publisher.add(subject, b"x", timeout=0.2)

@@ -245,7 +245,7 @@ class TestCluster:
         def stepped():
             servers.wait_stream_leader("HA", timeout=30)
             with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.NoRespondersError):
-                answer = client.request("$JS.API.STREAM.LEADER.STEPDOWN.HA", timeout=5)
+                answer = client.request("$JS.API.STREAM.LEADER.STEPDOWN.HA", timeout=20)
                 return json.loads(answer.data).get("success")
 
         eventually(stepped, 30)
@@ -287,7 +287,7 @@ class TestCluster:
         def leader():
             # Monitoring may name one that has stepped down; this is the leader's own answer.
             with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
-                found = stream.info(timeout=2).cluster
+                found = stream.info(timeout=5).cluster
                 return found and found.leader
 
         def messages():
