@@ -428,7 +428,7 @@ class ConnectOptions:
                         " use a function of a module"
                     ) from error
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(ConnectOptions)}
-        return _rebuild, (fields,)
+        return functools.partial(ConnectOptions, **fields), ()
 
     # The object is immutable, so a copy is the object itself. copy would pickle, which may fail.
     def __copy__(self) -> ConnectOptions:
@@ -436,7 +436,3 @@ class ConnectOptions:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectOptions:
         return self
-
-
-def _rebuild(fields: dict[str, Any]) -> ConnectOptions:
-    return ConnectOptions(**fields)

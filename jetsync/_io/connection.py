@@ -141,8 +141,7 @@ class Connection:
         self._probed = 0.0
         # The server that the client is connected to, or was connected to last.
         self.server: ServerInfo = ServerInfo()
-        self._inboxes = itertools.count(1)
-        self._batches = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._close_lock = threading.RLock()
         # Whether the interpreter is exiting.
         self._exiting = False
@@ -234,7 +233,7 @@ class Connection:
         except ConnectionClosedError:
             pass  # The thread has ended.
         self._stop(max(deadline.remaining(), 0.1))
-        self._finish(None)
+        self.on_closed(None)
         self._stopped = True
 
     def _stop(self, timeout: float) -> None:
@@ -244,7 +243,7 @@ class Connection:
             self._drop.detach()
 
     async def _shut(self) -> None:
-        self._finish(None)
+        self.on_closed(None)
         await _end(self._bridge, self._nats, self.plugins, 0.0)
 
     def abandon(self, grace: float = 0.0) -> None:
@@ -294,7 +293,7 @@ class Connection:
             if self.has_published:
                 _report_at_exit(f"the server did not confirm the last core messages: {error}")
         self._exiting = True
-        self.lane.freeze()
+        self.lane.outbox.freeze()
         if not self.closed.is_set():
             self.emit(events.ClosedEvent())
         try:
@@ -316,8 +315,8 @@ class Connection:
         for consumption in list(self.consumptions):
             consumption.after_fork()
 
-    def _finish(self, cause: Exception | None) -> None:
-        """End all waits and report that the client is closed, once."""
+    def on_closed(self, cause: Exception | None) -> None:
+        """End all waits and report once that the client is closed, or that nats-py gave up."""
         if self.closed.is_set() or self._exiting:
             return
         self.closed.set()
@@ -518,11 +517,11 @@ class Connection:
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""
         # The number is not a separate token, because servers match ack subjects token by token.
-        return f"{self.inbox}-{next(self._inboxes):x}"
+        return f"{self.inbox}-{next(self._numbers):x}"
 
     def new_batch_id(self) -> str:
         """Return a batch id that was not used before."""
-        return f"{self._token}-{next(self._batches):x}"
+        return f"{self._token}-{next(self._numbers):x}"
 
     # Acks.
 
@@ -568,7 +567,7 @@ class Connection:
         lane = self.lane
         return Statistics(
             bytes_in=lane.bytes_in,
-            bytes_out=lane.bytes_out,
+            bytes_out=lane.outbox.bytes_out,
             reconnects=self.reconnects,
             requests_in_flight=self.router.pending(),
             subscriptions=len(lane.receivers()),
@@ -595,10 +594,6 @@ class Connection:
         self._down = True
         _logger.info("disconnected", server=self.server.url)
         self.emit(events.DisconnectedEvent(server=self.server.url))
-
-    def on_closed(self, cause: Exception | None) -> None:
-        """Report that the client is closed: nats-py gave up, or was stopped."""
-        self._finish(cause)
 
     def on_lame_duck(self) -> None:
         """Report that the server will close the connection soon."""
@@ -640,18 +635,15 @@ class Connection:
         self.lane.wake_reader()
         self.emit(events.AsyncErrorEvent(error=error))
 
-    def _note_failure(self, error: OSError | EOFError) -> None:
-        """Record why an attempt to connect failed, and log each reason once per outage."""
-        target = self._nats.transport.attempt.target if self._nats is not None else None
-        why = str(translate_connect_error(error, server=target))
-        if self._down and why != self.lane.outbox.why_down:
-            self.lane.outbox.why_down = why
-            _logger.warning("reconnect_failed", reason=why)
-
     def on_error(self, error: Exception) -> None:
         """Report an error that belongs to no call. nats-py continues by itself."""
         if isinstance(error, (OSError, EOFError)):
-            self._note_failure(error)
+            target = self._nats.transport.attempt.target if self._nats is not None else None
+            why = str(translate_connect_error(error, server=target))
+            if self._down and why != self.lane.outbox.why_down:
+                # Each reason is logged once per outage.
+                self.lane.outbox.why_down = why
+                _logger.warning("reconnect_failed", reason=why)
             if not isinstance(error, ConnectError):
                 # The loss was reported already.
                 return

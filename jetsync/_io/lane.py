@@ -155,21 +155,11 @@ class Lane:
         """The number of the connection, counted from 1; 0 before the first."""
         return self.outbox.epoch
 
-    @property
-    def reason(self) -> Exception | None:
-        """Why the lane is closed, None while it is not."""
-        return self.outbox.reason
-
     def check(self) -> None:
         """Raise if the client is closed, or if this process is a forked child."""
         reason = self.outbox.reason
         if reason is not None:
             raise_failure(reason)
-
-    @property
-    def bytes_out(self) -> int:
-        """How many bytes were sent."""
-        return self.outbox.bytes_out
 
     # Subscriptions.
 
@@ -187,8 +177,8 @@ class Lane:
         self._boxes[sid] = box
         self._ranks[sid] = len(self._subscriptions)
         self._subscriptions[sid] = line
-        if self.reason is not None:
-            box.fail(self.reason)
+        if self.outbox.reason is not None:
+            box.fail(self.outbox.reason)
         return line
 
     def end_with(self, listener: Listener) -> None:
@@ -581,10 +571,6 @@ class Lane:
             if waiter is not None:
                 waiter.lost(waiter.epoch)
 
-    def freeze(self) -> None:
-        """Block all writes without an error, because the process ends with its waiting threads."""
-        self.outbox.freeze()
-
     def after_fork(self) -> None:
         """
         Leave the socket to the parent process; each call raises ForkedProcessError from now on.
@@ -600,7 +586,7 @@ class Lane:
         self.outbox.after_fork()
         # A fast publisher stages no message after this wake-up. Its next call raises.
         for receiver in self.receivers():
-            receiver.failure = receiver.failure or self.reason
+            receiver.failure = receiver.failure or self.outbox.reason
             receiver.wake()
 
     def close(self, reason: Exception) -> None:
@@ -617,8 +603,8 @@ class Lane:
         if sock is not None and fcntl is not None:
             with contextlib.suppress(OSError, ValueError):
                 waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-                return self.bytes_out - int.from_bytes(waiting, sys.byteorder)
-        return self.bytes_out
+                return self.outbox.bytes_out - int.from_bytes(waiting, sys.byteorder)
+        return self.outbox.bytes_out
 
     def has_input(self) -> bool:
         """Return whether bytes have arrived that no thread has read yet; loop thread."""

@@ -147,21 +147,6 @@ class Mailbox:
             knows which of them are its own.
     """
 
-    __slots__ = (
-        "_denials",
-        "_pattern",
-        "_seen_epoch",
-        "express",
-        "failure",
-        "frames",
-        "interest",
-        "interrupted",
-        "lost_epoch",
-        "on_failure",
-        "push",
-        "signal",
-    )
-
     def __init__(self, interest: bytes = b"", *, collect_denials: bool = False) -> None:
         self.interest: bytes = interest
         self.signal: Signal = Signal()
@@ -177,8 +162,7 @@ class Mailbox:
         self._seen_epoch = 0
         # Whether the owner has something else to do; the owner clears it.
         self.interrupted: bool = False
-        self._denials: deque[tuple[bytes, Exception]]
-        self._denials = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
+        self._denials: deque[Any] = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
         self._pattern: re.Pattern[bytes] | None = None
 
     def __repr__(self) -> str:
@@ -313,8 +297,6 @@ class ReplyRouter:
 
     Registering and forgetting take no lock: both are single operations on a dictionary.
     """
-
-    __slots__ = ("_frames", "_prefix", "_tokens", "_waiters", "express", "failure", "push")
 
     def __init__(self, inbox: bytes) -> None:
         self._prefix = inbox + b"."

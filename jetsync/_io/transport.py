@@ -367,17 +367,12 @@ class LaneTransport:
         if attempt.listed:
             self._tell({**attempt.greeting, "connect_urls": attempt.listed, "ldm": False})
             self.known.update(attempt.listed)
-        self._attach()
-
-    def _attach(self) -> None:
-        """Let the lane read and write from now on."""
-        sock, received, info = self._sock, self.attempt.received, self.attempt.info
+        sock, received = self._sock, attempt.received
         assert sock is not None
-        assert info is not None
         # The rest of a decrypted record waits inside the object, where poll does not see it.
         while isinstance(sock, ssl.SSLSocket) and sock.pending():
             received += sock.recv(HANDSHAKE_READ)
-        self.lane.attach(sock, bytes(received), info.max_payload)
+        self.lane.attach(sock, bytes(received), attempt.info.max_payload)
         received.clear()
 
     def _refusal(self, line: bytes) -> ConnectError:
@@ -411,7 +406,7 @@ class LaneTransport:
             seen = len(received)
             if seen > MAX_HANDSHAKE_LINE:
                 raise ConnectError("the server sent a line longer than 1 MiB")
-            data = await self._receive()
+            data = await self._step(lambda sock: sock.recv(HANDSHAKE_READ))
             if not data:
                 hint = self.attempt.hint
                 raise ConnectError(f"the server ended the connection during the handshake{hint}")
@@ -419,10 +414,6 @@ class LaneTransport:
         line = bytes(received[: end + 1])
         del received[: end + 1]
         return line
-
-    async def _receive(self) -> bytes:
-        """Return what the server sends next in the handshake; empty at the end."""
-        return await self._step(lambda sock: sock.recv(HANDSHAKE_READ))
 
     async def _send(self, block: bytes) -> None:
         """Send bytes of the handshake."""

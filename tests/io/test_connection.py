@@ -50,12 +50,14 @@ class StubLane:
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
-        self.bytes_in, self.bytes_out, self.strays = 5, 7, 3
+        self.bytes_in, self.strays = 5, 3
         self.written, self.posted, self.boxes = [], [], {}
         self.wake_ups = 0
         self.busy_here = False
         self.answer = lambda block: None
-        self.outbox = types.SimpleNamespace(why_down=None, reason=None, held_here=lambda: False)
+        self.outbox = types.SimpleNamespace(
+            why_down=None, reason=None, held_here=lambda: False, bytes_out=7
+        )
         self._sids = itertools.count(1_000_000)
 
     def new_sid(self):

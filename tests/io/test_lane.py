@@ -245,7 +245,7 @@ class TestWrite:
         rig.stall()
         assert rig.lane.write(b"PUB a  1\r\nx\r\n", soon()) == 1
         assert rig.receive(13) == b"PUB a  1\r\nx\r\n"
-        assert rig.lane.bytes_out == 13
+        assert rig.lane.outbox.bytes_out == 13
 
     def test_full_socket(self, idle):
         """If the socket does not take all bytes at once, the rest follows in order."""
@@ -256,7 +256,7 @@ class TestWrite:
         assert idle.lane.outbox.size > 0
         assert idle.receive(5 * 300_000) == b"".join(blocks)
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
-        assert (idle.lane.outbox.size, idle.lane.bytes_out) == (0, 1_500_000)
+        assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
 
     def test_back_pressure(self, idle):
         """Beyond the limit a writer waits for room, and its block is then sent whole."""
