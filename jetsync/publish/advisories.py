@@ -32,8 +32,6 @@ class Advisories(Mailbox):
     Passes the advisories of one stream to the batches that they are about; thread-safe.
     """
 
-    __slots__ = ("_lane", "_sid", "attempts", "line", "used")
-
     def __init__(self, lane: Lane, interest: bytes) -> None:
         super().__init__(interest)
         self.push = self._receive

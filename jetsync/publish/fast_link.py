@@ -58,8 +58,6 @@ _NOT_SENT: Final = (
 class Answers(Mailbox):
     """The answers to one publisher. Whatever arrives ends the run of staged messages."""
 
-    __slots__ = ("_run",)
-
     def __init__(self, interest: bytes, run: StagedRun) -> None:
         super().__init__(interest, collect_denials=True)
         self._run = run
