@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 
-from jetsync._base.deadline import as_seconds
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.deadline import Deadline
 from jetsync._io.mailbox import Notifier
 from jetsync._io.outbox import raise_failure
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from jetsync._io.mailbox import Signal
     from jetsync.publish.encode import Encoded
     from jetsync.publish.hooks import HookedWindow
+
+# For waits without a timeout of their own: one deadline, because making one costs a microsecond.
+FOREVER: Final = Deadline.after(None)
 
 
 @attrs.frozen
@@ -49,11 +51,11 @@ class FutureOwner:
     """
 
     lock: threading.RLock
-    # Raises in a forked child. Call it before the lock is taken.
-    check_process: Callable[[], object]
-    # Writes staged messages, then waits for the outcome of a future. The float is the timeout in
-    # seconds.
-    wait: Callable[[PublishFuture, float | None], object]
+    # Raises if the lock must not be taken, as in a forked child.
+    check_lock: Callable[[], object]
+    # Writes staged messages, then waits until the first argument returns true or the deadline
+    # expires. The future wakes it, and the text says for an error what it waits for.
+    wait: Callable[[Callable[[], bool], PublishFuture, Deadline, str], object]
     # Returns the ack. For a plain ack, only its sequence was kept.
     full_ack: Callable[[PubAck | int], PubAck]
 
@@ -142,8 +144,7 @@ class PublishFuture:
         known. Errors that it raises in the publisher's thread are logged and counted.
         """
         self.observed = True
-        self._owner.check_process()
-        refuse_reentry(self._owner.lock)
+        self._owner.check_lock()
         with self._owner.lock:
             if self.outcome is None:
                 if self.callbacks is None:
@@ -167,9 +168,9 @@ class PublishFuture:
 
     def _wait(self, timeout: Seconds | None) -> PubAck | Exception | int:
         self.observed = True
-        seconds = None if timeout is None else as_seconds(timeout)
+        deadline = FOREVER if timeout is None else Deadline.after(timeout)
         if self.outcome is None:
-            self._owner.wait(self, seconds)
+            self._owner.wait(self.done, self, deadline, "the acknowledgement")
         if self.outcome is None:
-            raise WaitTimeoutError("the acknowledgement", seconds or 0.0)
+            raise WaitTimeoutError("the acknowledgement", deadline.total)
         return self.outcome

@@ -11,7 +11,6 @@ import contextlib
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._base.deadline import Deadline
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 from jetsync.publish.encode import BLOCK_MESSAGES
@@ -79,7 +78,7 @@ class BulkPublish:
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
             while self._window.open_count:
-                self._wait()
+                self._window.wait(self._window.due())
                 try:
                     self._settle()
                 except PluginError as error:
@@ -120,7 +119,7 @@ class BulkPublish:
                 return
             room = size - window.open_count
             if room < least or window.is_full:
-                self._wait()
+                window.wait(window.due())
             else:
                 self._exhausted = self._send_block(source, min(room, BLOCK_MESSAGES))
 
@@ -161,12 +160,6 @@ class BulkPublish:
             block = b"".join(frames)
             if block:
                 window.write(block, range(first, self._number))
-
-    def _wait(self) -> None:
-        """Wait for an answer, or until a message times out or has to be sent again."""
-        due = self._window.due()
-        if due is not None:
-            self._lane.wait(self._window.box, Deadline(due, self._options.ack_timeout))
 
     def _settle(self) -> None:
         window = self._window

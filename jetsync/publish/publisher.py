@@ -21,14 +21,13 @@ import math
 import threading
 import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import Latch, held_here, refuse_reentry, take
+from jetsync._base.locks import SIGNAL_CHECK, Latch, held_here, refuse_reentry, take
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -42,7 +41,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
-from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import HookedWindow, PublishHooks
 from jetsync.publish.window import Window
 from jetsync.values.outbound import (
@@ -122,9 +121,7 @@ class Publisher:
         self._pipeline = self._window.pipeline
         self._hooks = PublishHooks(context.plugins, options.size)
         self._lock = threading.RLock()
-        self._owner = FutureOwner(
-            self._lock, self._check_process, self._wait_outcome, self._pipeline.full_ack
-        )
+        self._owner = FutureOwner(self._lock, self._check_lock, self._wait, self._pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
         self._work = Signal()
         # Threads that wait for room are woken at this many messages in the window. Waking them for
@@ -161,10 +158,10 @@ class Publisher:
             raise
         # The worker refers to the publisher only while it works, so that the garbage collector can
         # end a publisher that the application has dropped.
-        steps = weakref.WeakMethod(self._step), weakref.WeakMethod(self._abandon)
+        publisher = weakref.ref(self)
         self._worker = threading.Thread(
             target=_run,
-            args=(*steps, self._window, self._hooks, self._worker_ended),
+            args=(publisher, self._window, self._hooks, work, self._worker_ended),
             name="jetsync-publisher",
             daemon=True,
         )
@@ -190,8 +187,7 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         """Return the current counters."""
-        self._check_process()
-        refuse_reentry(self._lock)
+        self._check_lock()
         with self._lock:
             tally, pending = self._pipeline.tally, self._window.open_count
             return PublisherStatistics(
@@ -342,7 +338,7 @@ class Publisher:
         self,
         is_over: Callable[[], bool],
         notifier: Notifier | PublishFuture,
-        deadline: Deadline | None,
+        deadline: Deadline,
         what: str | None = None,
     ) -> None:
         """
@@ -354,25 +350,26 @@ class Publisher:
         """
         is_worker = self._is_worker()
         while not is_over():
-            self._check_process()
             if is_worker and what is not None:
                 raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
-            seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
-            refuse_reentry(self._lock)
+            self._check_lock()
             with self._lock:
                 self._flush_now()
                 # Return before a signal is added, or each poll with a timeout of 0 would leave one.
-                if is_over() or seconds <= 0.0:
+                if is_over() or deadline.expired():
                     return
                 if not is_worker:
                     self._lane.prepare_wait()
                 signal = notifier.listen()
-            signal.wait(seconds)
+            while not signal.wait(min(deadline.remaining(), SIGNAL_CHECK)):
+                if deadline.expired():
+                    break
 
-    def _check_process(self) -> None:
-        """Raise in a forked child, where the owner of the lock may not exist."""
+    def _check_lock(self) -> None:
+        """Raise if the lock's owner may not release it: it may be in the parent process."""
         if self._lane.forked:
             raise ForkedProcessError
+        refuse_reentry(self._lock)
 
     def _is_worker(self) -> bool:
         return threading.get_ident() == self._worker.ident
@@ -387,13 +384,8 @@ class Publisher:
             return window.open_count < self._options.size and not window.is_full
 
         self._lane.check()
-        self._wait(has_room, self._room, None, "room in the window")
+        self._wait(has_room, self._room, FOREVER, "room in the window")
         self._lane.check()
-
-    def _wait_outcome(self, future: PublishFuture, seconds: float | None) -> None:
-        """Wait until the outcome of a future is known, or for *seconds*."""
-        deadline = None if seconds is None else Deadline.after(seconds)
-        self._wait(future.done, future, deadline, "the acknowledgement")
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
@@ -409,7 +401,7 @@ class Publisher:
         """
         self._lane.check()
         window = self._window
-        deadline = None if timeout is None else Deadline.after(timeout)
+        deadline = Deadline.after(timeout)
         if self._is_worker():
             deadline = Deadline.after(0.0)
         refuse_reentry(self._lock)
@@ -441,7 +433,7 @@ class Publisher:
         Raises:
             PublishManyError: Messages failed and your code did not ask for their outcomes.
         """
-        deadline = None if timeout is None else Deadline.after(timeout)
+        deadline = Deadline.after(timeout)
         if self._lane.forked:
             # The worker, and perhaps the lock's owner, are in the parent.
             return
@@ -479,10 +471,7 @@ class Publisher:
         ]
 
     def _end(
-        self,
-        deadline: Deadline | None,
-        reason: Exception,
-        callback_time: float = CALLBACK_TIME,
+        self, deadline: Deadline, reason: Exception, callback_time: float = CALLBACK_TIME
     ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
         refuse_reentry(self._lock)
@@ -495,11 +484,7 @@ class Publisher:
         self._wait(lambda: not self._window.open_count, self._ended, deadline)
         self._window.box.fail(reason)
         self._lane.wake_reader()
-        # Without a timeout this also waits for callbacks.
-        seconds = threading.TIMEOUT_MAX
-        if deadline is not None:
-            seconds = max(deadline.remaining(), callback_time)
-        if self._worker_ended.wait(seconds):
+        if self._worker_ended.wait(max(deadline.remaining(), callback_time)):
             self._worker.join(CALLBACK_TIME)
 
     def _wake_worker(self) -> None:
@@ -511,33 +496,25 @@ class Publisher:
 
     # The worker thread.
 
-    def _step(self) -> Callable[[], object] | None:
-        """Do what is due; return a call that waits for the next step, or None at the end."""
-        self._settle()
-        self._leave_windows()
-        due = self._next_due()
-        if due is None:
-            return None
-        if due == math.inf:
-            return partial(self._work.wait, threading.TIMEOUT_MAX)
-        deadline = Deadline(due, self._options.ack_timeout)
-        return partial(self._lane.wait, self._window.box, deadline)
-
     def _abandon(self, error: BaseException) -> None:
         """End all messages after an error in the worker, so that no thread waits for ever."""
         with self._lock:
             self._stopped = HandleClosedError("publisher", reason=repr(error))
             self._window.abandon(self._stopped)
-            self._take_ended()
             self._room.notify()
+        self._complete()
 
-    def _next_due(self) -> float | None:
+    def _step(self) -> float | None:
         """
-        Flush, and return when the next step is due.
+        Do what is due, flush, and return when the next step is due.
 
         Infinity means that all messages have ended, and None that the worker can end.
         """
         window, hooks = self._window, self._hooks
+        self._settle()
+        if hooks.wraps:
+            for over in hooks.take_over():
+                self._guard(over.leave)
         while True:
             with self._lock:
                 self._in_callback = self._idle = False
@@ -566,46 +543,47 @@ class Publisher:
                 return math.inf
 
     def _settle(self) -> None:
-        """Complete messages: update the state under the lock, call the user's code without it."""
+        """Process acks and retries; call plugins and the user's code without the lock."""
         window = self._window
         with self._lock:
             failed_attempts = window.account()
-            ended = self._take_ended()
-        self._run_callbacks(ended)
+        self._complete()
         if failed_attempts:
             window.decide_retries(failed_attempts)
             with self._lock:
                 window.schedule_retries()
-                ended = self._take_ended()
-            self._run_callbacks(ended)
+            self._complete()
 
-    def _take_ended(self) -> list[PublishFuture]:
-        """Complete the futures of ended messages; return those with callbacks. The lock is held."""
-        window = self._window
-        acked, self._pipeline.acked = self._pipeline.acked, []
-        failures, window.failures = window.failures, []
-        ended = [*acked, *[(future, error) for _, future, error in failures]]
-        for future, outcome in ended:
-            future.outcome = outcome
-            if future.notifier is not None:
-                future.notifier.notify()
-            if future.hooked is not None:
-                report = future.report()
-                self._hooks.part(future.hooked, report.error or report.ack)
-        if self._on_report is None:
-            for number, future, _ in failures:
-                self._keep_failure(number, future)
-        self._failed += len(failures)
-        if window.open_count <= self._roomy:
-            self._room.notify()
-        self._ended.notify()
-        observed = [
-            future for future, _ in ended if self._on_report is not None or future.callbacks
-        ]
-        if observed:
-            self._flushing, self._in_callback = False, True
-            window.flush()
-        return observed
+    def _complete(self) -> None:
+        """Complete the futures of ended messages, then call their callbacks without the lock."""
+        window, on_report = self._window, self._on_report
+        with self._lock:
+            acked, self._pipeline.acked = self._pipeline.acked, []
+            failures, window.failures = window.failures, []
+            ended = [*acked, *[(future, error) for _, future, error in failures]]
+            for future, outcome in ended:
+                future.outcome = outcome
+                if future.notifier is not None:
+                    future.notifier.notify()
+                if future.hooked is not None:
+                    report = future.report()
+                    self._hooks.part(future.hooked, report.error or report.ack)
+            if on_report is None:
+                for number, future, _ in failures:
+                    self._keep_failure(number, future)
+            self._failed += len(failures)
+            if window.open_count <= self._roomy:
+                self._room.notify()
+            self._ended.notify()
+            observed = [future for future, _ in ended if on_report or future.callbacks]
+            if observed:
+                self._flushing, self._in_callback = False, True
+                window.flush()
+        for future in observed:
+            if on_report is not None:
+                self._guard(on_report, future.report())
+            for callback in future.callbacks or ():
+                self._guard(callback, future)
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
         """Keep a failure until its future is observed or the publisher ends; the lock is held."""
@@ -614,16 +592,6 @@ class Publisher:
             kept[:] = [entry for entry in kept if not entry[1].observed]
         if len(kept) < KEPT_FAILURES:
             kept.append((number, future))
-
-    def _run_callbacks(self, ended: list[PublishFuture]) -> None:
-        """Call the user's callbacks; the lock is not held."""
-        on_report = self._on_report
-        for future in ended:
-            if on_report is not None:
-                self._guard(on_report, future.report())
-            if future.callbacks is not None:
-                for callback in future.callbacks:
-                    self._guard(callback, future)
 
     def _guard(self, call: Callable[..., object], *arguments: object) -> None:
         """Call user code. Whatever it raises, the following messages still have to end."""
@@ -637,35 +605,32 @@ class Publisher:
             else:
                 _logger.exception("callback_failed")
 
-    def _leave_windows(self) -> None:
-        """Leave the wrappers of windows whose messages have ended."""
-        if self._hooks.wraps:
-            for window in self._hooks.take_over():
-                self._guard(window.leave)
-
 
 def _run(
-    step: weakref.WeakMethod[Callable[[], Callable[[], object] | None]],
-    abandon: weakref.WeakMethod[Callable[[BaseException], None]],
+    owner: weakref.ref[Publisher],
     window: Window,
     hooks: PublishHooks,
+    work: Signal,
     ended: Latch,
 ) -> None:
     """Process the acks of a publisher until it ends or was dropped."""
     dropped = False
     try:
-        while (work := step()) is not None:
-            wait = work()
-            del work
-            if wait is None:
+        while (publisher := owner()) is not None:
+            due = publisher._step()  # noqa: SLF001 - the publisher's own thread
+            del publisher
+            if due is None:
                 break
-            wait()
+            if due == math.inf:
+                work.wait(threading.TIMEOUT_MAX)
+            else:
+                window.wait(due)
         else:
             dropped = True
     except BaseException as error:
-        end = abandon()
-        if end is not None:
-            end(error)
+        publisher = owner()
+        if publisher is not None:
+            publisher._abandon(error)  # noqa: SLF001 - as above
         raise
     finally:
         window.close()

@@ -385,6 +385,11 @@ class Window:
             due = poll if due is None else min(due, poll)
         return due
 
+    def wait(self, due: float | None) -> None:
+        """Wait for an answer or an interrupt, at most until *due*; None does not wait."""
+        if due is not None:
+            self._lane.wait(self.box, Deadline(due, self.options.ack_timeout))
+
     def settle(self) -> None:
         """
         Process acks, losses and time-outs, and send the retries that are due.

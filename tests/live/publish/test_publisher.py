@@ -19,6 +19,8 @@ from streams import memory_stream, messages_in
 from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
+from jetsync._base.locks import SIGNAL_CHECK
+from jetsync._io.mailbox import Signal
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy
@@ -247,6 +249,24 @@ class TestFuture:
             assert errors[0] is not errors[1]
             assert isinstance(future.exception(), jetsync.WrongLastSequenceError)
             assert repr(future) == f"<PublishFuture {subject} failed>"
+
+    def test_waiting_in_steps(self, js, silent, monkeypatch):
+        """
+        Each step of a wait is short. A signal that arrives just before a step is handled after it.
+        """
+        steps, wait, me = [], Signal.wait, threading.get_ident()
+
+        def record(signal, timeout):
+            if threading.get_ident() == me:
+                steps.append(timeout)
+            return wait(signal, timeout)
+
+        publisher = js.publisher(ack_timeout=1.5)
+        monkeypatch.setattr(Signal, "wait", record)
+        assert isinstance(publisher.publish(silent).exception(), jetsync.PublishOutcomeUnknownError)
+        assert len(steps) > 1
+        assert max(steps) <= SIGNAL_CHECK
+        publisher.close()
 
     def test_waiting_has_an_end(self, js, silent):
         """
