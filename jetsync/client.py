@@ -15,7 +15,7 @@ import attrs
 
 from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count, check_fields, whole_number
+from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
@@ -26,7 +26,6 @@ from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscri
 from jetsync.errors import (
     CallInSignalHandlerError,
     InvalidArgumentError,
-    InvalidTypeError,
 )
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions
@@ -87,13 +86,13 @@ def connect(
     """
     check_fields(ConnectOptions, fields, "connect()")
     if isinstance(plugins, (str, type)) or not isinstance(plugins, Iterable):
-        raise _wrong_type("plugins", "a list of plugins", plugins)
+        raise wrong_type("plugins", "a list of plugins", plugins)
     if options is not None and not isinstance(options, ConnectOptions):
-        raise _wrong_type("options", "a ConnectOptions", options)
+        raise wrong_type("options", "a ConnectOptions", options)
     given: dict[str, Any] = {**fields}
     if servers is not None:
         if not isinstance(servers, Iterable):
-            raise _wrong_type("servers", "an address or a list of addresses", servers)
+            raise wrong_type("servers", "an address or a list of addresses", servers)
         given["servers"] = servers if isinstance(servers, str) else tuple(servers)
     options = ConnectOptions(**given) if options is None else attrs.evolve(options, **given)
     loaded = Plugins.load((*options.plugins, *plugins))
@@ -111,10 +110,6 @@ def connect(
             # The plugins have already been notified.
             loaded.close()
         raise
-
-
-def _wrong_type(name: str, wanted: str, given: object) -> InvalidTypeError:
-    return InvalidTypeError(f"{name} must be {wanted}, not {type(given).__name__}", argument=name)
 
 
 class Client:

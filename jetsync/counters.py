@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 from jetsync import errors
+from jetsync._base.fields import wrong_type
 from jetsync._base.integers import integer_text, parse_integer
 from jetsync._base.pickling import refuse_copy
 from jetsync.publish.one import publish_one
@@ -145,9 +146,7 @@ class Counter:
             ApiError, TransportError: As for ``publish``. The value was not added.
         """
         if isinstance(value, bool) or not isinstance(value, int):
-            raise errors.InvalidTypeError(
-                f"value must be a whole number, not {type(value).__name__}", argument="value"
-            )
+            raise wrong_type("value", "a whole number", value)
         context = self._context
         context.connection.check()
         deadline = context.deadline(timeout)

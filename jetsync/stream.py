@@ -12,7 +12,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
-from jetsync._base.fields import aware, whole_number
+from jetsync._base.fields import aware, check_exclusive, whole_number
 from jetsync._base.integers import read_count
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
@@ -227,11 +227,8 @@ class Stream:
         request: dict[str, Any] = {} if subject is None else {"filter": validate_filter(subject)}
         if sequence is not None:
             request["seq"] = whole_number("sequence", sequence, 0)
+        check_exclusive(sequence=sequence, keep=keep)
         if keep is not None:
-            if sequence is not None:
-                raise InvalidArgumentError(
-                    "sequence and keep exclude each other: give one of them", argument="keep"
-                )
             request["keep"] = whole_number("keep", keep, 0)
         answer = self._api("PURGE", request or None, self._context.deadline(timeout))
         return read_count(answer.get("purged", 0), "the number of purged messages")
@@ -693,11 +690,7 @@ class Stream:
         """
         deadline = self._context.deadline(timeout)
         names = subject_filters(subjects)
-        if up_to_sequence is not None and up_to_time is not None:
-            raise InvalidArgumentError(
-                "up_to_sequence and up_to_time exclude each other: give one of them",
-                argument="up_to_time",
-            )
+        check_exclusive(up_to_sequence=up_to_sequence, up_to_time=up_to_time)
         moment = optional_number("up_to_sequence", up_to_sequence)
         before = None if up_to_time is None else format_time(up_to_time, "up_to_time")
         page = optional_number("batch", batch)

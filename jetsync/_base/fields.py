@@ -71,9 +71,7 @@ def aware(moment: dt.datetime, name: str) -> dt.datetime:
     """
     given: object = moment
     if not isinstance(given, dt.datetime):
-        raise InvalidTypeError(
-            f"{name} must be an aware datetime, not {type(given).__name__}", argument=name
-        )
+        raise wrong_type(name, "an aware datetime", given)
     if moment.utcoffset() is None:
         raise InvalidArgumentError(
             f"{name} needs a time zone: a naive datetime is a different time on another machine",
@@ -225,6 +223,23 @@ def _with_check(
     return field.evolve(converter=named)
 
 
+def wrong_type(
+    name: str, wanted: str, value: object, argument: str | None = None
+) -> InvalidTypeError:
+    """Return the error for a value of a wrong type. *argument* is *name* by default."""
+    text = f"{name} must be {wanted}, not {type(value).__name__}"
+    return InvalidTypeError(text, argument=argument or name)
+
+
+def check_exclusive(**given: object) -> None:
+    """Raise if two of these arguments are not None."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidArgumentError(
+            f"{names[0]} and {names[1]} exclude each other: give one of them", argument=names[1]
+        )
+
+
 def whole_number(name: str, value: object, least: float = 1, most: float = LARGEST_COUNT) -> int:
     """
     Return a sequence or a count as an int.
@@ -235,9 +250,7 @@ def whole_number(name: str, value: object, least: float = 1, most: float = LARGE
     """
     # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(
-            f"{name} must be a whole number, not {type(value).__name__}", argument=name
-        )
+        raise wrong_type(name, "a whole number", value)
     number = operator.index(cast("SupportsIndex", value))
     if number < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, not {number}", argument=name)
@@ -249,9 +262,7 @@ def whole_number(name: str, value: object, least: float = 1, most: float = LARGE
 def check_count(name: str, value: object, least: int, most: int = LARGEST_COUNT) -> None:
     """Raise unless *value* is an int from *least* to *most*."""
     if not isinstance(value, int):
-        raise InvalidTypeError(
-            f"{name} must be a whole number, not {type(value).__name__}", argument=name
-        )
+        raise wrong_type(name, "a whole number", value)
     whole_number(name, value, least, most)
 
 
@@ -260,9 +271,7 @@ def check_function(name: str, value: object) -> None:
     if value is None:
         return
     if not callable(value):
-        raise InvalidTypeError(
-            f"{name} must be a function, not {type(value).__name__}", argument=name
-        )
+        raise wrong_type(name, "a function", value)
     # A call of one of these only makes an object: none of its code would run.
     for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code, not whether.
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):

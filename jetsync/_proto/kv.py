@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync.errors import InvalidBucketError, InvalidKeyError, InvalidTypeError
+from jetsync._base.fields import wrong_type
+from jetsync.errors import InvalidBucketError, InvalidKeyError
 from jetsync.values.headers import KV_OPERATION, ROLLUP
 from jetsync.values.ttl import MarkerReason, marker_of
 
@@ -101,7 +102,7 @@ def check_bucket(name: str) -> str:
             and ``_``.
     """
     if not isinstance(name, str):
-        raise InvalidTypeError(f"a bucket name must be text, not {type(name).__name__}")
+        raise wrong_type("a bucket name", "text", name, "bucket")
     if not _BUCKET.fullmatch(name):
         raise InvalidBucketError(name)
     return name
@@ -119,7 +120,7 @@ def check_key(key: str) -> str:
     if type(key) is str and _KEY.fullmatch(key):
         return key
     if not isinstance(key, str):
-        raise InvalidTypeError(f"a key must be text, not {type(key).__name__}", argument="key")
+        raise wrong_type("a key", "text", key, "key")
     if _KEY.fullmatch(key):
         return key
     raise InvalidKeyError(key, _why_invalid(key, wildcards=False))
@@ -134,9 +135,7 @@ def check_pattern(pattern: str) -> str:
         InvalidKeyError: As for :func:`check_key`, or ``>`` is not the last part.
     """
     if not isinstance(pattern, str):
-        raise InvalidTypeError(
-            f"a pattern of keys must be text, not {type(pattern).__name__}", argument="keys"
-        )
+        raise wrong_type("a pattern of keys", "text", pattern, "keys")
     parts = pattern.split(".")
     if parts[-1] == ">":
         parts.pop()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import aware, check_count, whole_number
+from jetsync._base.fields import aware, check_count, whole_number, wrong_type
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
@@ -339,9 +339,7 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         if not isinstance(keys, Iterable):
-            raise errors.InvalidTypeError(
-                f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
-            )
+            raise wrong_type("keys", "a key or a list of keys", keys)
         bucket, deadline = self._bucket, self._deadline(timeout)
         patterns = covering([*map(check_pattern, [keys] if isinstance(keys, str) else keys)])
         if not patterns:

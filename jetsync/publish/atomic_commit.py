@@ -17,13 +17,13 @@ import attrs
 from jetsync._api.known_streams import KnownStream
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.fields import wrong_type
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchIncompleteError,
     ConnectionLostError,
     DisconnectedError,
     InvalidArgumentError,
-    InvalidTypeError,
     JetSyncError,
     NoStreamResponseError,
     TemporarilyUnavailableError,
@@ -81,9 +81,7 @@ class AtomicOptions:
 
 def _check_batch_id(value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidTypeError(
-            f"batch_id must be a str, not {type(value).__name__}", argument="batch_id"
-        )
+        raise wrong_type("batch_id", "a str", value)
     # With an empty id the server would store the messages one by one.
     if not 0 < len(value.encode("utf-8", "replace")) <= MAX_ID_BYTES:
         raise InvalidArgumentError(

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync._base.deadline import Seconds, as_seconds
+from jetsync._base.fields import wrong_type
 from jetsync.errors import (
     InvalidArgumentError,
-    InvalidTypeError,
     NotSupportedError,
     SchedulesDisabledError,
 )
@@ -207,7 +207,7 @@ def _cron(pattern: Any) -> str:
 def _line(text: Any, name: str) -> str:
     """Return non-empty text of one line."""
     if not isinstance(text, str):
-        raise InvalidTypeError(f"{name} must be text, not {type(text).__name__}", argument=name)
+        raise wrong_type(name, "text", text)
     if not text.strip() or not text.isprintable():
         raise InvalidArgumentError(f"{name} must be one line of text", argument=name)
     return text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync import errors
-from jetsync._base.fields import whole_number
+from jetsync._base.fields import check_exclusive, whole_number, wrong_type
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
@@ -268,13 +268,9 @@ def beginning(
     """
     Return where a :class:`BatchRead` begins, from the arguments of a public call.
     """
+    check_exclusive(**{name: sequence, "start_time": start_time})
     if start_time is None:
         return {"sequence": 1 if sequence is None else whole_number(name, sequence)}
-    if sequence is not None:
-        raise errors.InvalidArgumentError(
-            f"{name} and start_time exclude each other: give one of them",
-            argument="start_time",
-        )
     return {"start_time": format_time(start_time, "start_time")}
 
 
@@ -294,9 +290,7 @@ def subject_filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
     if isinstance(subjects, str):
         subjects = (subjects,)
     elif not isinstance(subjects, Iterable):
-        raise errors.InvalidTypeError(
-            f"subjects must be strings, not {type(subjects).__name__}", argument="subjects"
-        )
+        raise wrong_type("subjects", "strings", subjects)
     found = tuple(dict.fromkeys(validate_filter(each) for each in subjects))
     if not found:
         raise errors.InvalidArgumentError(

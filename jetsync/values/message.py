@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from jetsync import errors
 from jetsync._base.deadline import as_seconds
+from jetsync._base.fields import wrong_type
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import Headers
@@ -298,9 +299,7 @@ class Message:
             self._finish(TERM)
             return
         if not isinstance(reason, str):
-            raise errors.InvalidTypeError(
-                f"reason must be text, not {type(reason).__name__}", argument="reason"
-            )
+            raise wrong_type("reason", "text", reason)
         if "\r" in reason or "\n" in reason:
             raise errors.InvalidArgumentError("reason must be a single line", argument="reason")
         self._finish((TERM + b" " + reason.encode("utf-8", "replace")) if reason else TERM)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import attrs
 
 from jetsync._base.deadline import Seconds
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, wrong_type
 from jetsync._base.integers import LARGEST
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values import headers as names
@@ -38,7 +38,7 @@ What may be published: bytes-like objects as they are, text as UTF-8. Anything e
 
 def _check_text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(f"{name} must be text, not {type(value).__name__}", argument=name)
+        raise wrong_type(name, "text", value)
 
 
 @attrs.frozen(slots=True)
@@ -138,11 +138,8 @@ def coerce_outbound(item: object) -> OutboundMessage:
         return item
     if isinstance(item, tuple) and len(item) in {2, 3}:
         return OutboundMessage(*item)
-    raise InvalidTypeError(
-        "a message must be an OutboundMessage, (subject, data) or (subject, data, headers), "
-        f"not {type(item).__name__}",
-        argument="message",
-    )
+    wanted = "an OutboundMessage, (subject, data) or (subject, data, headers)"
+    raise wrong_type("a message", wanted, item, "message")
 
 
 def message_of(item: object) -> OutboundMessage:
@@ -243,10 +240,7 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
     try:
         return iter(messages)
     except TypeError as error:
-        raise InvalidTypeError(
-            f"messages must be an iterable of messages, not {type(messages).__name__}",
-            argument="messages",
-        ) from error
+        raise wrong_type("messages", "an iterable of messages", messages) from error
 
 
 def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
@@ -271,9 +265,7 @@ def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
         own.append((names.TTL, ttl_header(ttl)))
     if expect is not None:
         if not isinstance(expect, Expect):
-            raise InvalidTypeError(
-                f"expect must be an Expect, not {type(expect).__name__}", argument="expect"
-            )
+            raise wrong_type("expect", "an Expect", expect)
         own += expect.pairs()
     if headers is None:
         return own
@@ -303,10 +295,7 @@ def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:
             return data
         # The length of other views counts items, or rows.
         return data.cast("B") if data.c_contiguous and data.nbytes else data.tobytes()
-    raise InvalidTypeError(
-        f"a payload must be bytes, bytearray, memoryview or str, not {type(data).__name__}",
-        argument="data",
-    )
+    raise wrong_type("a payload", "bytes, bytearray, memoryview or str", data, "data")
 
 
 @attrs.frozen(slots=True)

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from jetsync import errors
+from jetsync._base.fields import wrong_type
 
 # Characters that no token may contain. Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
@@ -80,9 +81,7 @@ def check_text(subject: object) -> str:
     """
     if isinstance(subject, str):
         return subject
-    raise errors.InvalidTypeError(
-        f"a subject must be text, not {type(subject).__name__}", argument="subject"
-    )
+    raise wrong_type("a subject", "text", subject, "subject")
 
 
 def _tokens(given: object) -> list[str]:
@@ -135,9 +134,7 @@ def validate_name(kind: str, name: str) -> str:
             backslash or one of ``. * > /``.
     """
     if not isinstance(name, str):
-        raise errors.InvalidTypeError(
-            f"a {kind} name must be text, not {type(name).__name__}", argument=kind
-        )
+        raise wrong_type(f"a {kind} name", "text", name, kind)
     if not name:
         raise errors.InvalidNameError(kind, name, "it is empty")
     found = _FORBIDDEN_IN_NAME.search(name)
