@@ -36,7 +36,7 @@ def when_dropped(
         what: The handle in the warning, such as ``subscription to 'a'``.
         release: Called once. There is no warning if it returns False, because there was nothing to
             release. An example is a subscription whose client is closed.
-        *arguments: Of that call. They must not refer to *handle*.
+        *arguments: The arguments of *release*. They must not refer to *handle*.
         creator: What :func:`find_creator` returned, None to call it here.
 
     Returns:

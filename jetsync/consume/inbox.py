@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
-# Seconds between two pulls that keep a consumer, at least.
+# The shortest pause between two pulls that keep a consumer, in seconds.
 SHORTEST_KEEP: Final = 0.05
 
 # Seconds for which an abandoned inbox still naks messages that arrive.
@@ -97,7 +97,7 @@ class ConsumerKeeper:
         request = PullRequest(
             max_messages=1, max_bytes=1, expires=0.0, no_wait=True, priorities=priorities
         )
-        # There is no subscription to this reply subject, so the status is sent to nobody.
+        # There is no subscription to this reply subject, so no client gets the status.
         reply = target.context.connection.new_inbox().encode()
         self._lane = target.lane
         self._block = frames.pub(target.subject, reply, request.wire)

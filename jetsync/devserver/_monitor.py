@@ -22,8 +22,8 @@ def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
         timeout: Seconds.
 
     Returns:
-        The decoded INFO; an empty dictionary when the server accepted but says nothing first (TLS
-        handshake first); ``None`` when it does not accept connections.
+        The decoded INFO; an empty dictionary if the server accepts the connection and waits for a
+        TLS handshake; ``None`` if it does not accept connections.
     """
     line = b""
     try:
@@ -98,9 +98,9 @@ def meta_view(port: int) -> dict[str, Any]:
 
 def led_streams(port: int, server_name: str) -> set[tuple[str, str]]:
     """
-    Return (account, stream) of every stream that the server on *port* says it leads itself.
+    Return (account, stream) of every stream that the server on *port* leads.
 
-    A stream without a cluster block lives on a server that is alone, which then leads it.
+    A stream without a cluster block is on a single server, which leads it.
     """
     try:
         _, answer = get_json(port, "/jsz?accounts=true&streams=true", timeout=2.0)

@@ -191,7 +191,7 @@ class LastPlan(OnePage):
             engine.begin_again(before, self.up_to_time)
 
     def _last_before_time(self, reader: PageReader) -> int | None:
-        """Return the last sequence before `up_to_time`; None if no later message exists."""
+        """Return the last sequence before `up_to_time`; None if it is after all messages."""
         if self.up_to_time is None:
             return None
         first = reader.first_at_leader({"start_time": self.up_to_time, "next_by_subj": ">"})
@@ -264,7 +264,7 @@ class LastPlan(OnePage):
         missing = certain | found.keys()
         if missing != certain:
             new = self._new_subjects(missing - certain, reader)
-            # Report at least as many subjects as messages have certainly vanished.
+            # Report at least one subject for each message that has certainly vanished.
             if len(missing) - len(new) >= engine.vanished:
                 missing -= new
         self.vanished = max(self.vanished, len(missing))

@@ -62,7 +62,7 @@ class Table:
         self._patterns: Patterns[Bound] = Patterns()
         self._cache: dict[str, Bound | None] = {}
         self.conflicts: list[tuple[Definition, str, str]] = []
-        """Definitions with an already used pattern, the pattern, and the contract that has it."""
+        """Conflicts: a definition, its pattern, and the contract that already has the pattern."""
 
         self.names: dict[str, str] = {}
         """Names of contracts by pattern."""
