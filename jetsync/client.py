@@ -226,7 +226,7 @@ class Client:
         end of the block drains the client and raises SystemExit. A second signal raises SystemExit
         at once, wherever the main thread is. The block restores the previous signal handlers.
 
-        If the block ends with an exception, the client is not drained, and the exception goes on.
+        If the block raises, its exception propagates and the client is not drained.
 
         Args:
             signals: The signals. Default: SIGTERM and SIGINT.

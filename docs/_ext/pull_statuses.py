@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ("status", "what it means", "ends the pull", "`fetch` and `next`", "`consume`")
 
 LEARNED = (errors.MaxRequestBatchError, errors.MaxRequestMaxBytesError)
-"""Limits that a consumption keeps to once it was told of them."""
+"""Limits that a consumption learns from the status and keeps to."""
 
 
 def table() -> str:
@@ -33,14 +33,14 @@ def table() -> str:
     lines += [_line(row(rule)) for rule in STATUS_RULES]
     lines += [
         _line(("any other from 400 on", "unknown to this version", "yes", *fault(None))),
-        _line(("any other below 400", "unknown to this version", "no", "goes on", "goes on")),
+        _line(("any other below 400", "unknown to this version", "no", "continues", "continues")),
     ]
     return "\n".join(lines)
 
 
 def row(rule: StatusRule) -> tuple[str, ...]:
     """
-    Return what one rule says to a user.
+    Return the row of one rule.
     """
     text = f"{rule.code} {rule.text}".strip()
     status = f"`{text}`" if rule.text else f"`{rule.code}`, any other text"
@@ -51,11 +51,11 @@ def row(rule: StatusRule) -> tuple[str, ...]:
 
 def answers(rule: StatusRule) -> tuple[str, str]:
     """
-    Return what becomes of a fetch and of a consumption.
+    Return the effects on a fetch and on a consumption.
     """
     name = "" if rule.error is None else f"`{rule.error.__name__}`"
     if rule.effect is Effect.ALIVE:
-        return ("goes on", "goes on")
+        return ("continues", "continues")
     if rule.error is errors.MessageSizeExceedsMaxBytesError:
         return (
             "ends; `batch.status` tells",

@@ -238,8 +238,8 @@ class Bridge:
             if not self._stopping:
                 await self._portal.sleep_until_stopped()
         self._loop = None
-        # Before Python 3.12, asyncio.wait_for may swallow a cancellation, and a call then goes on
-        # to start tasks. So each call is awaited before the loop cancels the tasks that are left.
+        # Before Python 3.12, asyncio.wait_for may swallow a cancellation, and a call may
+        # then start tasks. So each call is awaited before the loop cancels the tasks that are left.
         tasks = [call.task for call in list(self._calls) if call.task is not None]
         for task in tasks:
             task.cancel()

@@ -110,8 +110,8 @@ class Ledger:
     lost: int = 0
     # Losses that the owner has not reported yet; taken by any thread.
     gaps: deque[BatchGapEvent] = attrs.field(factory=deque)
-    # Sequences that are lost or refused, as far back as they may be reported again, and how many of
-    # them are above the sequence that the server has confirmed.
+    # Lost and refused sequences that the server may report again, and the number of those above
+    # the sequence that it has confirmed.
     _lost_seqs: set[int] = attrs.field(factory=set, init=False, repr=False)
     _lost_ahead: int = attrs.field(default=0, init=False, repr=False)
 
@@ -432,8 +432,8 @@ class FastIngest:
                 self.recovering = self._reconnecting = False
                 self._ask_wait = FIRST_ASK_WAIT
                 if self.phase is Phase.COMMITTING and self._commit_due is None:
-                    # The batch is still open, so the commit did not arrive. If its answer is on the
-                    # way, another commit changes nothing.
+                    # The batch is still open, so the commit did not arrive. If its answer is in
+                    # flight, another commit changes nothing.
                     self._commit_due = now
             if seq < self.ledger.covered:
                 return
@@ -551,7 +551,7 @@ class FastIngest:
         self.fail(unknown)
 
     def _restart(self, error: Exception | None) -> None:
-        """Close the accounts of a batch that is over; the next message starts another one."""
+        """Complete the counts of a batch that has ended; the next message starts another one."""
         self.ledger.close_batch(error)
         self.recovering = False
         self.phase = Phase.NEW

@@ -22,7 +22,7 @@ from jetsync._base.integers import read_digits
 from jetsync.errors import ProtocolError
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
-# Seconds after which servers delete a consumer that nobody pulls from.
+# Seconds without a pull after which servers delete a consumer.
 INACTIVE_THRESHOLD: Final = 300.0
 
 # Seconds before the second attempt to create a consumer; doubled each time up to the limit.

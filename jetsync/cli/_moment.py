@@ -30,7 +30,7 @@ class Status(NamedTuple):
     """
 
     minute: int
-    """Of the day, by the clocks of the airport; what arrives after midnight goes on from 24 h."""
+    """Of the day, in the airport's local time. Arrivals after midnight count on from 24 h."""
     aircraft: str
     text: str
 

@@ -45,7 +45,7 @@ class Lane:
 
 
 class Batch:
-    """An attempt to send a batch, which records what it is told."""
+    """An attempt to send a batch, which records the calls."""
 
     def __init__(self, name):
         self.id = name

@@ -202,7 +202,7 @@ class TestRefused:
         with numbered(js, 50) as stream:
             strict, lenient = load(stream), load(stream, failOnDataLoss="false")
             if pyspark.__version__ < "4.1":
-                pytest.skip("Spark 4.0 plans each query anew")
+                pytest.skip("Spark 4.0 plans each query again")
             assert strict.count() == lenient.count() == 50
             stream.purge(sequence=41)
             with pytest.raises(

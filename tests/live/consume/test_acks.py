@@ -188,7 +188,7 @@ class TestEffect:
             delayed.nak(0.3)
             term.term("no use")
             again = worker.next(5)
-            # Both come again, the delayed one last.
+            # Both are redelivered, the delayed one last.
             assert (int(again.data), again.metadata.delivered) == (2, 2)
             again.ack()
             with timed(0, 0.6):

@@ -540,7 +540,7 @@ class TestGone:
 
     def test_no_answer_while_a_cluster_has_no_leader(self, client, stream, worker, monkeypatch):
         """
-        A fetch goes on if the server cannot say whether the consumer exists.
+        A fetch continues if no server answers whether the consumer exists.
         """
         elsewhere = client.jetstream(prefix="nobody.listens.here")._context
         asked = []

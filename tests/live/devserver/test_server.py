@@ -207,7 +207,7 @@ class TestNothingIsLeft:
 
         server = DevServer()
         if "thread" in sys.argv:
-            # Not the thread that goes on living.
+            # Not the main thread, which outlives the start.
             starter = threading.Thread(target=server.start)
             starter.start()
             starter.join()

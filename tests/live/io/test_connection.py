@@ -72,7 +72,7 @@ def black_holes(count):
 
 
 @pytest.fixture
-def nobody():
+def closed_port():
     """
     The URL of a port where nothing listens during the test.
     """
@@ -111,7 +111,7 @@ def recorder():
 
 class TestConnect:
     @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
-    def test_nothing_listens(self, nobody, persist):
+    def test_nothing_listens(self, closed_port, persist):
         """
         connect() raises ConnectError before its timeout, and leaves no thread. Only with
         retry_on_failed_connect does it use up the timeout.
@@ -123,16 +123,16 @@ class TestConnect:
             pytest.raises(expected, match=r"refused|111"),
         ):
             jetsync.connect(
-                nobody, connect_timeout=6, retry_on_failed_connect=persist, reconnect_wait=0.05
+                closed_port, connect_timeout=6, retry_on_failed_connect=persist, reconnect_wait=0.05
             )
         assert io_threads() == before
 
-    def test_the_next_server_is_tried_when_one_is_down(self, nats_server, nobody):
+    def test_the_next_server_is_tried_when_one_is_down(self, nats_server, closed_port):
         """
         One working server in the list is enough, at any position.
         """
         for servers in itertools.islice(
-            itertools.cycle([[nobody, nats_server.url], [nats_server.url, nobody]]), 6
+            itertools.cycle([[closed_port, nats_server.url], [nats_server.url, closed_port]]), 6
         ):
             with jetsync.connect(servers, connect_timeout=20) as client:
                 assert client.server.url == nats_server.url
