@@ -236,7 +236,7 @@ class JetStream:
         Args:
             ack_first: Whether the first message waits for the server's answer, so that a refused
                 batch fails at once.
-            ack_every: Wait for an answer every so many messages; 0 for none.
+            ack_every: Wait for an answer after this many messages each time; 0 for never.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for each call; None uses the default of the context.
             batch_id: The id of the batch, up to 64 bytes; None creates one.
@@ -460,7 +460,7 @@ class JetStream:
         Change the configuration of an existing stream.
 
         With a name, jetsync reads the current configuration and sends it back with your changes.
-        Those are two requests: a change that another client makes between them is lost. With an
+        This takes two requests: a change that another client makes between them is lost. With an
         object, the server replaces the whole configuration, and unset fields return to their
         defaults.
 
@@ -671,7 +671,7 @@ class JetStream:
         Change the configuration of an existing bucket.
 
         Fields that are unset or None keep their values, and so do fields that this version does not
-        know. 0 removes a limit or a time-to-live. Those are two requests: a change that another
+        know. 0 removes a limit or a time-to-live. This takes two requests: a change that another
         client makes between them is lost.
 
         Args:

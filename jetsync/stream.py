@@ -156,7 +156,7 @@ class Stream:
         Change the configuration.
 
         With keywords alone, jetsync reads the current configuration and sends it back with your
-        changes, including fields that this version does not know. Those are two requests: a change
+        changes, including fields that this version does not know. This takes two requests: a change
         that another client makes between them is lost. With an object, the server replaces the
         whole configuration, and unset fields return to their defaults.
 

@@ -234,7 +234,7 @@ class NatsConnection:
         self._listener.on_closed(error)
 
     async def _on_discovered(self) -> None:
-        # The servers that were listed in the handshake are no news.
+        # The servers that were listed in the handshake cause no event.
         known = self.transport.known
         new = [url for url in self._client.discovered_servers if url.netloc not in known]
         known.update(url.netloc for url in new)

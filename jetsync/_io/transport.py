@@ -68,7 +68,7 @@ class Attempt:
     target: str | None = None
     # When the attempt fails, on the loop's clock.
     ends: float = 0.0
-    # What nats-py has written, and what the server has sent that was not read as a line yet.
+    # Bytes that nats-py has written, and bytes of the server that were not read as a line yet.
     outgoing: bytearray = attrs.field(factory=bytearray)
     received: bytearray = attrs.field(factory=bytearray)
     # The server's INFO, and the fields of it that nats-py got.
@@ -102,7 +102,7 @@ class LaneTransport:
     ) -> None:
         self.lane = Lane(loop, self._on_control)
         self.attempt = Attempt()
-        # Addresses of the cluster that are no news.
+        # Addresses of the cluster that the client knows, so they cause no event.
         self.known: set[str] = set()
         # None if the options do not ask for TLS.
         self.ssl_context: ssl.SSLContext | None = None
@@ -127,7 +127,7 @@ class LaneTransport:
         self._making: asyncio.Future[Login] | None = None
 
     def __bool__(self) -> bool:
-        # nats-py makes a transport of its own for each connection unless it finds one that is true.
+        # nats-py makes its own transport for each connection, unless it finds one that is truthy.
         return True
 
     # The handshake, step by step as nats-py calls it.

@@ -273,7 +273,7 @@ class ConsumeEngine:
 
     def look(self, now: float) -> float | None:
         """
-        Notice what did not happen; return the seconds of silence if two heartbeats were missed.
+        Check for silence; return its seconds if two heartbeats were missed.
         """
         if now >= self._not_before:
             self._not_before = 0.0
