@@ -70,7 +70,7 @@ class HandlerPool:
         self._lock = threading.RLock()
         # The reply subject of the message that each worker handles. Changed without the lock.
         self._running: dict[int, bytes] = {}
-        # The messages that are parked behind the one of their subject that is being handled.
+        # The messages that are parked until the current one of their subject has been handled.
         self._parked: dict[bytes, deque[Frame]] = {}
         # Makes taking a message and looking up its subject one step.
         self._taking = threading.Lock()
@@ -182,7 +182,7 @@ class HandlerPool:
         return frame
 
     def _handle(self, frame: Frame | None) -> None:
-        """Handle one message, and those that are parked behind it."""
+        """Handle one message, and then those of its subject that are parked."""
         while frame is not None:
             if self._core.closing:
                 self._core.target.give_back([frame])
@@ -276,7 +276,7 @@ class HandlerPool:
 
     def _keep_alive(self) -> None:
         """
-        Restart the ack wait of all messages that are here, often enough that none runs out.
+        Restart the ack wait of all messages in this process, often enough that none runs out.
 
         The ack wait begins with the delivery, so it must also be restarted for messages that are
         buffered or parked. After a reconnect it is restarted at once.
