@@ -23,7 +23,7 @@ A duration: seconds as a number, or a ``timedelta``.
 # here on are refused: one second in nanoseconds is the same number.
 MAX_SECONDS: Final = 1e9
 
-# Durations cross the wire in whole nanoseconds, where less becomes 0: no limit, or the default.
+# Durations are sent in whole nanoseconds. Less would become 0: no limit, or the default.
 SHORTEST: Final = 1e-9
 
 

@@ -180,7 +180,7 @@ class StreamScan(Iterator["StoredMessage"]):
         Iterate over the rest of the scan in non-empty pages.
 
         For programs that process many messages at once, for example into tables. A page has the
-        parts of its messages as columns. Reading these takes a third of the time of a loop.
+        parts of its messages as columns, which are read in a third of the time.
         Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after the last
         page has been yielded.
 

@@ -33,8 +33,8 @@ class JetStreamSink:
     Publishes the rows of a partition. Pass it to ``df.foreachPartition``.
 
     The sink is immutable and can be pickled. On the executors, each worker process uses one
-    connection for all tasks with these options. Spark passes rows one by one
-    here. :func:`publish_arrow` gets them in batches, and needs a tenth of the time per row.
+    connection for all tasks with these options. Spark passes rows one by one here.
+    :func:`publish_arrow` gets them in batches, and needs a tenth of the time per row.
 
     Args:
         options: How to connect. Secrets are sent with the tasks. A credentials file is read on each
