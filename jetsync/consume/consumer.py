@@ -234,18 +234,13 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        pool = handler_options(handler, config, **options)
+        handling = handler_options(config, handler, **options)
         wanted = consume_options(
             "Consumer.consume", self._stream_name, self.name, config, **options
         )
         if wanted.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, wanted.priorities)
-        return Consumption(
-            self._target,
-            wanted,
-            auto_ack=self._target.acked and options.get("ack") == "auto" and pool is None,
-            handler=pool,
-        )
+        return Consumption(self._target, wanted, handling)
 
     def _fetch(
         self, name: str, max_messages: int | None, options: Mapping[str, Any]

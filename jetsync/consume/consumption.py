@@ -83,14 +83,11 @@ class Consumption:
     __reduce__ = refuse_copy
 
     def __init__(
-        self,
-        target: PullTarget,
-        options: ConsumeOptions,
-        *,
-        auto_ack: bool,
-        handler: HandlerOptions | None,
+        self, target: PullTarget, options: ConsumeOptions, handling: HandlerOptions
     ) -> None:
-        self._auto_ack = auto_ack
+        handler = None if handling.handler is None else handling
+        # With a handler, its threads acknowledge.
+        self._auto_ack = handler is None and handling.ack == "auto" and target.acked
         self._last_taken = _LastTaken()
         self._core = ConsumptionCore(target, options, handler=handler)
 

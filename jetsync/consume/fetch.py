@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
@@ -49,8 +50,6 @@ from jetsync.errors import (
     TransportError,
 )
 from jetsync.events import PullOutcome
-from jetsync.values.codec import from_wire
-from jetsync.values.consumer_info import ConsumerInfo
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.target import PullTarget
+    from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.frame import Frame
 
 __all__ = ["MessageBatch"]
@@ -387,14 +387,8 @@ class Fetch:
         Raises ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist.
         """
         try:
-            answer = self.target.context.api(
-                f"CONSUMER.INFO.{self.target.stream}.{self.target.consumer}",
-                None,
-                self._deadline.at_most(INFO_TIMEOUT),
-                stream=self.target.stream,
-                consumer=self.target.consumer,
-            )
-            return from_wire(ConsumerInfo, answer)
+            target, deadline = self.target, self._deadline.at_most(INFO_TIMEOUT)
+            return consumer_info(target.context, target.stream, target.consumer, deadline)
         except (
             JetStreamNotEnabledError,
             RequestTimeoutError,

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import events
+from jetsync._base.fields import check_count, check_function, checked
 from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
 from jetsync._proto.pull import message_size
 from jetsync.consume.acks import answer_soon, nak_body
-from jetsync.errors import JetSyncError, NotJetStreamMessageError
+from jetsync.errors import InvalidTypeError, JetSyncError, NotJetStreamMessageError
 from jetsync.values.message import ACK, IN_PROGRESS, Message
 
 if TYPE_CHECKING:
@@ -45,27 +46,40 @@ KEEP_ALIVE_AFTER: Final = 3
 _logger = get_logger("jetsync.consume")
 
 
-@attrs.frozen(kw_only=True)
-class HandlerOptions:
-    """How a handler is called."""
+def _handler(value: Any) -> Any:
+    if isinstance(value, int):
+        raise InvalidTypeError(f"must be a function; did you mean max_messages={value}?")
+    check_function("", value)
+    return value
 
-    handler: Callable[[Message], object]
-    threads: int = 1
+
+@attrs.frozen(kw_only=True, field_transformer=checked)
+class HandlerOptions:
+    """How a handler is called: keywords of ``Consumer.consume``, checked."""
+
+    handler: Callable[[Message], object] | None = attrs.field(default=None, converter=_handler)
+    ack: Literal["explicit", "auto"] = "explicit"
+    threads: int = attrs.field(
+        default=1, validator=lambda _, field, value: check_count(field.name, value, 1)
+    )
     ordered_by: Literal["subject"] | None = None
     on_error: Literal["nak", "leave", "stop"] = "nak"
-    auto_ack: bool = False
-    # Whether the consumer wants acknowledgements.
-    acked: bool = True
-    # The consumer's ack wait if messages are to be kept alive, else None.
-    keep_alive: float | None = None
+    keep_alive: bool = False
+    # That of the consumer, in seconds.
+    ack_wait: float = attrs.field(default=0.0, converter=float)
+
+
+NO_HANDLER: Final = HandlerOptions()
 
 
 class HandlerPool:
     """The workers of one consumption, and the thread that keeps their messages alive."""
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:
+        assert options.handler is not None
         self._core = core
         self._options = options
+        self._handler = options.handler
         # Guards the fields below. Reentrant, because a signal handler may need it.
         self._lock = threading.RLock()
         # The reply subject of the message that each worker handles. Changed without the lock.
@@ -89,7 +103,7 @@ class HandlerPool:
     def start(self) -> None:
         """Start the threads."""
         threads = self._workers.copy()
-        if self._options.keep_alive:
+        if self._options.keep_alive and self._core.target.acked:
             name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
         try:
@@ -205,7 +219,7 @@ class HandlerPool:
             core.make_failed(error)
             return
         try:
-            options.handler(message)
+            self._handler(message)
         except Exception as error:  # noqa: BLE001 - other messages wait to be handled.
             self._report(error, message)
             if options.on_error == "leave":
@@ -220,12 +234,12 @@ class HandlerPool:
             core.engine.fail(error)
             core.close()
         else:
-            if options.auto_ack:
+            if options.ack == "auto":
                 self._answer(message, ACK)
 
     def _answer(self, message: Message, body: bytes) -> None:
         """Acknowledge or nak a message, unless its handler did so."""
-        if self._options.acked and not message.is_acked:
+        if self._core.target.acked and not message.is_acked:
             answer_soon(self._core.target.lane, message, body)
 
     def _report(self, error: BaseException, message: Message | None) -> None:
@@ -281,8 +295,7 @@ class HandlerPool:
         The ack wait begins with the delivery, so it must also be restarted for messages that are
         buffered or parked. After a reconnect it is restarted at once.
         """
-        wait, core = self._options.keep_alive, self._core
-        assert wait
+        wait, core = self._options.ack_wait, self._core
         lane = core.target.lane
         epoch, steps = lane.epoch, 0
         while not self.done.wait(wait / KEEP_ALIVE_STEPS):

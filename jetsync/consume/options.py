@@ -5,13 +5,15 @@ Checking the options of fetches and consumptions, and completing them with defau
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_function, check_names
+from jetsync._base.fields import check_count, check_names
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullRequest
-from jetsync.consume.handlers import HandlerOptions
+from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
 from jetsync.consume.keywords import KEYWORDS
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
@@ -196,59 +198,33 @@ def consume_options(
 
 
 def handler_options(
-    handler: Callable[[Message], object] | None,
-    config: ConsumerConfig,
-    /,
-    *,
-    ack: str = "explicit",
-    threads: int = 1,
-    ordered_by: Literal["subject"] | None = None,
-    on_error: Literal["nak", "leave", "stop"] = "nak",
-    keep_alive: bool = False,
-    **_: Any,
-) -> HandlerOptions | None:
-    """Check the options of a handler; return None if there is no handler. Ignore all others."""
-    check_count("threads", threads, 1)
-    words: tuple[tuple[str, object, tuple[object, ...]], ...] = (
-        ("ack", ack, ("explicit", "auto")),
-        ("ordered_by", ordered_by, (None, "subject")),
-        ("on_error", on_error, ("nak", "leave", "stop")),
-    )
-    for name, value, known in words:
-        if value not in known:
-            raise InvalidArgumentError(
-                f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}", argument=name
-            )
-    if handler is None:
-        if (threads, ordered_by, on_error, keep_alive) != (1, None, "nak", False):
+    config: ConsumerConfig, handler: Callable[[Message], object] | None, /, **options: Any
+) -> HandlerOptions:
+    """Check the options of a handler, if there is one. Those of the pulls are not read."""
+    known = attrs.fields_dict(HandlerOptions)
+    given = {name: value for name, value in options.items() if name in known}
+    if handler is None and not given:
+        return NO_HANDLER
+    # The first step of a backoff replaces the ack wait of the first delivery.
+    wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
+    found = HandlerOptions(handler=handler, ack_wait=wait, **given)
+    if found.handler is None:
+        if (found.threads, found.ordered_by, found.on_error, found.keep_alive) != (
+            1,
+            None,
+            "nak",
+            False,
+        ):
             raise InvalidArgumentError(
                 "threads, ordered_by, on_error and keep_alive need a handler", argument="handler"
             )
-        return None
-    given: object = handler
-    if isinstance(given, int):
-        raise InvalidTypeError(
-            f"handler must be a function; did you mean max_messages={given}?", argument="handler"
-        )
-    check_function("handler", given)
-    if ack == "auto" and config.ack_policy is AckPolicy.ALL:
+    elif found.ack == "auto" and config.ack_policy is AckPolicy.ALL:
         raise InvalidArgumentError(
             "ack='auto' would acknowledge messages whose handler failed: the consumer's "
             "ack_policy is 'all', so each acknowledgement covers all earlier messages",
             argument="ack",
         )
-    acked = config.ack_policy is not AckPolicy.NONE
-    # The first step of a backoff replaces the ack wait of the first delivery.
-    wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
-    return HandlerOptions(
-        handler=handler,
-        threads=threads,
-        ordered_by=ordered_by,
-        on_error=on_error,
-        auto_ack=acked and ack == "auto",
-        acked=acked,
-        keep_alive=wait if keep_alive and acked else None,
-    )
+    return found
 
 
 def require_priorities(version: str, priorities: Priorities) -> None:
