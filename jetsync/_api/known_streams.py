@@ -60,7 +60,7 @@ class StreamCache:
     The streams that were looked up on the current connection; thread-safe.
     """
 
-    __slots__ = ("_context_ref", "_denied", "_failed", "_known", "_limit", "_mirrors")
+    __slots__ = ("_context_ref", "_failed", "_known", "_mirrors", "batch_limits")
 
     def __init__(self, context: Context) -> None:
         # The context owns the cache. A strong reference back would keep a dropped client open until
@@ -68,11 +68,10 @@ class StreamCache:
         self._context_ref = weakref.ref(context)
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
-        self._limit: tuple[int, int] | None = None
+        # The server's limit for messages of an atomic batch, by connection; at most that of one.
+        self.batch_limits: dict[int, int] = {}
         # The connection on which `find_once` failed.
         self._failed = -1
-        # Connections and streams for which the server denied this user the advisories.
-        self._denied: set[tuple[int, str]] = set()
 
     @property
     def _context(self) -> Context:
@@ -171,21 +170,3 @@ class StreamCache:
             if known.epoch == epoch and known.takes(subject):
                 return known
         return None
-
-    def batch_limit(self, epoch: int) -> int | None:
-        """Return the limit for messages of an atomic batch on the connection *epoch*, if known."""
-        limit = self._limit
-        return limit[1] if limit is not None and limit[0] == epoch else None
-
-    def learn_batch_limit(self, limit: int, epoch: int) -> None:
-        """Keep the limit of the server of the connection *epoch*."""
-        self._limit = epoch, limit
-
-    def may_listen(self, known: KnownStream) -> bool:
-        """Return whether this user may subscribe to the stream's advisories, as far as is known."""
-        return (known.epoch, known.name) not in self._denied
-
-    def learn_denial(self, known: KnownStream) -> None:
-        """Note that the server denied the stream's advisories on its connection."""
-        kept = {each for each in self._denied if each[0] == known.epoch}
-        self._denied = {*kept, (known.epoch, known.name)}

@@ -18,7 +18,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, check_key
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
-from jetsync.publish.capability import require_atomic
+from jetsync.publish.capability import find_capable, require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
 from jetsync.values.outbound import Expect, payload_bytes
 
@@ -53,20 +53,17 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
     """
     layout, streams = bucket.layout, bucket.origin.streams
     with bucket.named(origin=True):
-        known = streams.named(layout.origin_stream, deadline)
         try:
-            require_atomic(known, bucket.context, broken_servers=False)
-        except errors.JetSyncError:
-            # The stream may have been changed since its configuration was fetched.
-            known = streams.named(layout.origin_stream, deadline, fresh=True)
-            try:
-                require_atomic(known, bucket.context, broken_servers=False)
-            except errors.AtomicPublishDisabledError as error:
-                raise errors.AtomicPublishDisabledError(
-                    description=f"bucket {bucket.name!r} does not allow transactions: call"
-                    f" update_key_value({bucket.name!r}, atomic=True)",
-                    stream=known.name,
-                ) from error
+            known = find_capable(
+                partial(streams.named, layout.origin_stream, deadline),
+                partial(require_atomic, context=bucket.context, broken_servers=False),
+            )
+        except errors.AtomicPublishDisabledError as error:
+            raise errors.AtomicPublishDisabledError(
+                description=f"bucket {bucket.name!r} does not allow transactions: call"
+                f" update_key_value({bucket.name!r}, atomic=True)",
+                stream=layout.origin_stream,
+            ) from error
     subjects = [f"{layout.write_prefix}>"]
     return attrs.evolve(known, config=attrs.evolve(known.config, subjects=subjects))
 

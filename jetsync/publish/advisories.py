@@ -40,6 +40,8 @@ class Advisories(Mailbox):
         self.attempts: weakref.WeakValueDictionary[str, Attempt] = weakref.WeakValueDictionary()
         # Whether a batch has begun since the last check.
         self.used: bool = True
+        # The connection on which the server denied the subscription; 0 if it did not.
+        self.denied_on: int = 0
         self._lane = lane
         self._sid = lane.new_sid()
         # In this order: after Ctrl-C in between, the check ends the subscription.
@@ -59,17 +61,18 @@ class Advisories(Mailbox):
             attempt.on_abandoned(str(advisory.get("reason", "")))
 
     def _on_failure(self, error: Exception) -> None:
-        """If permission was denied, later batches do not subscribe; runs in the loop thread."""
+        """Unsubscribe. If permission was denied, no batch on this connection subscribes again."""
+        self.line = b""
         if isinstance(error, PermissionDeniedError):
-            for attempt in list(self.attempts.values()):
-                attempt.learn_denial()
-        self._leave()
+            self.denied_on = self._lane.outbox.epoch
+        else:
+            self.leave()
         self._lane.unsubscribe(self._sid)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Have the next batch subscribe again."""
         if self._lane.shared.get(self.interest) is self:
-            del self._lane.shared[self.interest]
+            self._lane.shared.pop(self.interest, None)
 
     def _is_idle(self) -> bool:
         return not self.used and not self.attempts
@@ -79,7 +82,7 @@ class Advisories(Mailbox):
         if self.failure is not None:
             return
         if self._is_idle():
-            self._leave()
+            self.leave()
             # Checked again, because `listen` adds a batch before it sees that this has left.
             if self._is_idle():
                 self._lane.unsubscribe(self._sid)
@@ -96,6 +99,10 @@ def listen(lane: Lane, attempt: Attempt) -> Advisories:
     while True:
         box = shared.get(interest) or shared.setdefault(interest, Advisories(lane, interest))
         assert isinstance(box, Advisories)
+        if 0 < box.denied_on < lane.outbox.epoch:
+            # The next connection may have other permissions.
+            box.leave()
+            continue
         box.attempts[attempt.id] = attempt
         box.used = True
         if shared.get(interest) is box:

@@ -91,7 +91,7 @@ class Attempt:
             hold_back=known.level < MARKER_LEVEL,
             ack_first=options is not None and options.ack_first,
             ack_every=0 if options is None else options.ack_every,
-            limit=self._streams.batch_limit(self._epoch),
+            limit=self._streams.batch_limits.get(self._epoch),
         )
         self._connection = context.connection
         self._lane = context.lane
@@ -113,7 +113,7 @@ class Attempt:
         # Why the server has dropped the batch, if it has reported that.
         self._abandoned: str | None = None
         self._advisories: Advisories | None = None
-        if not self.whole and self._streams.may_listen(known):
+        if not self.whole:
             self._advisories = listen(self._lane, self)
 
     def on_abandoned(self, reason: str) -> None:
@@ -122,10 +122,6 @@ class Attempt:
         self._connection.emit(
             events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
         )
-
-    def learn_denial(self) -> None:
-        """Note that this user may not read the advisories; any thread."""
-        self._streams.learn_denial(self.known)
 
     def abandoned(self, deadline: Deadline) -> Exception | None:
         """Return why the server has dropped the batch, if it has reported that."""
@@ -307,7 +303,7 @@ class Attempt:
             engine.answered(part, frame, subject)
         except BatchTooLargeError as error:
             if error.limit is not None:
-                self._streams.learn_batch_limit(error.limit, epoch)
+                self._streams.batch_limits = {epoch: error.limit}
             raise
         except BatchIncompleteError as error:
             raise self._explained(error, subject, deadline) from None

@@ -167,36 +167,6 @@ def test_deleted_between_the_questions(server, find, monkeypatch):
         find("S.A")
 
 
-def test_the_limit_of_a_batch(server):
-    """
-    The batch limit of a server is kept until the next connection.
-    """
-    cache = StreamCache(server)
-    assert cache.batch_limit(1) is None
-    cache.learn_batch_limit(20, 1)
-    assert cache.batch_limit(1) == 20
-    assert cache.batch_limit(2) is None
-
-
-def test_denied_advisories(server, find):
-    """
-    Denied advisories of a stream are not requested again on that connection.
-    """
-    server.streams["T"] = {"name": "T", "subjects": ["T.>"]}
-    cache = StreamCache(server)
-    first, other = find("S.A"), find("T.A")
-    assert cache.may_listen(first)
-    cache.learn_denial(first)
-    assert (cache.may_listen(first), cache.may_listen(other)) == (False, True)
-    cache.learn_denial(other)
-    assert (cache.may_listen(first), cache.may_listen(other)) == (False, False)
-    server.lane.epoch = 2
-    later = find("S.A")
-    assert cache.may_listen(later)
-    cache.learn_denial(later)
-    assert not cache.may_listen(later)
-
-
 @pytest.mark.parametrize(
     ("version", "level", "allowed", "broken", "error"),
     [

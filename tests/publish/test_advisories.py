@@ -21,6 +21,7 @@ class Lane:
         self.open = []
         self.timers = []
         self.sids = 0
+        self.outbox = SimpleNamespace(epoch=1)
 
     def new_sid(self):
         self.sids += 1
@@ -51,13 +52,9 @@ class Batch:
         self.id = name
         self.known = SimpleNamespace(name="S")
         self.reasons = []
-        self.denials = 0
 
     def on_abandoned(self, reason):
         self.reasons.append(reason)
-
-    def learn_denial(self):
-        self.denials += 1
 
 
 @pytest.fixture
@@ -108,10 +105,10 @@ def test_a_batch_that_begins_while_the_subscription_ends(lane):
     late = Batch("2")
 
     class Shared(dict):
-        def __delitem__(self, key):
+        def pop(self, key, default):
             # The loop thread has decided to unsubscribe. Now another thread adds its batch.
             box.attempts["2"] = late
-            super().__delitem__(key)
+            return super().pop(key, default)
 
     lane.shared = Shared(lane.shared)
     lane.tick()
@@ -128,18 +125,21 @@ def test_a_batch_that_begins_while_the_subscription_ends(lane):
 
 
 def test_denied(lane):
-    """If the server denies the subscription, its batches know, and the next one begins another."""
-    batch = Batch("1")
-    box = listen(lane, batch)
+    """If the server denies the subscription, no batch on that connection asks for it again."""
+    box = listen(lane, Batch("1"))
     box.fail(PermissionDeniedError("subscribe", "x"))
-    assert (batch.denials, lane.open, lane.shared) == (1, [], {})
+    assert (box.line, lane.open) == (b"", [])
     lane.tick()
     assert lane.timers == []
-    assert listen(lane, batch) is not box
+    assert listen(lane, Batch("2")) is box
+    lane.outbox.epoch = 2
+    assert listen(lane, Batch("3")) is not box
+    assert lane.open == [b"2"]
 
 
-def test_closed(lane):
-    """When the client is closed, nothing is denied."""
-    batch = Batch("1")
-    listen(lane, batch).fail(ConnectionClosedError("closed"))
-    assert (batch.denials, lane.open) == (0, [])
+def test_failed(lane):
+    """After another error, the next batch subscribes again."""
+    box = listen(lane, Batch("1"))
+    box.fail(ConnectionClosedError("closed"))
+    assert (lane.open, lane.shared) == ([], {})
+    assert listen(lane, Batch("2")) is not box

@@ -123,7 +123,7 @@ class TestCommit:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_another_limit(self, version):
         """
-        The client learns the limit from the server's error.
+        The client learns the limit from the server's error, and keeps it until it reconnects.
         """
 
         def one_by_one(js, messages):
@@ -144,6 +144,9 @@ class TestCommit:
                             publish(s.js, messages)
                         assert (caught.value.limit, s.stored()) == (100, [])
                     assert publish(s.js, messages[1:]).size == 100
+                    assert s.js._context.streams.batch_limits == {
+                        client._connection.lane.epoch: 100
+                    }
                     s.js.delete_stream("S")
 
     @pytest.mark.parametrize("count", [1001, 1002, 1500])
