@@ -55,8 +55,10 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
     with bucket.named(origin=True):
         try:
             known = find_capable(
-                partial(streams.named, layout.origin_stream, deadline),
+                streams.named,
                 partial(require_atomic, context=bucket.context, broken_servers=False),
+                layout.origin_stream,
+                deadline,
             )
         except errors.AtomicPublishDisabledError as error:
             raise errors.AtomicPublishDisabledError(
@@ -274,7 +276,7 @@ class Transaction:
             retry_wait=PUBLISH_RETRY_WAIT,
             # If the bucket is in another domain, no stream of this domain has its subjects. So the
             # stream is looked up by its name.
-            find_stream=partial(known_stream, self._bucket),
+            find_stream=lambda _, deadline: known_stream(self._bucket, deadline),
         )
         for _ in range(ATTEMPTS):
             # Plugins may change the messages of one attempt.

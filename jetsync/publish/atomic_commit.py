@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
+from attrs.validators import optional
 
 from jetsync._api.known_streams import KnownStream
 from jetsync._api.messages import leader_get
@@ -29,7 +29,6 @@ from jetsync.errors import (
     TemporarilyUnavailableError,
     TooManyInflightError,
 )
-from jetsync.publish.capability import find_capable, require_atomic
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -55,31 +54,7 @@ SAFE_TO_REPEAT: Final = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class AtomicOptions:
-    """The options of one atomic batch; see :meth:`jetsync.JetStream.atomic_batch`."""
-
-    # Seconds for each call.
-    timeout: float
-    batch_id: str | None = None
-    ack_first: bool = True
-    ack_every: int = 0
-    ttl: Seconds | Literal["never"] | None = None
-    broken_servers: bool = False
-    # Looks up the stream of the batch; None looks for that of the first message's subject.
-    find_stream: Callable[[Deadline], KnownStream] | None = None
-    # How often a batch is sent again if no stream answered, and the seconds before each attempt.
-    retries: int = 0
-    retry_wait: float = 0.25
-
-    def __attrs_post_init__(self) -> None:
-        if self.batch_id is not None:
-            _check_batch_id(self.batch_id)
-        if self.ttl is not None:
-            ttl_header(self.ttl)
-
-
-def _check_batch_id(value: object) -> None:
+def _check_batch_id(_options: object, _field: object, value: Any) -> None:
     if not isinstance(value, str):
         raise wrong_type("batch_id", "a str", value)
     # With an empty id the server would store the messages one by one.
@@ -94,16 +69,28 @@ def _check_batch_id(value: object) -> None:
         )
 
 
-def find_stream(
-    context: Context, options: AtomicOptions, subject: str, deadline: Deadline
-) -> KnownStream:
-    """Return the stream of a batch, and raise unless it supports batches."""
-    if options.find_stream is not None:
-        return options.find_stream(deadline)
-    return find_capable(
-        partial(context.streams.find, subject, deadline),
-        partial(require_atomic, context=context, broken_servers=options.broken_servers),
+def _check_ttl(_options: object, _field: object, value: Seconds | Literal["never"]) -> None:
+    ttl_header(value)
+
+
+@attrs.frozen(kw_only=True)
+class AtomicOptions:
+    """The options of one atomic batch; see :meth:`jetsync.JetStream.atomic_batch`."""
+
+    # Seconds for each call.
+    timeout: float
+    batch_id: str | None = attrs.field(default=None, validator=optional(_check_batch_id))
+    ack_first: bool = True
+    ack_every: int = 0
+    ttl: Seconds | Literal["never"] | None = attrs.field(
+        default=None, validator=optional(_check_ttl)
     )
+    broken_servers: bool = False
+    # Looks up the stream of the batch by the subject of its first message; None asks the server.
+    find_stream: Callable[[str, Deadline], KnownStream] | None = None
+    # How often a batch is sent again if no stream answered, and the seconds before each attempt.
+    retries: int = 0
+    retry_wait: float = 0.25
 
 
 def find_stored(

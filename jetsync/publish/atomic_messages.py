@@ -7,12 +7,17 @@ messages are kept, so that the batch can be sent again under another id.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
-from jetsync.publish.atomic_commit import find_stream
-from jetsync.publish.capability import MARKER_LEVEL, stream_for
+from jetsync.publish.capability import (
+    MARKER_LEVEL,
+    find_capable,
+    require_atomic,
+    stream_for,
+)
 from jetsync.publish.encode import Encoder
 from jetsync.publish.staged_run import SMALL
 from jetsync.values import headers as names
@@ -81,6 +86,11 @@ class BatchMessages:
         self.known: KnownStream | None = None
         self._context = context
         self._options = options
+        self._find_stream = options.find_stream or partial(
+            find_capable,
+            context.streams.find,
+            partial(require_atomic, context=context, broken_servers=options.broken_servers),
+        )
         self._rules = HeaderRules(counters=False)
         self._encoder = Encoder(context.connection, check=self._check_stream)
         # The times-to-live of the batch, for each subject. The dictionary is an ordered set.
@@ -121,7 +131,7 @@ class BatchMessages:
             BatchRuleError: A message changes a counter, which the server would destroy.
         """
         subject = next(iter(self._subjects))
-        known = find_stream(self._context, self._options, subject, deadline)
+        known = self._find_stream(subject, deadline)
         wire = Wire(batch_id)
         largest = max(len(tail) + len(payload) for _, tail, payload in items)
         self._context.connection.check_size(largest + wire.added)
@@ -168,7 +178,7 @@ class BatchMessages:
         if self.known is not None:
             stream_for(subject, self.known, self._context, self._deadline)
             return
-        self.known = known = find_stream(self._context, self._options, subject, self._deadline)
+        self.known = known = self._find_stream(subject, self._deadline)
         self._rules.counters = known.level >= MARKER_LEVEL
         self._set_limits(known.config.max_msg_size)
 

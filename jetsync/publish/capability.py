@@ -136,14 +136,17 @@ def check_same_stream(subject: str, known: KnownStream, other: KnownStream) -> N
 
 
 def find_capable(
-    find: Callable[..., KnownStream], require: Callable[[KnownStream], None]
+    find: Callable[..., KnownStream],
+    require: Callable[[KnownStream], None],
+    name: str,
+    deadline: Deadline,
 ) -> KnownStream:
-    """Return the stream that *find* returns, and raise unless *require* accepts it."""
-    known = find()
+    """Return the stream that *find* finds by *name*, and raise unless *require* accepts it."""
+    known = find(name, deadline)
     try:
         require(known)
     except (NotSupportedError, AtomicPublishDisabledError, FastPublishDisabledError):
         # The stream may have been reconfigured since jetsync looked it up.
-        known = find(fresh=True)
+        known = find(name, deadline, fresh=True)
         require(known)
     return known

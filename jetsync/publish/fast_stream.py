@@ -66,8 +66,10 @@ class FastStream:
                 context.lane.write(b"", deadline)
             try:
                 known = find_capable(
-                    partial(find, subject, deadline.at_most(LOOKUP_TIMEOUT)),
+                    find,
                     partial(require_fast, context=context),
+                    subject,
+                    deadline.at_most(LOOKUP_TIMEOUT),
                 )
             except _NOT_YET as error:
                 temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)

@@ -192,7 +192,7 @@ def stage(streams):
             connection=SimpleNamespace(check_size=check_size, inbox="_INBOX", server=server),
             streams=streams,
         )
-        options = AtomicOptions(timeout=1.0, ttl=ttl, find_stream=lambda _: streams.known("S"))
+        options = AtomicOptions(timeout=1.0, ttl=ttl, find_stream=lambda *_: streams.known("S"))
         messages = BatchMessages(context, options, "b1")
         # A message that is refused late makes the stream known.
         with pytest.raises(errors.BatchRuleError):

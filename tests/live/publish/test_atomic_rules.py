@@ -230,7 +230,7 @@ class TestOldServers:
         """
         js = js_of(version)
         js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
-        monkeypatch.setattr("jetsync.publish.atomic_commit.require_atomic", lambda *_, **__: None)
+        monkeypatch.setattr("jetsync.publish.atomic_messages.require_atomic", lambda *_, **__: None)
         for broken in (
             lambda: js.atomic_batch().commit(f"{unique}.A", b"1"),
             lambda: js.publish_batch([(f"{unique}.A", b"2")]),
