@@ -5,7 +5,7 @@ The state that all handles of a bucket share, and the basic operations on its st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import errors
 from jetsync._api.context import Context
@@ -105,7 +105,16 @@ class Bucket:
         show = shown_by(self.context)
         return stored_entry(self.name, key, found if show is None else show(found))
 
-    def write(
+    def write(self, key: str, value: Payload, deadline: Deadline, **options: Any) -> int:
+        """Store a revision of a valid key, and return its number. See :meth:`change`."""
+        message, storing = self.change(key, value, deadline, **options)
+        try:
+            return publish_one(self.context, message, deadline, config=storing).sequence
+        except errors.NoStreamResponseError:
+            self.check_exists(deadline)
+            raise
+
+    def change(
         self,
         key: str,
         value: Payload,
@@ -115,9 +124,10 @@ class Bucket:
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
         creates: bool = False,
-    ) -> int:
+    ) -> tuple[OutboundMessage, StreamConfig | None]:
         """
-        Store a revision of a valid key, and return its number.
+        Return the message of a change. If it has a *ttl*, also return the configuration of the
+        stream that will store it.
 
         Args:
             key: The key.
@@ -126,33 +136,18 @@ class Bucket:
             headers: The headers of a marker; None for a value.
             ttl: The time-to-live of the revision.
             last: The expected revision of the key; None expects nothing.
-            creates: Whether the write expects that the key has no value.
+            creates: Whether the change expects that the key has no value.
         """
-        storing = None
-        if ttl is not None:
-            storing = self.require_ttl(ttl, deadline, replaces=headers is None and not creates)
-        message = self.message(key, value, headers, ttl, last)
-        try:
-            return publish_one(self.context, message, deadline, config=storing).sequence
-        except errors.NoStreamResponseError:
-            self.check_exists(deadline)
-            raise
-
-    def message(
-        self,
-        key: str,
-        value: Payload,
-        headers: HeadersInput | None,
-        ttl: Seconds | Literal["never"] | None,
-        last: int | None,
-    ) -> OutboundMessage:
-        """Return the message of a change, which the server refuses unless the key is at *last*."""
+        expect = storing = None
         if last is not None:
             check_count("last", last, 0)
-        expect = None if last is None else Expect(last_subject_sequence=last)
-        return OutboundMessage(self.layout.write_prefix + key, value, headers, None, ttl, expect)
+            expect = Expect(last_subject_sequence=last)
+        if ttl is not None:
+            storing = self._require_ttl(ttl, deadline, replaces=headers is None and not creates)
+        subject = self.layout.write_prefix + key
+        return OutboundMessage(subject, value, headers, None, ttl, expect), storing
 
-    def require_ttl(
+    def _require_ttl(
         self, ttl: Seconds | Literal["never"], deadline: Deadline, *, replaces: bool
     ) -> StreamConfig:
         """

@@ -249,11 +249,10 @@ class Transaction:
         creates: bool = False,
     ) -> None:
         data = bytes(payload_bytes(value))
-        change = self._bucket.message(check_key(key), data, headers, ttl, last)
-        if ttl is not None:
-            self._bucket.require_ttl(
-                ttl, Deadline.after(self._timeout), replaces=headers is None and not creates
-            )
+        deadline = Deadline.after(self._timeout)
+        change, _ = self._bucket.change(
+            check_key(key), data, deadline, headers=headers, ttl=ttl, last=last, creates=creates
+        )
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
