@@ -94,7 +94,13 @@ class BulkPublish:
             except Exception as error:  # noqa: BLE001 - raised below.
                 broken = error
         broken = broken or self._callback_error
-        report = self._report()
+        failures = [
+            PublishFailure(number, message_of(item), error)
+            for number, item, error in self._window.failures
+        ]
+        if self._stopped_at is not None:
+            failures.append(self._stopped_at)
+        report = self._window.pipeline.tally.report(failures, exhausted=self._exhausted)
         if isinstance(broken, PluginError):
             # The caller has to learn what was sent before.
             broken.report = report
@@ -204,12 +210,3 @@ class BulkPublish:
             for window in reversed(over):
                 del self._hooked[window]
                 leaving.callback(window.leave, broken)
-
-    def _report(self) -> PublishReport:
-        failures = [
-            PublishFailure(number, message_of(item), error)
-            for number, item, error in self._window.failures
-        ]
-        if self._stopped_at is not None:
-            failures.append(self._stopped_at)
-        return self._window.pipeline.tally.report(failures, exhausted=self._exhausted)

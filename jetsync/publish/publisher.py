@@ -575,7 +575,7 @@ class Publisher:
             if window.open_count <= self._roomy:
                 self._room.notify()
             self._ended.notify()
-            observed = [future for future, _ in ended if on_report or future.callbacks]
+            observed = [future for future, _ in ended if on_report is not None or future.callbacks]
             if observed:
                 self._flushing, self._in_callback = False, True
                 window.flush()

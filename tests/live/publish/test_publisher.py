@@ -418,6 +418,19 @@ class TestFuture:
 
 
 class TestReports:
+    def test_to_a_list_that_can_be_called(self, js, stream):
+        """
+        The function of the reports may be an object that is false while it is empty.
+        """
+
+        class Reports(list):
+            __call__ = list.append
+
+        reports = Reports()
+        with js.publisher(on_report=reports) as publisher:
+            publisher.publish(f"{stream.name}.A")
+        assert [report.ack.sequence for report in reports] == [1]
+
     def test_order_and_thread(self, js, stream, pool):
         """
         Reports run in the publisher's thread, in the order in which each thread published.
