@@ -146,9 +146,9 @@ class Client:
         Close the connection. Safe to repeat, in any thread.
 
         Pending publishes and acks are sent first. If there is a connection, open publishers wait
-        for their acks and open fast publishers commit. Consumptions are closed, and the server
-        redelivers their buffered messages immediately. Calls that wait in other threads raise
-        ConnectionClosedError.
+        for their acks and open fast publishers commit. Open atomic batches are discarded.
+        Consumptions are closed, and the server redelivers their buffered messages immediately.
+        Calls that wait in other threads raise ConnectionClosedError.
 
         A signal handler may call this. If the handler interrupted its own thread during a read or
         write, the call returns immediately and the client closes when the handler has returned.
@@ -175,7 +175,8 @@ class Client:
         Unsubscribe, wait until all buffered messages have been taken, then close.
 
         Consumptions are drained too: their handlers finish, and their acks are sent. Then open
-        publishers wait for their acks, and open fast publishers commit.
+        publishers wait for their acks, open fast publishers commit, and open atomic batches are
+        discarded.
 
         Args:
             timeout: Maximum number of seconds. The default is the option ``drain_timeout``.

@@ -93,7 +93,7 @@ class Writer(Protocol):
 
     def finish(self, deadline: Deadline) -> str | None:
         """
-        Accept no more messages, send the outstanding ones and wait for their acks.
+        Accept no more messages. Send the outstanding ones and wait for their acks, or discard them.
 
         Never raises an ``Exception``. Returns one line about unconfirmed messages, or None.
         """
@@ -129,7 +129,7 @@ class Connection:
         self.stopping: bool = False
         # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Publishers that are not closed. Each has `finish`; see `finish_writers`.
+        # Publishers and atomic batches. Each has `finish`; see `finish_writers`.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         # Whether core messages were published after the last flush that the server confirmed.
         self.has_published: bool = False
@@ -267,7 +267,7 @@ class Connection:
         self._bridge.call(_start, threads, deadline=self.deadline(None))
 
     def finish_writers(self, deadline: Deadline) -> list[str]:
-        """Finish all open publishers, and return a line about each with unconfirmed messages."""
+        """Finish all publishers and batches; return a line about each with unconfirmed messages."""
         reports: list[str] = []
         # In a forked child they belong to the parent, and so may the owners of their locks.
         for writer in [] if self.forked else list_of(self.writers):

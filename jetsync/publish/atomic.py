@@ -8,6 +8,7 @@ jetsync checks that the stream supports batches before it sends anything.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from functools import partial
@@ -25,6 +26,7 @@ from jetsync.errors import (
     BatchClosedError,
     CallInSignalHandlerError,
     ConflictingUseError,
+    ConnectionClosedError,
     ConnectionLostError,
     DuplicateMessageIdError,
     InvalidArgumentError,
@@ -92,8 +94,9 @@ class AtomicBatch:
     the stream in the order in which they were added, with no other messages between them.
 
     The server drops a batch that is idle for 10 s. Servers before 2.14 drop it 10 s after its first
-    message. If your program drops an open batch, jetsync discards it and emits a ResourceWarning.
-    Any thread may add messages, one call at a time. After Ctrl-C in a call the batch is closed.
+    message. jetsync discards an open batch when the client closes, when the interpreter exits, or
+    when your program drops the batch. In the last case it emits a ResourceWarning. Any thread may
+    add messages, one call at a time. After Ctrl-C in a call the batch is closed.
     """
 
     __reduce__ = refuse_copy
@@ -405,6 +408,7 @@ class AtomicBatch:
         admitted = messages.admit(item, deadline)
         attempt = Attempt(self._context, self._id, messages, self._options)
         when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
+        self._connection.writers.add(self)
         self._ids.add(self._id)
         self._attempt = attempt
         return attempt, admitted
@@ -465,6 +469,16 @@ class AtomicBatch:
                     self._discarding = False
             except (WaitTimeoutError, CallInSignalHandlerError):
                 return
+
+    def finish(self, deadline: Deadline) -> None:
+        """Discard the batch if it is open, because the client or the interpreter ends."""
+        with (
+            contextlib.suppress(WaitTimeoutError, CallInSignalHandlerError),
+            Locked(self._lock, deadline, USED),
+        ):
+            if self._closed is None and self._attempt is not None:
+                self._attempt.discard()
+                self._lose(ConnectionClosedError())
 
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""

@@ -179,6 +179,27 @@ class TestSlots:
             batch.discard()
         assert payloads(stream) == [b"1"]
 
+    @pytest.mark.parametrize("end", [jetsync.Client.close, jetsync.Client.drain])
+    def test_the_end_of_a_client(self, nats_server, js, stream, end):
+        """
+        A client that closes or drains discards its open batches, so the server frees their places.
+        """
+
+        def fill(context):
+            batches = [context.atomic_batch() for _ in range(OPEN_BATCHES)]
+            for batch in batches:
+                batch.add(f"{stream.name}.A", b"1")
+            return batches
+
+        with jetsync.connect(nats_server.url) as client:
+            batches = fill(client.jetstream())
+            end(client)
+            with pytest.raises(jetsync.ConnectionClosedError):
+                batches[0].commit()
+        for batch in fill(js):
+            batch.discard()
+        assert payloads(stream) == []
+
     @pytest.mark.versions
     def test_fifty_on_an_older_server(self, server_for, unique):
         """
