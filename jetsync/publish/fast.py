@@ -227,7 +227,7 @@ class FastPublisher:
             pending=ledger.in_flight,
             flow=engine.flow,
             batches=engine.batches,
-            pings=engine.pings,
+            pings=engine.pings + self._link.quiet_pings,
             callback_errors=self._callback_errors,
         )
 

@@ -96,8 +96,10 @@ class FastLink:
         self.stream: Final = FastStream(context)
         # The largest message that may be staged.
         self.small: int = 0
-        # What the loop thread sends to keep the open batch alive.
+        # What the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
+        # How often the loop thread has sent it. No other thread changes this number.
+        self.quiet_pings: int = 0
         # How many messages there were when the loop thread last looked; None if it never did.
         self.added_before: int | None = None
         # The last connection whose loss the engine knows of.
@@ -456,9 +458,11 @@ class FastLink:
             # as lost. The answer is not needed, so its subject has no subscription.
             ping = self._frame(OP_PING, max(self.ledger.covered, 1))
             self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
-        elif engine.phase is Phase.NEW:
-            # The batch is over, and its staged messages were reported as lost.
-            self.run.take()
+        else:
+            self.ping_block = b""
+            if engine.phase is Phase.NEW:
+                # The batch is over, and its staged messages were reported as lost.
+                self.run.take()
 
     def _ask(self, deadline: Deadline, item: Any = None) -> None:
         """
@@ -571,8 +575,8 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     if link is None or link.closed:
         return
     added = link.ledger.added
-    if added == link.added_before and link.engine.phase is Phase.OPEN:
-        link.engine.pings += 1
+    if added == link.added_before and link.ping_block:
+        link.quiet_pings += 1
         lane.post_nowait(link.ping_block, link.run.epoch)
     link.added_before = added
     lane.later(PING_AFTER, _keep_alive, lane, reference)
