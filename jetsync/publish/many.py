@@ -183,7 +183,7 @@ class BulkPublish:
     def _leave_windows(
         self, broken: BaseException | None = None, *, everything: bool = False
     ) -> None:
-        """Count ended messages out of the plugins' windows, and leave those that are over."""
+        """Subtract ended messages from the plugins' windows, and leave windows that are over."""
         tally, failures = self._window.pipeline.tally, self._window.failures
         failed, acked = self._counted
         self._counted = len(failures), tally.count

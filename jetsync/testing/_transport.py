@@ -120,8 +120,8 @@ class ScriptedTransport:
         r"""
         Hand a frame to every subscription whose subject matches, or to one by its id.
 
-        A pull's messages carry the stream's subject while its statuses carry the inbox: the former
-        need *sid*.
+        The messages of a pull have the stream's subject, so they need *sid*. Its statuses have the
+        subject of the pull's inbox.
 
         Args:
             subject: The frame's subject.
