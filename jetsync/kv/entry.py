@@ -64,7 +64,7 @@ class Entry:
 
 
 def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
-    """Return the entry that a message of the bucket is."""
+    """Return the entry in a stored message of the bucket."""
     sequence, moment, has_headers = quick_parts(message)
     if not has_headers:
         return Entry(bucket, key, message.data, sequence, time_of(moment))
@@ -75,7 +75,7 @@ def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
 
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
-    """Return the entry that a consumer's message is."""
+    """Return the entry in a consumer's message."""
     # A watch calls this tens of thousands of times per second, so only the needed parts are parsed.
     tokens = message.raw_reply.split(b".")
     if len(tokens) == ORDINARY:
