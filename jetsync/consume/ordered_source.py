@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 # Seconds that a server has to create a consumer.
 CREATE_TIMEOUT: Final = 5.0
 
-# The least of that, however little time the caller has left. Otherwise a caller that polls with
+# The minimum, however little time the caller has left. Otherwise a caller that polls with
 # short timeouts would never get a consumer.
 SHORTEST_CREATE: Final = 0.5
 
-# Seconds for which an answer is waited for after the use was closed.
+# Seconds to wait for an answer after the use was closed.
 ANSWER_GRACE: Final = 0.25
 
 # Seconds for which servers have to report that the stream is missing before it counts as deleted. A
 # server that has just started may not know it yet.
 MISSING: Final = 2.0
 
-# Seconds before a stream that ends before the position is asked for once more.
+# Seconds before the second lookup of a stream that ends before the position.
 CATCH_UP: Final = 0.25
 
 # Seconds for which the deletion of a consumer waits for a connection. Servers have deleted it by
@@ -114,7 +114,7 @@ class OrderedSource:
         self._missing: float | None = None
         # The name of a consumer that may exist and has to be deleted.
         self._live = ""
-        # Consumers whose deletion was sent, and on which connection; it may be lost.
+        # Consumers whose deletion was sent, with its connection: the request may be lost.
         self._unsure: list[tuple[str, int]] = []
 
     def __del__(self) -> None:
@@ -142,7 +142,7 @@ class OrderedSource:
             until = deadline
             if isinstance(deadline, UnlessSet):
                 # Servers may process a deletion before a creation that was sent earlier. So `close`
-                # leaves the answer a moment, and the consumer is deleted once it is here.
+            # waits a moment for the answer, and the consumer is deleted after that.
                 until = UnlessSet(deadline.at, deadline.total, deadline.latch, ANSWER_GRACE)
             info = _consumer_admin.create(self.context, self.stream, config, until)
             if info.delivered.consumer_seq:
@@ -152,7 +152,7 @@ class OrderedSource:
             self._live = ""
             raise
         except JetSyncError:
-            # It may exist all the same.
+            # The consumer may exist nevertheless.
             self._forget(name)
             raise
         self._repeat_deletions()
@@ -319,8 +319,8 @@ class OrderedSource:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
                 self._repeat_deletions()
             except (ConnectionLostError, JetStreamNotEnabledError, TemporarilyUnavailableError):
-                # The server may not have got the request, its domain is out of reach, or its
-                # cluster has no leader.
+                # The request may be lost, its domain may be out of reach, or its
+                # cluster may have no leader.
                 if not deadline.expired():
                     time.sleep(min(POLL, deadline.remaining()))
                     continue

@@ -164,7 +164,7 @@ def weekly_delays(spark: SparkSession, server: str, per_batch: int) -> DataFrame
 
 class WeeklyTotals:
     """
-    Stores the totals that a micro-batch changed in a bucket; pass it to ``foreachBatch``.
+    Stores in a bucket the totals that a micro-batch changed; pass it to ``foreachBatch``.
 
     Each micro-batch is one transaction, so readers of the bucket see all of it or nothing. The
     transaction contains the number of the micro-batch. A repeated micro-batch is therefore
