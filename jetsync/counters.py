@@ -73,7 +73,7 @@ class CounterEntry:
     """The value."""
 
     increment: int
-    """What was added last."""
+    """The last increment."""
 
     sequence: int
     """The stream sequence of that change."""

@@ -118,7 +118,7 @@ def confirmed_get(
     context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMessage:
     """
-    Read one message by a direct get, and ask the leader where the answer may be wrong.
+    Read one message by a direct get, and ask the leader if the answer may be wrong.
 
     A message from the stream itself is returned as it is. The leader is asked when there is no
     message, as a replica may be behind, and when a mirror answers that may have less than the
@@ -152,7 +152,7 @@ def confirmed_get(
 
 
 def _reading(request: Mapping[str, Any]) -> Reading:
-    """Return what a mirror needs to have for this request."""
+    """Return what is read, which decides the mirrors that may answer."""
     subject = request.get("last_by_subj")
     if subject is not None:
         return "last" if has_wildcard(subject) else "message"

@@ -6,7 +6,7 @@ This is the only file that imports nats. It gives nats-py a transport of jetsync
 
 These are all the names of nats-py in use that are not public:
 
-- ``Client._transport`` may be set before ``connect``. nats-py keeps a transport that is true and
+- ``Client._transport`` may be set before ``connect``. nats-py keeps a truthy transport and
   calls its ``connect`` again for every new connection (:meth:`NatsConnection.start`).
 - ``Client._attempt_reconnect`` is the task that makes a new connection (:class:`_Client`).
 
@@ -91,7 +91,7 @@ class NatsConnection:
         kind = WebSocketLaneTransport if websocket else LaneTransport
         self.transport: LaneTransport = kind(loop, listener, options)
         self.lane = self.transport.lane
-        # Failed attempts and refused logins that are left for the first connect. None: any number.
+        # Failed attempts and refused logins that the first connect still allows. None: any number.
         self._attempts_left: int | None = None
         self._refusals_left = 0
         # Errors of the first connect, with the server of each.

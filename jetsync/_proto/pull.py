@@ -44,7 +44,7 @@ NANOSECONDS: Final = 1_000_000_000
 # The batch of a pull that is only limited by bytes.
 UNBOUNDED_BATCH: Final = 1_000_000
 
-# Seconds after the end of its time for which a pull is waited for. A server ends a pull up to 3 ms
+# Seconds to wait for the end of a pull whose time is over. A server ends a pull up to 3 ms
 # late, and its status has to travel. Giving up at once would lose a message that is in flight.
 GRACE: Final = 2.0
 
@@ -301,7 +301,7 @@ class PullEngine:
             self._charge(len(messages), 0)
 
     def _charge(self, messages: int, size: int) -> None:
-        """Count so many messages and bytes against the oldest pulls that have room."""
+        """Count messages and bytes against the oldest pulls that have room."""
         for pull in list(self._open.values()):
             taken = min(messages, pull.messages)
             pull.messages -= taken

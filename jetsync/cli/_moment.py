@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["KEPT", "Status", "at_six", "change_together", "expire", "statuses_of_day"]
 
 SIX: Final = 18 * 60
-"""The moment that is looked back to, in minutes of the day."""
+"""The time whose statuses are read back, in minutes of the day."""
 
 KEPT: Final = 1
-"""Seconds that the key is kept which expires."""
+"""Lifetime of the key that expires, in seconds."""
 
 MARKER_WAIT: Final = 15.0
-"""Seconds to wait for the marker in its place, which the server sets when it comes to that."""
+"""Seconds to wait for the marker that replaces it; the server may set it some seconds late."""
 
 
 class Status(NamedTuple):

@@ -75,7 +75,7 @@ class OrderedConsumption:
         self._taker: int | None = None
         self._error: JetSyncError | None = None
         self._error_raised = False
-        # What pulls from the newest consumer; None when that has to be replaced.
+        # The core that pulls from the newest consumer; None when that has to be replaced.
         self._core: ConsumptionCore | None = None
         self._reason: ResetReason = "gone"
         self._begin()
@@ -139,7 +139,7 @@ class OrderedConsumption:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it ended; None if it has not, or if it ended after :meth:`close` or the like."""
+        """Why it ended; None if it has not, or if the program ended it."""
         return None if is_own_close(self._error) else self._error
 
     @property
@@ -244,7 +244,7 @@ class OrderedConsumption:
         return None
 
     def _wait(self, deadline: Deadline | None) -> ConsumptionCore | None:
-        """Wait for a message, and return what buffers it; None at the end."""
+        """Wait for a message, and return the core that buffers it; None at the end."""
         while not self._over.is_set():
             core = self._core
             if core is None:

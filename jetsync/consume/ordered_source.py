@@ -142,7 +142,7 @@ class OrderedSource:
             until = deadline
             if isinstance(deadline, UnlessSet):
                 # Servers may process a deletion before a creation that was sent earlier. So `close`
-            # waits a moment for the answer, and the consumer is deleted after that.
+                # waits a moment for the answer, and the consumer is deleted after that.
                 until = UnlessSet(deadline.at, deadline.total, deadline.latch, ANSWER_GRACE)
             info = _consumer_admin.create(self.context, self.stream, config, until)
             if info.delivered.consumer_seq:

@@ -1,10 +1,12 @@
 """
 Own one nats-server child process.
 
-Guarantees: only the process started here is ever signalled, by its handle and never by name; it
-does not outlive this Python process, however that ends (Linux: parent-death signal; elsewhere a
-clean interpreter exit is needed); a terminal's Ctrl-C does not reach it, so the program under test
-ends first.
+Guarantees:
+
+- Only the process started here is ever signalled, by its handle and never by name.
+- It does not outlive this Python process, however that ends. Linux does this by a parent-death
+  signal; elsewhere the interpreter has to exit cleanly.
+- A terminal's Ctrl-C does not reach it, so the program under test ends first.
 """
 
 from __future__ import annotations

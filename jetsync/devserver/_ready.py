@@ -34,7 +34,7 @@ def wait_ready(
         timeout: Seconds for all of it.
 
     Returns:
-        The INFO of the last one that came up; empty when *starting* is.
+        The INFO of the last one that came up; empty if *starting* is empty.
 
     Raises:
         DevServerError: A server ended, or the time is over.

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-# How long a server may take to shut down before it is killed. It flushes its stores
-# meanwhile.
+# Seconds that a server may take to flush its stores and shut down before it is killed.
 STOP_TIMEOUT = 15.0
 
 

@@ -351,8 +351,8 @@ class Attempt:
         """
         Return why the server did not take a message that asked for no answer, or None.
 
-        It has refused the subject or the size. It reports the first without naming the message, and
-        the second not at all.
+        It has refused the subject or the size. For a subject it reports an error that does not name
+        the message; for a size it reports nothing.
         """
         with contextlib.suppress(JetSyncError):
             stream = self._streams.named(self.known.name, deadline, fresh=True)

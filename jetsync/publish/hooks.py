@@ -198,13 +198,13 @@ class PublishHooks:
         joined.append(window)
 
     def add(self, window: HookedWindow, count: int) -> None:
-        """Count messages into *window*, which is the current one; the next one begins if full."""
+        """Count messages into *window*, the current one; if that fills it, a new one begins."""
         with self._lock:
             self._take_places(window, [], count)
 
     def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
         """
-        Count ended messages out of *window*.
+        Subtract ended messages from *window*.
 
         Args:
             window: Their window.

@@ -343,7 +343,7 @@ class PageReader:
                 except Exception as raised:  # noqa: BLE001  (the error of a plugin)
                     self._error = raised
         if self._over.is_set():
-            # An error that `close` has caused is none.
+            # `close` has caused this error, so it is not reported.
             self._error = None
             return []
         if not run:
