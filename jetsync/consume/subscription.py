@@ -56,17 +56,6 @@ class BoundedMailbox(Mailbox):
     them.
     """
 
-    __slots__ = (
-        "_arrived",
-        "_max_bytes",
-        "_max_count",
-        "_report",
-        "_reported",
-        "_taken",
-        "dropped",
-        "slow",
-    )
-
     def __init__(
         self,
         interest: bytes,
