@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import secrets
 import sys
 import threading
@@ -30,8 +29,7 @@ from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
-from jetsync._io.tls import tls_context
-from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
+from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
@@ -51,7 +49,6 @@ from jetsync.errors import (
 )
 from jetsync.values.message import ACK
 from jetsync.values.server_info import ServerInfo, Statistics
-from jetsync.values.server_urls import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,12 +73,8 @@ STOP_TIMEOUT: Final = 1.0
 # and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
 PROBE_TIMEOUT: Final = 2.0
 
-_DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
-
-_TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
-
 # Permission errors that are kept to explain why a batch is incomplete.
-KEPT_DENIALS: Final = 100
+EXPLAINING_DENIALS: Final = 100
 
 _H = TypeVar("_H")
 
@@ -124,7 +117,7 @@ class Connection:
         self.closed: Latch = Latch()
         self.reconnects: int = 0
         # The last permission errors, with the time at which each was read.
-        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=KEPT_DENIALS)
+        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=EXPLAINING_DENIALS)
         # Whether a signal has asked the program to stop, so that new consumptions end at once.
         self.stopping: bool = False
         # Consumptions to which the application holds a reference. A client drains them.
@@ -192,7 +185,7 @@ class Connection:
         self._nats = nats
         self.lane = nats.lane
         self.lane.listen(self.lane.new_sid(), self.router)
-        await nats.start(nats_arguments(options), persist=options.retry_on_failed_connect)
+        await nats.start()
 
     def close(self, timeout: float) -> None:
         """
@@ -611,7 +604,7 @@ class Connection:
     def on_server_error(self, text: str) -> None:
         """Fail the calls that an ``-ERR`` line of the server refuses."""
         _logger.warning("server_error", text=text, server=self.server.url)
-        if _TOO_MANY_SUBSCRIPTIONS in text.lower():
+        if "maximum subscriptions exceeded" in text.lower():
             self._fail_refused_subscription()
             return
         denied = parse_denied(text)
@@ -704,40 +697,3 @@ def was_sent(error: Exception) -> bool:
     if isinstance(error, (ConnectionClosedError, ConnectionLostError)):
         return error.sent
     return isinstance(error, RequestTimeoutError)
-
-
-def parse_denied(text: str) -> tuple[Any, str] | None:
-    """
-    Return operation and subject of a server's permission error, or None for another error.
-
-    The texts are ``-ERR 'Permissions Violation for Publish to "subject"'`` and ``... Subscription
-    to "subject"``, to which the server may add `` using queue "name"``.
-    """
-    found = _DENIED.search(text)
-    if found is None:
-        return None
-    return ("publish" if found[1] == "Publish" else "subscribe"), found[2]
-
-
-def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
-    """
-    Return the arguments of nats-py's connect.
-
-    The login is not among them, because the transport adds it to each connection.
-    """
-    return {
-        "servers": [without_login(url) for url in options.server_list()],
-        "name": options.name,
-        "tls": tls_context(options),
-        "tls_hostname": options.tls_hostname,
-        "tls_handshake_first": options.tls_first,
-        "inbox_prefix": options.inbox_prefix,
-        # The transport limits each attempt by itself, and reports why one has failed.
-        "connect_timeout": options.connect_timeout + 1.0,
-        "reconnect_time_wait": options.reconnect_wait,
-        "allow_reconnect": options.max_reconnects != 0,
-        "max_reconnect_attempts": options.max_reconnects,
-        "ping_interval": options.ping_interval,
-        "max_outstanding_pings": options.max_outstanding_pings,
-        "no_echo": not options.echo,
-    }

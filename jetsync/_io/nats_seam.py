@@ -27,6 +27,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING
+from jetsync._io.tls import tls_context
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
@@ -37,9 +38,10 @@ from jetsync.errors import (
     TransportError,
 )
 from jetsync.errors.texts import redact_url
+from jetsync.values.server_urls import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jetsync._io.connection import Connection
     from jetsync.options import ConnectOptions
@@ -102,15 +104,17 @@ class NatsConnection:
         self._closing: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
 
-    async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
+    async def start(self) -> None:
         """
         Connect for the first time.
 
-        Tries each server once, or with *persist* repeatedly until all have refused the login. The
-        caller limits the time. Raises ConnectError or AuthenticationError.
+        Tries each server once. With the option ``retry_on_failed_connect``, tries repeatedly until
+        all have refused the login. The caller limits the time. Raises ConnectError or
+        AuthenticationError.
         """
+        arguments = nats_arguments(self._options)
         servers = arguments["servers"]
-        self._attempts_left = None if persist else len(servers)
+        self._attempts_left = None if self._options.retry_on_failed_connect else len(servers)
         self._refusals_left = len(servers)
         self._first = True
         self.transport.ssl_context = arguments["tls"]
@@ -185,7 +189,7 @@ class NatsConnection:
         if isinstance(error.__cause__, ConfigurationError):
             # A missing package stays missing in the next attempt.
             raise _FirstConnectFailedError(error.__cause__)
-        # With *persist*, a server fails many times. The last reason of each suffices.
+        # A server may fail many times. The last reason of each suffices.
         target = self.transport.attempt.target
         self._failures = [each for each in self._failures if each[0] != target]
         self._failures.append((target, error))
@@ -252,3 +256,27 @@ class _FirstConnectFailedError(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
+    """
+    Return the arguments of nats-py's connect.
+
+    The login is not among them, because the transport adds it to each connection.
+    """
+    return {
+        "servers": [without_login(url) for url in options.server_list()],
+        "name": options.name,
+        "tls": tls_context(options),
+        "tls_hostname": options.tls_hostname,
+        "tls_handshake_first": options.tls_first,
+        "inbox_prefix": options.inbox_prefix,
+        # The transport limits each attempt by itself, and reports why one has failed.
+        "connect_timeout": options.connect_timeout + 1.0,
+        "reconnect_time_wait": options.reconnect_wait,
+        "allow_reconnect": options.max_reconnects != 0,
+        "max_reconnect_attempts": options.max_reconnects,
+        "ping_interval": options.ping_interval,
+        "max_outstanding_pings": options.max_outstanding_pings,
+        "no_echo": not options.echo,
+    }

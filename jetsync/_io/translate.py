@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import AuthenticationError, ConnectError, ConnectionClosedError
 from jetsync.errors.texts import redact_text
@@ -38,6 +39,8 @@ _TLS_HINTS: Final = {
     "wrong version": "the server does not speak TLS here: check the port, and tls_first if given",
     "record layer": "the server does not speak TLS here: check the port, and tls_first if given",
 }
+
+_DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
 
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
@@ -117,6 +120,19 @@ def ends_connection(reason: str) -> bool:
     """Return whether the server ends the connection after an ``-ERR`` line with this text."""
     text = reason.lower()
     return not any(words in text for words in _HARMLESS)
+
+
+def parse_denied(text: str) -> tuple[Any, str] | None:
+    """
+    Return operation and subject of a server's permission error, or None for another error.
+
+    The texts are ``-ERR 'Permissions Violation for Publish to "subject"'`` and ``... Subscription
+    to "subject"``, to which the server may add `` using queue "name"``.
+    """
+    found = _DENIED.search(text)
+    if found is None:
+        return None
+    return ("publish" if found[1] == "Publish" else "subscribe"), found[2]
 
 
 def _text_of(error: Exception) -> str:

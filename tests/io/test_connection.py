@@ -11,14 +11,10 @@ import pytest
 from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
-from jetsync._io.connection import (
-    PROBE_TIMEOUT,
-    Connection,
-    nats_arguments,
-    parse_denied,
-)
+from jetsync._io.connection import PROBE_TIMEOUT, Connection
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.translate import parse_denied
 from jetsync.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -34,7 +30,6 @@ from jetsync.errors import (
 from jetsync.options import ConnectOptions
 from jetsync.values.server_info import ServerInfo, decode_json, parse_info
 
-SEED = "SU" + "A" * 56
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
 
 
@@ -229,68 +224,6 @@ class TestParseDenied:
     def test_texts(self, text, found):
         """The two permission errors are parsed, and no other texts."""
         assert parse_denied(text) == found
-
-
-class TestNatsArguments:
-    def test_defaults(self, monkeypatch):
-        """Without options, nats-py gets jetsync's defaults instead of its own."""
-        monkeypatch.delenv("NATS_URL", raising=False)
-        assert nats_arguments(ConnectOptions()) == {
-            "servers": ["nats://127.0.0.1:4222"],
-            "name": None,
-            "tls": None,
-            "tls_hostname": None,
-            "tls_handshake_first": False,
-            "inbox_prefix": "_INBOX",
-            "connect_timeout": 6.0,
-            "reconnect_time_wait": 1.0,
-            "allow_reconnect": True,
-            "max_reconnect_attempts": -1,
-            "ping_interval": 30.0,
-            "max_outstanding_pings": 2,
-            "no_echo": False,
-        }
-
-    @pytest.mark.parametrize(
-        ("options", "given"),
-        [
-            ({"name": "n"}, {"name": "n"}),
-            ({"inbox_prefix": "_I.me"}, {"inbox_prefix": "_I.me"}),
-            ({"max_reconnects": 0}, {"allow_reconnect": False, "max_reconnect_attempts": 0}),
-            ({"max_reconnects": 7}, {"allow_reconnect": True, "max_reconnect_attempts": 7}),
-            ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
-            ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
-            ({"echo": False}, {"no_echo": True}),
-            ({"connect_timeout": 2}, {"connect_timeout": 3.0}),
-            ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),
-        ],
-    )
-    def test_each(self, options, given):
-        """Each option sets its argument."""
-        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
-        assert {name: found[name] for name in given} == given
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"servers": "nats://u:s3cret@h"},
-            {"servers": "nats://s3cret@h"},
-            {"user": "u", "password": "s3cret"},
-            {"token": "s3cret"},
-            {"credentials": "/s3cret.creds"},
-            {"nkey_seed": SEED},
-        ],
-    )
-    def test_no_login(self, options):
-        """The options for nats-py contain no login."""
-        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
-        assert found == nats_arguments(ConnectOptions(servers="h"))
-
-    def test_tls(self):
-        """A tls:// or wss:// URL creates a TLS context."""
-        found = nats_arguments(ConnectOptions(servers="tls://h", tls_hostname="x", tls_first=True))
-        assert found["tls"] is not None
-        assert (found["tls_hostname"], found["tls_handshake_first"]) == ("x", True)
 
 
 class TestAsk:

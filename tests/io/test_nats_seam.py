@@ -22,9 +22,9 @@ import pytest
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io import nats_seam as _transport
-from jetsync._io.connection import Connection, nats_arguments
+from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.nats_seam import NatsConnection
+from jetsync._io.nats_seam import NatsConnection, nats_arguments
 from jetsync._io.translate import (
     no_server_error,
     tls_reason,
@@ -203,11 +203,6 @@ def connection_of(listener, *servers, **changes):
     return listener.connection
 
 
-async def start(connection, *, persist=False):
-    """Connect for the first time."""
-    await connection.start(nats_arguments(connection._options), persist=persist)
-
-
 class TestSeam:
     """The private parts of nats-py that jetsync needs; a version that changes them fails here."""
 
@@ -373,7 +368,7 @@ class TestConnection:
         async def main():
             listener = Listener()
             connection = connection_of(listener, server)
-            await start(connection)
+            await connection.start()
             assert connection._client._transport is connection.transport
             assert listener.server.url == server.url
             assert listener.notes == ["info S", "connected"]
@@ -396,7 +391,7 @@ class TestConnection:
             listener = Listener()
             connection = connection_of(listener, server, connect_timeout=0.05)
             with pytest.raises(ConnectError):
-                await start(connection)
+                await connection.start()
             assert "connected" not in listener.notes
             assert connection.last_failure[1] is not None
 
@@ -410,9 +405,9 @@ class TestConnection:
 
         async def main():
             listener = Listener()
-            connection = connection_of(listener, server)
+            connection = connection_of(listener, server, retry_on_failed_connect=True)
             with pytest.raises(AuthenticationError, match="Authorization Violation"):
-                await start(connection, persist=True)
+                await connection.start()
             # It is not about any subscription.
             assert listener.notes == []
 
@@ -425,8 +420,8 @@ class TestConnection:
 
         async def main():
             listener = Listener()
-            connection = connection_of(listener, server)
-            await start(connection, persist=True)
+            connection = connection_of(listener, server, retry_on_failed_connect=True)
+            await connection.start()
             assert listener.notes[-1] == "connected"
             await connection.stop()
 
@@ -441,7 +436,7 @@ class TestConnection:
             connection = connection_of(listener, server)
             box = Mailbox(b"a")
             connection.lane.listen(b"1000000", box)
-            await start(connection)
+            await connection.start()
             transport = connection.transport
             await asyncio.to_thread(server.peers[0].close)
             await eventually(lambda: listener.notes.count("connected") == 2)
@@ -464,8 +459,10 @@ class TestConnection:
 
         async def main():
             listener = Listener()
-            connection = connection_of(listener, server, connect_timeout=0.5)
-            await start(connection, persist=True)
+            connection = connection_of(
+                listener, server, connect_timeout=0.5, retry_on_failed_connect=True
+            )
+            await connection.start()
             made = len(server.peers)
             server.manners = [manner]
             await asyncio.to_thread(server.peers[-1].close)
@@ -485,7 +482,7 @@ class TestConnection:
         server.manners = ["silent"]
 
         async def main():
-            connecting = asyncio.ensure_future(start(connection_of(Listener(), server)))
+            connecting = asyncio.ensure_future(connection_of(Listener(), server).start())
             await eventually(lambda: server.peers)
             server.peers[0].send(b"SSH-2.0-OpenSSH\r\n")
             with pytest.raises(ConnectError, match="not a NATS server: the first line is b'SSH"):
@@ -505,7 +502,7 @@ class TestConnection:
             listener = Listener()
             connection = connection_of(listener, server, retry_refused_logins=True)
             server.info, info = INFO, server.info
-            await start(connection)
+            await connection.start()
             server.info = info
             await asyncio.to_thread(server.peers[0].close)
             await eventually(lambda: listener.notes.count("connected") == 2)
@@ -530,7 +527,7 @@ class TestConnection:
             listener.connection = connection = NatsConnection(
                 listener, ConnectOptions(reconnect_wait=0)
             )
-            await start(connection)
+            await connection.start()
             monkeypatch.delenv("NATS_URL")
             await asyncio.to_thread(server.peers[0].close)
             await eventually(lambda: listener.notes.count("connected") == 2)
@@ -557,7 +554,7 @@ class TestConnection:
         async def main():
             listener = Listener()
             connection = connection_of(listener, server, user="app", password=password)
-            await start(connection)
+            await connection.start()
             connection.transport._budget, budget = 0.1, connection.transport._budget
             await asyncio.to_thread(server.peers[0].close)
             reason = "the callables and files of the options gave no login within 0.1 s"
@@ -600,7 +597,7 @@ class TestConnection:
                 await wait(writing=writing)
 
             transport._wait_socket = wait_second
-            await start(connection)
+            await connection.start()
             await connection.stop()
 
         run(main)
@@ -624,7 +621,7 @@ class TestConnection:
             listener = Listener()
             listener.on_closed = causes.append
             connection = connection_of(listener, server, max_reconnects=0)
-            await start(connection)
+            await connection.start()
             server.peers[0].send(f"-ERR '{text}'\r\n".encode())
             await eventually(lambda: f"-ERR '{text}'" in listener.notes)
             await asyncio.to_thread(server.peers[0].close)
@@ -639,7 +636,7 @@ class TestConnection:
 
         async def main():
             connection = connection_of(Listener(), server)
-            await start(connection)
+            await connection.start()
             server.peers[0].send(b"PING\r\n" * 1000)
             await eventually(lambda: server.lines(b"PONG"))
             await connection.flush(LONG)
@@ -654,7 +651,7 @@ class TestConnection:
         async def main():
             listener = Listener()
             connection = connection_of(listener, server)
-            await start(connection)
+            await connection.start()
             news = {**INFO, "server_id": "T", "ldm": True, "connect_urls": ["10.0.0.1:4222"]}
             server.peers[0].send(b"INFO " + json.dumps(news).encode() + b"\r\n")
             await eventually(lambda: "lame duck" in listener.notes)
@@ -678,7 +675,7 @@ class TestConnection:
         async def main():
             listener = Listener()
             connection = connection_of(listener, server)
-            await start(connection)
+            await connection.start()
             pings = len(server.lines(b"PING"))
             server.answers_ping = False
             flushing = asyncio.ensure_future(connection.flush(10 * LONG))
@@ -697,7 +694,7 @@ class TestConnection:
 
         async def main():
             connection = connection_of(Listener(), server)
-            await start(connection)
+            await connection.start()
             await connection.stop()
             transport = connection.transport
             with pytest.raises(asyncio.CancelledError):
@@ -913,3 +910,65 @@ class TestConnectionOnTheWire:
         assert caught.value.timeout == 0.1
         ours = {one for one in set(threading.enumerate()) - before if "jetsync" in one.name}
         assert ours == set()
+
+
+class TestNatsArguments:
+    def test_defaults(self, monkeypatch):
+        """Without options, nats-py gets jetsync's defaults instead of its own."""
+        monkeypatch.delenv("NATS_URL", raising=False)
+        assert nats_arguments(ConnectOptions()) == {
+            "servers": ["nats://127.0.0.1:4222"],
+            "name": None,
+            "tls": None,
+            "tls_hostname": None,
+            "tls_handshake_first": False,
+            "inbox_prefix": "_INBOX",
+            "connect_timeout": 6.0,
+            "reconnect_time_wait": 1.0,
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "ping_interval": 30.0,
+            "max_outstanding_pings": 2,
+            "no_echo": False,
+        }
+
+    @pytest.mark.parametrize(
+        ("options", "given"),
+        [
+            ({"name": "n"}, {"name": "n"}),
+            ({"inbox_prefix": "_I.me"}, {"inbox_prefix": "_I.me"}),
+            ({"max_reconnects": 0}, {"allow_reconnect": False, "max_reconnect_attempts": 0}),
+            ({"max_reconnects": 7}, {"allow_reconnect": True, "max_reconnect_attempts": 7}),
+            ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
+            ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
+            ({"echo": False}, {"no_echo": True}),
+            ({"connect_timeout": 2}, {"connect_timeout": 3.0}),
+            ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),
+        ],
+    )
+    def test_each(self, options, given):
+        """Each option sets its argument."""
+        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
+        assert {name: found[name] for name in given} == given
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"servers": "nats://u:s3cret@h"},
+            {"servers": "nats://s3cret@h"},
+            {"user": "u", "password": "s3cret"},
+            {"token": "s3cret"},
+            {"credentials": "/s3cret.creds"},
+            {"nkey_seed": "SU" + "A" * 56},
+        ],
+    )
+    def test_no_login(self, options):
+        """The options for nats-py contain no login."""
+        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
+        assert found == nats_arguments(ConnectOptions(servers="h"))
+
+    def test_tls(self):
+        """A tls:// or wss:// URL creates a TLS context."""
+        found = nats_arguments(ConnectOptions(servers="tls://h", tls_hostname="x", tls_first=True))
+        assert found["tls"] is not None
+        assert (found["tls_hostname"], found["tls_handshake_first"]) == ("x", True)
