@@ -1,9 +1,9 @@
 """
 The advisories in which the server reports that it has dropped an atomic batch.
 
-The batches of a client on one stream share one subscription. It outlives the last of them for a
-moment, because another batch usually follows. A subscription of each batch would cost two lines,
-which a cluster forwards to each of its servers.
+The batches of a client on one stream share one subscription. It ends a moment after the last batch,
+because another batch usually follows. With a subscription for each batch, the client would send two
+more lines, and a cluster would forward them to all its servers.
 """
 
 from __future__ import annotations

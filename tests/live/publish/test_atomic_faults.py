@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from retrying import RetryPlugin
 from streams import batch_stream, payloads
-from waiting import blocked, eventually, timed
+from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -20,63 +20,83 @@ from jetsync.testing import CutProxy, HookRecorder
 
 HASTY = {"timeout": "1s"}
 """Configuration of a server that drops batches after an idle second."""
-
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
+def hasty_server(seconds):
+    """
+    Return a server that drops batches after so many idle seconds, to be used in a ``with`` block.
+    """
+    return DevServer(config={"jetstream": {"limits": {"batch": {"timeout": f"{seconds}s"}}}})
+
+
 class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
-    def test_idle(self, hasty, unique, ack_first):
+    def test_idle(self, unique, ack_first):
         """
         Plugins get an event when the server drops the batch, and its next call raises the reason.
         """
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
-            js = client.jetstream()
-            stream = batch_stream(js, unique)
-            batch = js.atomic_batch(ack_first=ack_first)
-            batch.add(f"{unique}.A", b"1")
-            other = js.atomic_batch()
-            other.add(f"{unique}.A", b"2")
-            other.commit()
 
-            def told():
-                return [
-                    call["event"]
-                    for call in recorder.of("jetsync_status")
-                    if isinstance(call["event"], BatchAbandonedEvent)
-                ]
+        def attempt(pace):
+            recorder = HookRecorder("jetsync_status")
+            with (
+                hasty_server(pace) as server,
+                jetsync.connect(server.url, plugins=[recorder]) as client,
+            ):
+                js = client.jetstream()
+                stream = batch_stream(js, unique)
+                batch = js.atomic_batch(ack_first=ack_first)
+                batch.add(f"{unique}.A", b"1")
+                other = js.atomic_batch()
+                other.add(f"{unique}.A", b"2")
+                other.commit()
 
-            (event,) = eventually(told)
-            assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
-            with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
-                batch.add(f"{unique}.A", b"3")
-            assert (caught.value.err_code, caught.value.stream) == (10176, unique)
-            with pytest.raises(jetsync.BatchClosedError, match="timeout"):
-                batch.commit()
-            assert payloads(stream) == [b"2"]
+                def told():
+                    return [
+                        call["event"]
+                        for call in recorder.of("jetsync_status")
+                        if isinstance(call["event"], BatchAbandonedEvent)
+                    ]
 
-    def test_another_one_is_idle(self, hasty, unique):
+                (event,) = eventually(told, timeout=pace + 10)
+                assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
+                with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
+                    batch.add(f"{unique}.A", b"3")
+                assert (caught.value.err_code, caught.value.stream) == (10176, unique)
+                with pytest.raises(jetsync.BatchClosedError, match="timeout"):
+                    batch.commit()
+                assert payloads(stream) == [b"2"]
+
+        at_some_pace(attempt)
+
+    def test_another_one_is_idle(self, unique):
         """
         If the server drops one batch, other batches on its stream continue. There is one event.
         """
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
-            js = client.jetstream()
-            batch_stream(js, unique)
-            idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
-            idle.add(f"{unique}.A")
-            ended = []
-            while not ended:
-                busy.add(f"{unique}.A")
-                with contextlib.suppress(TimeoutError):
-                    ended = recorder.wait_for("jetsync_status", timeout=0.1)
-            assert busy.commit().size > 1
-            with pytest.raises(jetsync.BatchIncompleteError):
+
+        def attempt(pace):
+            recorder = HookRecorder("jetsync_status")
+            with (
+                hasty_server(pace) as server,
+                jetsync.connect(server.url, plugins=[recorder]) as client,
+            ):
+                js = client.jetstream()
+                batch_stream(js, unique)
+                idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
                 idle.add(f"{unique}.A")
-            events = [call["event"] for call in recorder.of("jetsync_status")]
-            assert [event.batch_id for event in events] == [idle.id]
+                ended = []
+                while not ended:
+                    busy.add(f"{unique}.A")
+                    with contextlib.suppress(TimeoutError):
+                        ended = recorder.wait_for("jetsync_status", timeout=0.1)
+                assert busy.commit().size > 1
+                with pytest.raises(jetsync.BatchIncompleteError):
+                    idle.add(f"{unique}.A")
+                events = [call["event"] for call in recorder.of("jetsync_status")]
+                assert [event.batch_id for event in events] == [idle.id]
+
+        at_some_pace(attempt)
 
     def test_idle_at_the_commit(self, hasty, unique):
         """
