@@ -20,11 +20,11 @@ from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.subjects import overlap, validate_filter, validate_name
 from jetsync.values.support import (
     CONSUMER_NEEDS,
-    Need,
     api_level_of,
     check_reply,
     explain_refusal,
     level_of_version,
+    or_later,
 )
 
 if TYPE_CHECKING:
@@ -210,11 +210,7 @@ def pause(
     return from_wire(PauseState, command(context, "PAUSE", (stream, name), body, deadline))
 
 
-_COMMAND_NEEDS: Final[Mapping[str, Need]] = {
-    "PAUSE": Need("2.11", 1),
-    "UNPIN": Need("2.11", 1),
-    "RESET": Need("2.14", 4),
-}
+_COMMAND_NEEDS: Final = {"PAUSE": "2.11", "UNPIN": "2.11", "RESET": "2.14"}
 
 
 def command(
@@ -263,11 +259,11 @@ def _require(context: Context, verb: str, consumer: ConsumerInfo) -> None:
     metadata = consumer.config.metadata or {}
     level = api_level_of(metadata)
     if level is None:
-        level = max(context.server.api_level, level_of_version(context.server.version_tuple))
-    if level < (need.level or 0):
+        level = max(context.server.api_level, level_of_version(context.server.version))
+    if level < level_of_version(need):
         raise errors.NotSupportedError(
             f"consumer {verb.lower()}",
-            needs=str(need),
+            needs=or_later(need),
             server=metadata.get("_nats.ver", context.server.version),
         )
 

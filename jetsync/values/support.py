@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
 from jetsync.errors import InvalidJsonError, NotSupportedError
 
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
@@ -32,118 +30,97 @@ _LEVELS: Final[Sequence[tuple[tuple[int, ...], int]]] = (
 )
 """The first server version of each API level, newest first."""
 
-
-@attrs.frozen
-class Need:
-    """
-    The server version that a field needs.
-    """
-
-    version: str
-    """The first version that supports the field, such as ``2.12``."""
-
-    level: int | None = None
-    """The API level of that version; ``None`` before 2.11, which introduced levels."""
-
-    def __str__(self) -> str:
-        level = "" if self.level is None else f" (API level {self.level})"
-        return f"server {self.version} or later{level}"
-
-
-_2_10: Final = Need("2.10")
-_2_11: Final = Need("2.11", 1)
-_2_12: Final = Need("2.12", 2)
-_2_14: Final = Need("2.14", 4)
-
-STREAM_NEEDS: Final[Mapping[str, Need | str]] = {
-    "compression": _2_10,
-    "consumer_limits": _2_10,
-    "first_seq": _2_10,
-    "metadata": _2_10,
-    "mirror.subject_transforms": _2_10,
-    "sources.subject_transforms": _2_10,
-    "subject_transform": _2_10,
-    "allow_msg_ttl": _2_11,
-    "subject_delete_marker_ttl": _2_11,
-    "placement.preferred": _2_11,
-    "allow_atomic": _2_12,
-    "allow_msg_counter": _2_12,
-    "allow_msg_schedules": _2_12,
-    "persist_mode": _2_12,
-    "allow_batched": _2_14,
-    "mirror.consumer": _2_14,
-    "sources.consumer": _2_14,
+STREAM_NEEDS: Final[Mapping[str, str]] = {
+    "compression": "2.10",
+    "consumer_limits": "2.10",
+    "first_seq": "2.10",
+    "metadata": "2.10",
+    "mirror.subject_transforms": "2.10",
+    "sources.subject_transforms": "2.10",
+    "subject_transform": "2.10",
+    "allow_msg_ttl": "2.11",
+    "subject_delete_marker_ttl": "2.11",
+    "placement.preferred": "2.11",
+    "allow_atomic": "2.12",
+    "allow_msg_counter": "2.12",
+    "allow_msg_schedules": "2.12",
+    "persist_mode": "2.12",
+    "allow_batched": "2.14",
+    "mirror.consumer": "2.14",
+    "sources.consumer": "2.14",
     "template_owner": "server 2.12 or earlier",
 }
-"""The needs of stream fields, by path. All other fields are older than 2.10."""
-
-CONSUMER_NEEDS: Final[Mapping[str, Need | str]] = {
-    "filter_subjects": _2_10,
-    "metadata": _2_10,
-    "pause_until": _2_11,
-    "priority_groups": _2_11,
-    "priority_policy": _2_11,
-    "priority_timeout": _2_11,
-    "sourcing": _2_14,
-}
-"""The needs of consumer fields."""
-
-TTL_NEED: Final = _2_11
-"""Older servers store ``Nats-TTL`` as an ordinary header, and the message does not expire."""
-
-EXPECTED_SUBJECT_NEED: Final = _2_11
 """
-The need of ``Nats-Expected-Last-Subject-Sequence-Subject``. Older servers check the message's own
-subject instead (seen on 2.10.26).
+The first server version with each stream field, by path. All other fields are older than 2.10.
 """
 
-PULL_NEEDS: Final[Mapping[str, Need]] = {
-    "group": _2_11,
-    "min_pending": _2_11,
-    "min_ack_pending": _2_11,
-    "priority": _2_12,
+CONSUMER_NEEDS: Final[Mapping[str, str]] = {
+    "filter_subjects": "2.10",
+    "metadata": "2.10",
+    "pause_until": "2.11",
+    "priority_groups": "2.11",
+    "priority_policy": "2.11",
+    "priority_timeout": "2.11",
+    "sourcing": "2.14",
 }
-"""The needs of pull fields. Older servers ignore them."""
+"""The first server version with each consumer field."""
 
-_VALUE_NEEDS: Final[Mapping[tuple[str, str], Need]] = {
-    ("priority_policy", "prioritized"): _2_12,
-    ("ack_policy", "flow_control"): _2_14,
+TTL_NEED: Final = "2.11"
+"""The first version with ``Nats-TTL``. Older servers store it as an ordinary header."""
+
+EXPECTED_SUBJECT_NEED: Final = "2.11"
+"""
+The first version with ``Nats-Expected-Last-Subject-Sequence-Subject``. Older servers check the
+message's own subject instead (seen on 2.10.26).
+"""
+
+PULL_NEEDS: Final[Mapping[str, str]] = {
+    "group": "2.11",
+    "min_pending": "2.11",
+    "min_ack_pending": "2.11",
+    "priority": "2.12",
 }
-"""The needs of values that are newer than their field."""
+"""The first version with each pull field. Older servers ignore them."""
+
+_VALUE_NEEDS: Final[Mapping[tuple[str, str], str]] = {
+    ("priority_policy", "prioritized"): "2.12",
+    ("ack_policy", "flow_control"): "2.14",
+}
+"""The first version with values that are newer than their field."""
 
 
 _OMITTED: Final = {"persist_mode": "default", "priority_policy": "none"}
 """Values that servers leave out of their answers."""
 
 
-def level_of_version(version: Sequence[int]) -> int:
-    """
-    Return the API level of a server version; 0 before 2.11.
-    """
-    for first, level in _LEVELS:
-        if tuple(version) >= first:
-            return level
-    return 0
-
-
 @functools.lru_cache(maxsize=16)
-def _level_of_text(version: str) -> int:
+def level_of_version(version: str) -> int:
+    """
+    Return the API level of a server version such as ``2.12.5``; 0 before 2.11.
+    """
     numbers = version.partition("-")[0].split(".")
-    return level_of_version(tuple(int(number) for number in numbers if number.isdigit()))
+    found = tuple(int(number[:9]) for number in numbers if number.isdecimal())
+    return next((level for first, level in _LEVELS if found >= first), 0)
 
 
-def require(feature: str, need: Need, version: str) -> None:
+def or_later(version: str) -> str:
+    """Return a first version and its API level as text, for the error."""
+    level = level_of_version(version)
+    return f"server {version} or later{f' (API level {level})' if level else ''}"
+
+
+def require(feature: str, need: str, version: str) -> None:
     """
     Raise NotSupportedError if a server of this version would ignore a feature.
 
     Args:
         feature: The feature, for the error.
-        need: Its need.
+        need: The first server version that supports it.
         version: Version of the connected server. The leader of a stream may run another version,
             which only a request would reveal.
     """
-    if need.level is not None and _level_of_text(version) < need.level and version != UNKNOWN:
-        raise NotSupportedError(feature, needs=str(need), server=version)
+    if level_of_version(version) < level_of_version(need) and version != UNKNOWN:
+        raise NotSupportedError(feature, needs=or_later(need), server=version)
 
 
 def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
@@ -157,7 +134,7 @@ def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
 
 
 def check_reply(
-    needs: Mapping[str, Need | str],
+    needs: Mapping[str, str],
     sent: Mapping[str, Any],
     returned: Mapping[str, Any],
     *,
@@ -198,7 +175,7 @@ def check_reply(
 def explain_refusal(
     error: InvalidJsonError,
     sent: Mapping[str, Any],
-    needs: Mapping[str, Need | str],
+    needs: Mapping[str, str],
     server: str,
 ) -> NotSupportedError | None:
     """
@@ -220,12 +197,13 @@ def explain_refusal(
         # Server 2.10 only says "invalid JSON". Later servers quote the value.
         quoted = value in error.description or error.description == "invalid JSON"
         if sent.get(field) == value and quoted:
-            return NotSupportedError(f"{field} {value!r}", needs=str(need), server=server)
+            return NotSupportedError(f"{field} {value!r}", needs=or_later(need), server=server)
     return None
 
 
-def _need_of(path: str, needs: Mapping[str, Need | str]) -> str:
-    return str(needs.get(path, "a server that knows this field"))
+def _need_of(path: str, needs: Mapping[str, str]) -> str:
+    need = needs.get(path, "a server that knows this field")
+    return or_later(need) if need[0].isdecimal() else need
 
 
 def _dropped(sent: Mapping[str, Any], returned: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -223,14 +223,15 @@ def test_an_unknown_enumeration_value_is_not_supported(asked, description, featu
 @pytest.mark.parametrize(
     ("version", "level"),
     [
-        ((2, 10, 26), 0),
-        ((2, 11, 0), 1),
-        ((2, 12, 0), 2),
-        ((2, 12, 4), 2),
-        ((2, 12, 5), 3),
-        ((2, 14, 0), 4),
-        ((2, 15, 1), 5),
-        ((3, 0), 5),
+        ("2.10.26", 0),
+        ("2.11.0", 1),
+        ("2.12.0", 2),
+        ("2.12.4", 2),
+        ("2.12.5", 3),
+        ("2.14.0", 4),
+        ("2.15.1", 5),
+        ("2.12.5-preview.1", 3),
+        ("3.0", 5),
     ],
 )
 def test_levels_of_versions(version, level):
