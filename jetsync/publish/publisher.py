@@ -113,7 +113,6 @@ class Publisher:
         options: WindowOptions,
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
-        self._connection = context.connection
         self._lane = context.lane
         self._options = options
         self._on_report = on_report
@@ -123,7 +122,7 @@ class Publisher:
         self._lock = threading.RLock()
         self._owner = FutureOwner(self._lock, self._check_lock, self._wait, self._pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
-        self._work = Signal()
+        self._work = work = Signal()
         # Threads that wait for room are woken at this many messages in the window. Waking them for
         # a few free places costs more than it gains.
         self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
@@ -149,7 +148,6 @@ class Publisher:
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
         # Wake an idle worker if the client is closed.
-        work = self._work
         self._window.box.on_failure = lambda _: work.set()
         try:
             self._window.open()
@@ -158,17 +156,16 @@ class Publisher:
             raise
         # The worker refers to the publisher only while it works, so that the garbage collector can
         # end a publisher that the application has dropped.
-        publisher = weakref.ref(self)
         self._worker = threading.Thread(
             target=_run,
-            args=(publisher, self._window, self._hooks, work, self._worker_ended),
+            args=(weakref.ref(self), self._window, self._hooks, work, self._worker_ended),
             name="jetsync-publisher",
             daemon=True,
         )
         # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
         when_dropped(self, "publisher", _release, work, self._worker_ended)
-        self._connection.start_threads(self._worker)
-        self._connection.writers.add(self)
+        context.connection.start_threads(self._worker)
+        context.connection.writers.add(self)
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"
@@ -282,7 +279,7 @@ class Publisher:
         # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
         # one of them looks for staged messages afterwards, so no message is overlooked.
         if self._stopped is not None and not held_here(self._lock):
-            self._withdraw(future)
+            self._withdraw(future, self._stopped)
         if (
             not self._flushing
             or len(staged) >= BLOCK_MESSAGES
@@ -316,7 +313,7 @@ class Publisher:
                 if True in taken:
                     lock.release()
 
-    def _withdraw(self, future: PublishFuture) -> None:
+    def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
         """Take back a message that was staged during ``close``, unless it has been numbered."""
         with self._lock:
             try:
@@ -324,8 +321,7 @@ class Publisher:
             except ValueError:
                 return
             self._ended.notify()
-        assert self._stopped is not None
-        raise_failure(self._stopped)
+        raise_failure(reason)
 
     def _flush_now(self) -> None:
         """Write the staged messages and make sure that the worker reads the acks; lock held."""
@@ -401,9 +397,7 @@ class Publisher:
         """
         self._lane.check()
         window = self._window
-        deadline = Deadline.after(timeout)
-        if self._is_worker():
-            deadline = Deadline.after(0.0)
+        deadline = Deadline.after(0.0 if self._is_worker() else timeout)
         refuse_reentry(self._lock)
         self._hooks.cut()
         with self._lock:

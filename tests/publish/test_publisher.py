@@ -540,7 +540,7 @@ class TestFailures:
         Staged messages that are too large for it fail, and the others are sent.
         """
         publisher = make()
-        window, server = publisher._window, publisher._connection.server
+        window, server = publisher._window, publisher._window.encoder._connection.server
         with publisher._lock:
             futures = [
                 stage(window, ("a.b", b"x" * size), publisher._owner)
