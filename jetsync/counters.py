@@ -203,7 +203,7 @@ class Counter:
             )
 
     def _value_of(self, ack: PubAck, deadline: Deadline) -> int:
-        """Return the value after an increment that had been added before."""
+        """Return the value after an increment that an earlier call has added."""
         try:
             message = self._stream.get_message(ack.sequence, timeout=deadline.remaining())
         except errors.MessageNotFoundError:

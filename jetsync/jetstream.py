@@ -236,7 +236,7 @@ class JetStream:
         Args:
             ack_first: Whether the first message waits for the server's answer, so that a refused
                 batch fails at once.
-            ack_every: Wait for an answer after this many messages each time; 0 for never.
+            ack_every: How many messages to send between two waits for an answer; 0 never waits.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for each call; None uses the default of the context.
             batch_id: The id of the batch, up to 64 bytes; None creates one.
@@ -630,7 +630,7 @@ class JetStream:
         self._named(stream).delete_consumer(name, timeout=timeout)
 
     def _named(self, stream: str) -> Stream:
-        """Return a stream that the server was not asked for."""
+        """Return the handle of a stream, without a request to the server."""
         config = StreamConfig(name=validate_name("stream", stream))
         return Stream(self._context, StreamInfo(config=config))
 

@@ -120,9 +120,10 @@ def confirmed_get(
     """
     Read one message by a direct get, and ask the leader if the answer may be wrong.
 
-    A message from the stream itself is returned as it is. The leader is asked when there is no
-    message, as a replica may be behind, and when a mirror answers that may have less than the
-    stream. A user without permission to ask the leader has to trust the first answer.
+    A message from the stream itself is returned as it is. If there is no message, the server that
+    answered may be behind. If a mirror answers, it may have fewer messages than the stream. In both
+    cases the leader is asked. A user without permission to ask the leader has to trust the first
+    answer.
 
     Raises:
         MessageNotFoundError: There is no such message.

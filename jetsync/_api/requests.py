@@ -36,7 +36,7 @@ def config_of(
     key: str = "name",
 ) -> _Config:
     """
-    Return the configuration that a call was given: a name or an object, and keywords laid over it.
+    Return the configuration given to a call as a name or an object, with keywords that override it.
 
     An object is copied, never changed.
 
@@ -45,7 +45,7 @@ def config_of(
         given: The first argument of the call: the value of the field *key*, or an object.
         fields: The keywords.
         what: The public call, for the error.
-        key: The field that a name stands for.
+        key: The field that holds the name.
 
     Raises:
         InvalidTypeError: *given* is neither, a field is unknown, or a value has a wrong type.

@@ -186,8 +186,8 @@ class LastRead(PagedRead):
         return frames
 
     def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
-        told = find_last(block, _UP_TO)
-        if told is None:
+        up_to = find_last(block, _UP_TO)
+        if up_to is None:
             self.fail(
                 ProtocolError("the end of a read of several subjects has no Nats-UpTo-Sequence")
             )
@@ -201,10 +201,10 @@ class LastRead(PagedRead):
                 self.cut = True
                 self._reset()
                 return ()
-            self.moment = read_digits(told)
+            self.moment = read_digits(up_to)
             messages, self._held = self._held, []
         elif self._time is not None:
-            reached = read_digits(told)
+            reached = read_digits(up_to)
             if reached != self.moment:
                 # If the server has looked further, the message with that time has been removed. The
                 # next request uses the sequence instead, which this server has already reached.

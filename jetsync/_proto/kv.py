@@ -151,7 +151,7 @@ def _why_invalid(key: str, *, wildcards: bool) -> str:
     if "" in parts:
         return "it begins or ends with a dot, or has two in a row"
     if not wildcards and not {"*", ">"}.isdisjoint(parts):
-        return "a wildcard is no key"
+        return "a key cannot contain a wildcard"
     if ">" in parts[:-1]:
         return "'>' may only be the last part"
     return "use letters, digits and -_=/ between dots"

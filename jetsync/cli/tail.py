@@ -140,8 +140,8 @@ def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) ->
     """
     Return the sequence of the first of the last messages of some subjects.
 
-    A consumer that begins at a sequence knows how many messages follow. Messages may be missing,
-    and others have other subjects, so the sequence is found by bisection.
+    A consumer that begins at a sequence knows how many messages follow. Some sequences have no
+    message, or one with another subject, so the sequence is found by bisection.
     """
 
     def pending(sequence: int) -> int:

@@ -98,7 +98,7 @@ class OrderedSource:
         #: Set once the ordered consumer is closed, by any thread.
         self.closed: Latch = Latch()
         self.resets: int = 0
-        #: Whether the consumer has sent nothing that was not handed out.
+        #: Whether everything that the consumer sent was handed out.
         self.fresh: bool = False
         #: The current consumer, for pulls.
         self.target: PullTarget
@@ -108,7 +108,7 @@ class OrderedSource:
         self.epoch: int = 0
         self._max_attempts = max_attempts
         # When the stream and its first consumer were created, if the read has to end with the
-        # stream. The former may belong to an earlier stream of that name.
+        # stream. The stream may have been replaced between the two times.
         self._created: tuple[dt.datetime | None, dt.datetime | None] = (None, None)
         # Since when servers have reported that the stream is missing.
         self._missing: float | None = None
@@ -200,10 +200,10 @@ class OrderedSource:
 
     def keep_to_stream(self, created: dt.datetime | None) -> None:
         """
-        End with the stream from now on, and do not continue with another one of its name.
+        From now on, end when the stream is deleted, even if another one gets its name.
 
         Args:
-            created: When the stream was created, as far as is known. Its first consumer exists.
+            created: When the stream was created, if known. Called once the first consumer exists.
         """
         assert self.info is not None
         self._created = created, self.info.created
@@ -333,9 +333,9 @@ class OrderedSource:
 
     def _repeat_deletions(self) -> None:
         """
-        Send the deletions again whose connection was lost; the server has just answered.
+        Repeat deletions whose connection was lost. Called when the server has just answered.
 
-        That answer shows that everything sent before on this connection has arrived.
+        The answer shows that everything sent earlier on this connection has arrived.
         """
         lost = self.context.lane.lost_epoch
         unsure, self._unsure = self._unsure, []

@@ -105,7 +105,7 @@ class Attempt:
         self._opening: Waiter | None = None
         # The latest part that asked for an answer.
         self._asked: Part[BatchItem] | None = None
-        # Whether the server was told to drop the batch.
+        # Whether the server was asked to drop the batch.
         self._dropped = False
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
@@ -184,9 +184,9 @@ class Attempt:
         """
         Add a message to those that wait to be written, or return False if it needs another step.
 
-        A message that fills the run, or that is added :data:`RUN_PAUSE` seconds after the last
-        write, writes it, and so does the commit. No timer is needed, because only the commit makes
-        the messages visible.
+        The run is written by a message that fills it, by one that is added :data:`RUN_PAUSE`
+        seconds after the last write, and by the commit. No timer is needed, because only the
+        commit makes the messages visible.
         """
         items, outbox = self.engine.items, self._outbox
         if (

@@ -52,7 +52,7 @@ class Wire:
         self._frame = b"HPUB %%b %%d %%d\r\n%b%%b\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
 
     def frames(self, items: Sequence[BatchItem], first: int) -> Iterator[bytes]:
-        """Make the frames of messages that neither ask nor commit; *first* is a sequence."""
+        """Make the frames of messages that need no answer. The first has the sequence *first*."""
         frame, before = self._frame, self._size
         for number, (target, tail, payload) in enumerate(items, first):
             digits = b"%d" % number

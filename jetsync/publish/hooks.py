@@ -41,7 +41,7 @@ class HookedWindow:
         self._entered = entered
         # The headers that plugins add to all of its messages.
         self.shared: SharedHeaders | None = shared
-        # How many messages it has, and how many of them have not ended or have failed.
+        # How many messages it has, how many of them have not ended, and how many have failed.
         self.taken: int = 0
         self.open: int = 0
         self.failed: int = 0
@@ -101,7 +101,7 @@ class PublishHooks:
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
-        Return a message of a batch as the plugins leave it.
+        Return a message of a batch after the plugins have prepared it.
 
         Args:
             item: The message.
@@ -116,7 +116,7 @@ class PublishHooks:
         return self.prepared_in(window, item)
 
     def prepared_in(self, window: HookedWindow | None, item: Any) -> Any:
-        """Return a message of *window* as the plugins leave it. Raises PluginError."""
+        """Return a message of *window* after the plugins have prepared it. Raises PluginError."""
         if window is not None and window.shared is not None:
             item = with_shared(item, window.shared)
         return item if self._prepare is None else self._prepare(coerce_outbound(item))

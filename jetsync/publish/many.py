@@ -195,7 +195,7 @@ class BulkPublish:
                 self._hooks.part((before or opened[:1])[-1], error)
         acked = tally.count - acked
         for window in self._hooked:
-            # Acks are not told apart, so they count for the oldest windows.
+            # An ack does not show its window, so it counts for the oldest one.
             count = min(acked, window.open)
             if count:
                 window.stream = next(iter(tally.streams), None)

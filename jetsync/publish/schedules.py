@@ -41,8 +41,8 @@ FULL_LEVEL: Final = 4
 """API level from which they support everything else."""
 
 # Nanoseconds since 1970 at which the clock of servers overflows: 11 April 2262. Servers publish a
-# message for a later time at once. They publish one whose interval ends later several times a
-# second, without end (seen on 2.12.8 and 2.15.1).
+# message for a later time at once. If an interval ends later, they publish its message several
+# times a second, without end (seen on 2.12.8 and 2.15.1).
 END_OF_TIME: Final = 2**63
 
 # The longest interval in seconds, well before the overflow.

@@ -3,7 +3,7 @@ Read many stored messages without a consumer (ADR-31): batches, the last message
 and whole streams.
 
 The reads run in the iterating thread. The server keeps no state for them, because each request
-stands for itself.
+is independent of the others.
 """
 
 from __future__ import annotations

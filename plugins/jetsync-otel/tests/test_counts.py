@@ -133,11 +133,11 @@ def test_reports_while_threads_count(tallies):
     Every message is reported exactly once, at whatever moment a report is made.
     """
     stop = threading.Event()
-    told = []
+    reports = []
 
     def ask():
         while not stop.is_set():
-            told.append(tallies.tallies.of_all(("S", "C")))
+            reports.append(tallies.tallies.of_all(("S", "C")))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -147,8 +147,8 @@ def test_reports_while_threads_count(tallies):
     finally:
         stop.set()
         asking.join()
-    told.append(tallies.tallies.of_all(("S", "C")))
-    found = [handed for handed in told if handed is not None]
+    reports.append(tallies.tallies.of_all(("S", "C")))
+    found = [handed for handed in reports if handed is not None]
     assert sum(handed.count for handed in found) == 20_000
     assert sum(handed.redelivered for handed in found) == sum(
         number % 7 == 6 for number in range(1, 20_001)
