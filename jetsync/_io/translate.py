@@ -62,8 +62,8 @@ def cause_of(error: Exception) -> BaseException | None:
     """
     Return what the ConnectError for *error* is raised from.
 
-    The frames of nats-py and asyncio do not help users. A ConnectError would say the same twice, so
-    its own cause takes its place.
+    The frames of nats-py and asyncio do not help users, so the traceback is removed. If *error* is
+    already a ConnectError, its cause is returned, because the same text would appear twice.
     """
     return error.__cause__ if isinstance(error, ConnectError) else error.with_traceback(None)
 

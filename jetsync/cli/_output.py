@@ -48,7 +48,7 @@ def console() -> Console:
 
 
 @contextlib.contextmanager
-def until_nobody_reads() -> Iterator[None]:
+def until_output_closes() -> Iterator[None]:
     """
     End the block without an error on Ctrl-C, or if standard output is closed.
     """

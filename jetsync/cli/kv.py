@@ -24,7 +24,7 @@ from jetsync.cli._output import (
     print_table,
     say,
     size,
-    until_nobody_reads,
+    until_output_closes,
     write_raw,
 )
 from jetsync.cli.messages import time_to_live
@@ -359,7 +359,7 @@ def watch(
     Print the changes of BUCKET until Ctrl-C, of all keys or of those that match one of PATTERNS.
     """
     with (
-        until_nobody_reads(),
+        until_output_closes(),
         contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found,
     ):
         for number, entry in enumerate(found, 1):

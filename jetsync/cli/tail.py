@@ -12,7 +12,7 @@ import click
 
 import jetsync
 from jetsync.cli._connection import connection_options
-from jetsync.cli._output import payload, print_json_line, say, until_nobody_reads, write_raw
+from jetsync.cli._output import payload, print_json_line, say, until_output_closes, write_raw
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
@@ -83,7 +83,7 @@ def tail(
     if raw and (as_json or headers):
         raise click.UsageError("--raw prints only payloads: leave out --json and --headers.")
     show = show_raw if raw else show_json if as_json else show_all if headers else show_line
-    with until_nobody_reads():
+    with until_output_closes():
         found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
         with contextlib.closing(found) as messages:
             for message in messages:

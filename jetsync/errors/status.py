@@ -15,7 +15,7 @@ class StatusError(JetSyncError):
     """
     A status line of the server ended a pull or a direct get.
 
-    ``code`` is 0 if jetsync detected the fault without a status line of the server.
+    ``code`` is 0 if jetsync detected the failure itself, without a status line of the server.
     """
 
     usual: _t.ClassVar[tuple[int, str]] = (0, "fault")

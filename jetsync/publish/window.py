@@ -104,7 +104,7 @@ class Retry:
     # The number of its first attempt, which is also its place in a report.
     number: int
     entry: Any
-    # When the first attempt failed. If it timed out, when it was made.
+    # When the first attempt failed or, if it timed out, when it was sent.
     began: float
     attempts: int = 0
     # The error of the message if it is not sent again.

@@ -2,7 +2,7 @@
 The configuration of a consumer, every field of servers 2.10 to 2.15.
 
 Field names are those of the server. Fields that are ``None`` are not sent, and the server uses its
-defaults, on updates too, because an update replaces the whole configuration. The exception
+defaults. An update replaces the whole configuration, so this applies to updates too. The exception
 is ``ack_policy``, which is sent as ``explicit`` by default: with the server's default, ``none``, a
 crashed reader loses the messages it has received.
 """
