@@ -95,7 +95,7 @@ class Plugins:
     ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None = None
     dispatcher: Dispatcher | None = None
     faults: FaultLog = attrs.field(factory=FaultLog)
-    """Where errors of plugins are reported that no call raises."""
+    """Reports the errors of plugins that no call can raise."""
 
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:

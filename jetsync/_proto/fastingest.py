@@ -136,7 +136,7 @@ class Ledger:
         if seq <= covered:
             return
         if lost:
-            # Not a difference: after Ctrl-C before the last line, the call is repeated.
+            # Counted from the set, not subtracted: after Ctrl-C in here, this runs twice.
             self._lost_ahead = sum(each > seq for each in lost)
             if len(lost) > LOSS_HORIZON and min(lost) <= seq - LOSS_HORIZON:
                 self._lost_seqs = {each for each in lost if each > seq - LOSS_HORIZON}
