@@ -209,12 +209,7 @@ def handler_options(
     wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
     found = HandlerOptions(handler=handler, ack_wait=wait, **given)
     if found.handler is None:
-        if (found.threads, found.ordered_by, found.on_error, found.keep_alive) != (
-            1,
-            None,
-            "nak",
-            False,
-        ):
+        if found != attrs.evolve(NO_HANDLER, ack=found.ack, ack_wait=wait):
             raise InvalidArgumentError(
                 "threads, ordered_by, on_error and keep_alive need a handler", argument="handler"
             )
