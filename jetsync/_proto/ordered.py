@@ -13,8 +13,7 @@ Implements ADR-17 for pull consumers, see ADR-37.
 
 from __future__ import annotations
 
-import enum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -30,23 +29,14 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
 
-class Order(enum.Enum):
-    """
-    How a message continues the sequence.
-    """
+Order: TypeAlias = Literal["next", "repeat", "gap"]
+"""
+How a message continues the sequence.
 
-    #: It is the next message.
-    NEXT = "next"
-
-    #: It was delivered before, or another consumer sent it: drop it.
-    REPEAT = "repeat"
-
-    #: Messages before it are missing: create another consumer.
-    GAP = "gap"
-
-
-# Looking up a member of an enumeration costs more than a global name.
-NEXT: Final = Order.NEXT
+- ``next``: it is the next message.
+- ``repeat``: it was delivered before, or another consumer sent it. Drop it.
+- ``gap``: messages before it are missing. Create another consumer.
+"""
 
 
 class OrderedCursor:
@@ -140,25 +130,25 @@ class OrderedCursor:
         # with a domain and an account before the stream in the longer form.
         numbers = reply.partition(self._token)[2].split(b".", 2)
         if numbers == [b""]:
-            return Order.REPEAT
+            return "repeat"
         if len(numbers) < 3:
             raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
         expected, last = self._expected, self.last
         if numbers[1] != b"%d" % expected:
             read_digits(numbers[1])
-            return Order.GAP
+            return "gap"
         sequence = read_digits(numbers[0])
         self._expected = expected + 1
         if last is not None and sequence <= last:
-            return Order.REPEAT
+            return "repeat"
         self._last_before, self.last = last, sequence
         self.delivered += 1
         self._pause = 0.0
-        return NEXT
+        return "next"
 
     def put_back(self) -> None:
         """
-        Undo the last :meth:`take` that returned ``NEXT``, as the message was not handed out.
+        Undo the last :meth:`take` that returned ``"next"``, as the message was not handed out.
 
         All later messages of its consumer are gaps then.
         """

@@ -17,7 +17,6 @@ from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
-from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
@@ -216,7 +215,7 @@ class OrderedConsumption:
                 if len(core.buffer) <= core.low:
                     core.refill()
                 order = cursor.take(frame[1])
-                if order is NEXT:
+                if order == "next":
                     try:
                         message = core.make(frame)
                     except BaseException:
@@ -229,7 +228,7 @@ class OrderedConsumption:
                     ):
                         self._over.set()
                     return message
-                if order is Order.GAP:
+                if order == "gap":
                     core.close()
                     self._core, self._reason = None, "gap"
         except (WaitTimeoutError, CallInSignalHandlerError, ConflictingUseError):
@@ -391,11 +390,11 @@ class OrderedBatch(MessageBatch):
                 for frame in fetch.receive():
                     seen += 1
                     order = source.cursor.take(frame[1])
-                    if order is Order.GAP:
+                    if order == "gap":
                         return False
                     # If all that was asked for has arrived, the consumer has sent nothing else.
                     source.fresh = seen == asked.max_messages and source.is_current
-                    if order is NEXT:
+                    if order == "next":
                         try:
                             message = fetch.target.make(frame)
                         except BaseException:
