@@ -485,7 +485,8 @@ class FastPublisher:
         try:
             with Locked(self._lock, deadline):
                 link.stop_staging()
-                link.check_failure(deadline)
+                if link.engine.failure is not None and not link.raised:
+                    link.raise_end(deadline)
                 if not self._ledger.added or link.engine.phase is Phase.DONE:
                     link.abandon()
                 if link.closed:

@@ -290,7 +290,7 @@ class FastLink:
             elif self.closed and engine.phase is Phase.COMMITTING:
                 self._lose_commit("the publisher was closed before the commit was answered")
         if engine.phase is Phase.FAILED:
-            self._raise_end(deadline)
+            self.raise_end(deadline)
 
     def _lose_commit(
         self, reason: str, cause: Exception | None = None, timeout: float | None = None
@@ -398,7 +398,7 @@ class FastLink:
             if room:
                 return room
             if over:
-                self._raise_end(deadline)
+                self.raise_end(deadline)
             if not self._advance(deadline):
                 if engine.recovering:
                     raise errors.NoStreamResponseError(
@@ -501,7 +501,7 @@ class FastLink:
 
     # Ending.
 
-    def _raise_end(self, deadline: Deadline) -> None:
+    def raise_end(self, deadline: Deadline) -> None:
         """Raise the error that made the batch fail; on later calls, raise that it is closed."""
         engine = self.engine
         failure = engine.failure
@@ -519,11 +519,6 @@ class FastLink:
         self.raised = True
         self.abandon()
         raise failure
-
-    def check_failure(self, deadline: Deadline) -> None:
-        """Raise the error that made the batch fail, unless a call has raised it."""
-        if self.engine.failure is not None and not self.raised:
-            self._raise_end(deadline)
 
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""
