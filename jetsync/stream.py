@@ -49,11 +49,7 @@ if TYPE_CHECKING:
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.counters import CounterEntry
     from jetsync.read.pages import ReadPlan
-    from jetsync.values.consumer_config import (
-        ConsumerFields,
-        DeliverPolicyInput,
-        ReplayPolicyInput,
-    )
+    from jetsync.values.consumer_config import ConsumerFields, DeliverPolicyInput, ReplayPolicyInput
     from jetsync.values.consumer_info import PauseState
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_config import StreamFields

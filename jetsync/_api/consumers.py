@@ -18,14 +18,7 @@ from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.subjects import overlap, validate_filter, validate_name
-from jetsync.values.support import (
-    CONSUMER_NEEDS,
-    api_level_of,
-    check_reply,
-    explain_refusal,
-    level_of_version,
-    or_later,
-)
+from jetsync.values.support import CONSUMER_NEEDS, check_reply, explain_refusal, require
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -231,7 +224,9 @@ def command(
     endpoint = _endpoint(verb, stream, name)
     described = _info_if_allowed(context, stream, name, deadline)
     if described is not None:
-        _require(context, verb, described)
+        # The version of the server that answered, from 2.11 up.
+        version = (described.config.metadata or {}).get("_nats.ver", context.server.version)
+        require(f"consumer {verb.lower()}", _COMMAND_NEEDS[verb], version)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
@@ -252,20 +247,6 @@ def _info_if_allowed(
     with contextlib.suppress(errors.PermissionDeniedError):
         return info(context, stream, name, deadline)
     return None
-
-
-def _require(context: Context, verb: str, consumer: ConsumerInfo) -> None:
-    need = _COMMAND_NEEDS[verb]
-    metadata = consumer.config.metadata or {}
-    level = api_level_of(metadata)
-    if level is None:
-        level = max(context.server.api_level, level_of_version(context.server.version))
-    if level < level_of_version(need):
-        raise errors.NotSupportedError(
-            f"consumer {verb.lower()}",
-            needs=or_later(need),
-            server=metadata.get("_nats.ver", context.server.version),
-        )
 
 
 def _endpoint(verb: str, stream: str, name: str) -> str:

@@ -103,7 +103,7 @@ def level_of_version(version: str) -> int:
     return next((level for first, level in _LEVELS if found >= first), 0)
 
 
-def or_later(version: str) -> str:
+def _or_later(version: str) -> str:
     """Return a first version and its API level as text, for the error."""
     level = level_of_version(version)
     return f"server {version} or later{f' (API level {level})' if level else ''}"
@@ -120,7 +120,7 @@ def require(feature: str, need: str, version: str) -> None:
             which only a request would reveal.
     """
     if level_of_version(version) < level_of_version(need) and version != UNKNOWN:
-        raise NotSupportedError(feature, needs=or_later(need), server=version)
+        raise NotSupportedError(feature, needs=_or_later(need), server=version)
 
 
 def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
@@ -197,13 +197,13 @@ def explain_refusal(
         # Server 2.10 only says "invalid JSON". Later servers quote the value.
         quoted = value in error.description or error.description == "invalid JSON"
         if sent.get(field) == value and quoted:
-            return NotSupportedError(f"{field} {value!r}", needs=or_later(need), server=server)
+            return NotSupportedError(f"{field} {value!r}", needs=_or_later(need), server=server)
     return None
 
 
 def _need_of(path: str, needs: Mapping[str, str]) -> str:
     need = needs.get(path, "a server that knows this field")
-    return or_later(need) if need[0].isdecimal() else need
+    return _or_later(need) if need[0].isdecimal() else need
 
 
 def _dropped(sent: Mapping[str, Any], returned: Mapping[str, Any], path: str = "") -> Iterator[str]:
