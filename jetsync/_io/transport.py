@@ -314,8 +314,9 @@ class LaneTransport:
         attempt = self.attempt
         if self.ssl_context is not None and not attempt.secure:
             attempt.hint = "; if it starts TLS at once (handshake_first), use tls_first"
-        attempt.silence = ConnectError(f"the server sends no first line{attempt.hint}")
-        line = await self._in_time(self._line())
+        silent = "the server sent no first line"
+        attempt.silence = self._late(silent)
+        line = await self._in_time(self._line(), silent)
         attempt.hint, attempt.silence = "", None
         if line.startswith(b"-ERR"):
             raise self._refusal(line)

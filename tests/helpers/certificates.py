@@ -98,4 +98,4 @@ def tls_block(pair, **more):
     """
     Return the ``tls`` block of a server's configuration for a certificate and its key.
     """
-    return {"cert_file": pair[0], "key_file": pair[1], "timeout": 3, **more}
+    return {"cert_file": pair[0], "key_file": pair[1], "timeout": 30, **more}

@@ -585,7 +585,7 @@ class TestConnection:
         monkeypatch.setattr(socket, "getaddrinfo", addresses)
 
         async def main():
-            connection = connection_of(Listener(), server, connect_timeout=2.0)
+            connection = connection_of(Listener(), server, connect_timeout=10.0)
             transport = connection.transport
             wait = transport._wait_socket
 

@@ -62,10 +62,10 @@ FORK = """
     consumer = stream.create_consumer("c")
     subscription = client.subscribe(name + ".*")
     js.publish(name + ".parent", b"1")
-    message = consumer.next(expires=5)
+    message = consumer.next(expires=20)
     # One thread reads the socket at the moment of the fork.
     reader = threading.Thread(target=subscription.next, kwargs={"timeout": 0.5}, daemon=True)
-    assert subscription.next(timeout=5).data == b"1"
+    assert subscription.next(timeout=20).data == b"1"
     reader.start()
 
     def child():
@@ -97,7 +97,7 @@ FORK = """
         subscription.close()
         client.close()
         with jetsync.connect(url) as own:
-            ack = own.jetstream().publish(name + ".child", b"2", timeout=5)
+            ack = own.jetstream().publish(name + ".child", b"2", timeout=20)
             print("child", own.server.client_id, ack.sequence, flush=True)
 
     print("status", run_in_child(child, {leave}))
@@ -154,7 +154,7 @@ class TestFork:
                 client.publish(name, b"p%d" % number)
             assert os.waitpid(pid, 0)[1] == 0
             client.flush()
-            got = [subscription.next(timeout=5).data for _ in range(100)]
+            got = [subscription.next(timeout=20).data for _ in range(100)]
             client.flush()
             assert subscription.pending == 0
             for source in "cp":
@@ -186,7 +186,7 @@ class TestFork:
                     owner = threading.Thread(target=publisher._lock.acquire)
                     owner.start()
                     owner.join()
-                    signal.alarm(5)
+                    signal.alarm(30)
                     refusals([
                         lambda: future.result(timeout=60),
                         lambda: future.exception(),
@@ -198,7 +198,7 @@ class TestFork:
                     client.close()
                     os._exit(7)
                 assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
-                assert future.result(timeout=5).sequence == 1
+                assert future.result(timeout=20).sequence == 1
                 js.delete_stream(name)
         """
         run(script, nats_server.url, unique)
@@ -272,7 +272,7 @@ class TestReconnectAfterFork:
             allow_atomic=True, allow_direct=True)
         consumer, other = stream.create_consumer("c"), stream.create_consumer("d")
         js.publish(name + ".a", b"parent")
-        message = consumer.next(expires=5)
+        message = consumer.next(expires=20)
         old = {
             "subscription": client.subscribe(name),
             "publisher": js.publisher(),
@@ -313,14 +313,14 @@ class TestReconnectAfterFork:
             assert client.is_connected and client.server.client_id != parent
             assert stream.info().state.messages == 2
             assert js.publish_many([(name + ".a", b"1"), (name + ".a", b"2")]).count == 2
-            batch = other.fetch(4, expires=5)
+            batch = other.fetch(4, expires=20)
             assert [each.data for each in batch] == [b"parent", b"child", b"1", b"2"]
             assert batch.ack() == 4
             with client.subscribe(name) as mine:
                 client.publish(name, b"x")
-                assert mine.next(timeout=5).data == b"x"
+                assert mine.next(timeout=20).data == b"x"
             with js.publisher() as publisher:
-                assert publisher.publish(name + ".a", b"3").result(5).sequence == 5
+                assert publisher.publish(name + ".a", b"3").result(20).sequence == 5
             with other.consume() as messages:
                 assert next(messages).data == b"3"
             client.close()
@@ -330,7 +330,7 @@ class TestReconnectAfterFork:
     @pytest.mark.parametrize("first", ["client.flush()", "js.account_info()", "other.next()"])
     def test_first_use(self, nats_server, js, unique, first):
         """Each kind of call may be the first one, in many threads at once."""
-        first = first.replace("next()", "next(expires=1)")
+        first = first.replace("next()", "next(expires=5)")
         calls = f"""
             with ThreadPoolExecutor(8) as pool:
                 [each.result() for each in [pool.submit(lambda: {first}) for _ in range(8)]]
@@ -404,7 +404,7 @@ class TestGreenThreads:
         pytest.importorskip("uvloop")
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
-        return run(f"{self.PATCH[library]}\n{textwrap.dedent(script)}", *arguments, timeout=30.0)
+        return run(f"{self.PATCH[library]}\n{textwrap.dedent(script)}", *arguments, timeout=60.0)
 
     def test_calls(self, library, nats_server, unique):
         """A client works with the library's threads, and needs no close at exit."""
@@ -425,7 +425,7 @@ class TestGreenThreads:
                 if len(seen) == 50:
                     done.set()
             with consumer.consume(handle):
-                done.wait(10)
+                done.wait(30)
             print(len(seen))
             js.delete_stream(name)
         """
@@ -484,22 +484,22 @@ class TestInterrupt:
                     call()
                 except KeyboardInterrupt:
                     seconds = time.monotonic() - begin
-                    assert 0.25 < seconds < 5.0, seconds
+                    assert 0.25 < seconds < 10.0, seconds
                 else:
                     raise SystemExit("not interrupted")
                 timer.join()
 
             interrupted(lambda: consumer.next(expires=30))
             js.publish(name + ".a", b"1")
-            assert consumer.next(expires=5).data == b"1"
+            assert consumer.next(expires=20).data == b"1"
             interrupted(lambda: list(consumer.fetch(10, expires=30)))
             js.publish(name + ".a", b"2")
-            assert consumer.next(expires=5).data == b"2"
+            assert consumer.next(expires=20).data == b"2"
             interrupted(lambda: subscription.next(timeout=30))
             interrupted(lambda: list(subscription))
             interrupted(lambda: client.request("quiet." + name, timeout=30))
             client.publish("quiet." + name, b"3")
-            assert [subscription.next(timeout=5).data for _ in range(2)] == [b"", b"3"]
+            assert [subscription.next(timeout=20).data for _ in range(2)] == [b"", b"3"]
             eventually(lambda: not consumer.info().num_waiting)
             assert client.statistics().requests_in_flight == 0
             assert client.statistics().reconnects == 0
@@ -524,7 +524,7 @@ class TestInterrupt:
                 try:
                     call()
                 except KeyboardInterrupt:
-                    assert time.monotonic() - begin < 5.0
+                    assert time.monotonic() - begin < 10.0
                 else:
                     raise SystemExit("not interrupted")
                 timer.join()
@@ -609,7 +609,7 @@ def test_a_dropped_client_is_closed_at_once(nats_server, unique):
         js = jetsync.connect(nats_server.url).jetstream()
         stream = js.create_stream(unique, subjects=[unique])
         js.publish(unique, b"1")
-        for message in stream.create_consumer().fetch(1, expires=5):
+        for message in stream.create_consumer().fetch(1, expires=20):
             message.ack()
         stream.delete()
 
@@ -819,7 +819,7 @@ class TestEnd:
         with client.subscribe(f"core.{stream.name}") as subscription:
             client.flush()
             run(script, nats_server.url, stream.name)
-            got = [subscription.next(timeout=5).data for _ in range(1000)]
+            got = [subscription.next(timeout=20).data for _ in range(1000)]
         assert got == [b"%d" % number for number in range(1000)]
         # The server may have read an acknowledgement without having stored it yet.
         eventually(lambda: consumer.info().num_ack_pending == 0)
@@ -914,7 +914,7 @@ class TestForgottenClient:
             context = client.jetstream()
             context.account_info()
             client.publish(unique)
-            subscription.next(timeout=5)
+            subscription.next(timeout=20)
             if kept != "subscription":
                 subscription.close()
             return {"client": client, "context": context, "subscription": subscription}[kept]
@@ -960,7 +960,7 @@ class TestForgottenSubscription:
             drop(handles)
         assert [each.filename for each in caught] == [__file__]
         with pytest.raises(jetsync.NoRespondersError):
-            client.request(unique, timeout=5)
+            client.request(unique, timeout=20)
 
     def test_no_warning(self, nats_server, client, unique):
         """There is no warning if the subscription or its client was closed."""
@@ -1001,10 +1001,10 @@ class TestManyClients:
             with second.subscribe(unique) as asked:
                 second.flush()
                 answer = threading.Thread(
-                    target=lambda: second.publish(asked.next(timeout=5).reply, b"yes")
+                    target=lambda: second.publish(asked.next(timeout=20).reply, b"yes")
                 )
                 answer.start()
-                assert first.request(unique, timeout=5).data == b"yes"
+                assert first.request(unique, timeout=20).data == b"yes"
                 answer.join()
             second.close()
             assert (first.is_connected, second.is_connected) == (True, False)
@@ -1021,7 +1021,7 @@ class TestManyClients:
             with jetsync.connect(nats_server.url, loop=loop) as client:
                 with client.subscribe("a") as subscription:
                     client.publish("a", b"x")
-                    assert subscription.next(timeout=5).data == b"x"
+                    assert subscription.next(timeout=20).data == b"x"
                 client.jetstream().account_info()
 
         def fail():

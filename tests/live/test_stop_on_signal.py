@@ -36,7 +36,8 @@ done = []
 def work(message):
     if len(done) == 3:
         print("ready", flush=True)
-        time.sleep(0.5)
+        while not stop.is_set():
+            time.sleep(0.01)
     done.append(message.sequence)
     message.ack()
 with jetsync.connect(sys.argv[1]) as client, client.stop_on_signal() as stop:
@@ -62,7 +63,7 @@ def program(nats_server, stream, worker):
         assert process.stdout.readline() == "ready\n"
         for number in numbers:
             process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         return process.returncode, errors
 
     yield program

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from interrupts import interrupted_at
-from waiting import eventually, timed
+from waiting import LATE, eventually, timed
 
 import jetsync
 from jetsync._hooks.manager import Plugins
@@ -261,7 +261,7 @@ class TestRaces:
         futures = []
         for number in range(50):
             futures.append(publisher.publish("a.b", b"%d" % number))
-            futures[-1].result(5)
+            futures[-1].result(20)
         assert publisher.pending == 0
         eventually(lambda: len(reports) == 50)
         assert publisher._window.pipeline.due() is None
@@ -276,10 +276,10 @@ class TestRaces:
         publisher.flush(timeout=0)
         first, second = lane.transport.published()
         lane.ack([first, first], 7)
-        assert future.result(5).sequence == 7
+        assert future.result(20).sequence == 7
         assert publisher.flush(timeout=0) == 1
         lane.ack([second], 9)
-        assert publisher.flush(timeout=5) == 0
+        assert publisher.flush(timeout=20) == 0
         assert publisher.statistics().acknowledged == 2
 
     def test_an_ack_of_nothing(self, lane, make):
@@ -291,7 +291,7 @@ class TestRaces:
         (command,) = lane.transport.published()
         lane.box.push((command.reply.encode() + b"77", b"", None, PLAIN % 1))
         lane.ack([command], 2)
-        assert publisher.flush(timeout=5) == 0
+        assert publisher.flush(timeout=20) == 0
 
     def test_a_loss_right_after_the_write(self, lane, make):
         """
@@ -305,7 +305,7 @@ class TestRaces:
         publisher = make()
         lane.on_write = lose
         first = publisher.publish("a.b")
-        assert first.result(5).sequence == 1
+        assert first.result(20).sequence == 1
         lane.reconnect()
         lane.on_write = lambda _: lane.lose()
         second = publisher.publish("a.b", msg_id="id")
@@ -345,7 +345,7 @@ class TestRaces:
         publisher.flush(timeout=0)
         assert not after.done()
         lane.ack(lane.transport.published()[1:], 5)
-        assert after.result(5).sequence == 5
+        assert after.result(20).sequence == 5
 
 
 class TestBlocks:
@@ -392,7 +392,7 @@ class TestBlocks:
         with timed(0.0, 2.0):
             for _ in range(200):
                 publisher.publish("a.b")
-                publisher.publish("a.b").result(5)
+                publisher.publish("a.b").result(20)
 
 
 class TestStaging:
@@ -427,13 +427,13 @@ class TestStaging:
         lane.ack(lane.transport.published())
         eventually(lambda: len(lane.payloads) == 5)
         lane.ack(lane.transport.published()[3:], 4)
-        assert [future.result(5).sequence for future in futures] == [1, 2, 3, 4, 5]
+        assert [future.result(20).sequence for future in futures] == [1, 2, 3, 4, 5]
 
     def test_an_interrupt_while_numbers_are_given(self, lane, make):
         """
         The outcome of the block is unknown, and no message is lost or sent twice.
         """
-        publisher = make(ack_timeout=0.2)
+        publisher = make(ack_timeout=3)
         flying = publisher._pipeline.flying
 
         class Interrupting(type(publisher._window.staged)):
@@ -451,7 +451,7 @@ class TestStaging:
             with pytest.raises(KeyboardInterrupt):
                 publisher._window.flush()
         lane.on_write = lane.ack
-        assert publisher.publish("a.b", b"next").result(5).sequence == 1
+        assert publisher.publish("a.b", b"next").result(20).sequence == 1
         errors = [reason(future) for future in futures]
         assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
         assert (lane.payloads, flying) == ([b"0", b"1", b"2", b"next"], {})
@@ -471,11 +471,11 @@ class TestInterrupts:
 
             def publish(payload=b"%d" % step):
                 publisher.publish("a.b")
-                publisher.publish("a.b", payload).result(5)
+                publisher.publish("a.b", payload).result(20)
 
             finished = interrupted_at(step, publish)
-            assert publisher.publish("a.b", b"after %d" % step).result(5)
-            assert publisher.flush(timeout=5) == 0
+            assert publisher.publish("a.b", b"after %d" % step).result(20)
+            assert publisher.flush(timeout=20) == 0
             assert publisher.pending == 0
         payloads = [payload for payload in lane.payloads if payload]
         assert len(payloads) == len(set(payloads))
@@ -492,7 +492,7 @@ class TestInterrupts:
             plugin = Windows()
             publisher = make(size=2, ack_timeout=0.05, plugins=[plugin])
             finished = interrupted_at(step, lambda made=publisher: made.publish("a.b"))
-            publisher.publish("a.b").result(5)
+            publisher.publish("a.b").result(20)
             with timed(0.0, 4.0):
                 publisher.close(timeout=5, _raise=False)
             assert not publisher._worker.is_alive(), step
@@ -509,7 +509,7 @@ class TestFailures:
         with publisher._lock:
             future = stage(publisher._window, ("a.b", b""), publisher._owner)
             lane.close()
-        assert publisher.flush(timeout=5) == 0
+        assert publisher.flush(timeout=20) == 0
         assert isinstance(reason(future), jetsync.ConnectionClosedError)
         assert lane.payloads == []
         with pytest.raises(jetsync.ConnectionClosedError):
@@ -564,13 +564,13 @@ class TestFailures:
         window.flush()
         start = time.monotonic()
         while not window.failures:
-            assert time.monotonic() - start < 2.0
-            time.sleep(window.due() - time.monotonic())
+            assert time.monotonic() - start < 2.0 + LATE
+            time.sleep(max(0.0, window.due() - time.monotonic()))
             window.account()
         ((number, _, error),) = window.failures
         assert number == 0
         assert isinstance(error, jetsync.DisconnectedError)
-        assert 0.15 < time.monotonic() - start < 1.0
+        assert 0.15 < time.monotonic() - start < 1.0 + LATE
         lane.reconnect()
         window.account()
         assert lane.payloads == []
@@ -580,7 +580,7 @@ class TestFailures:
         """
         `publish` raises after ack_timeout, and the message does not count.
         """
-        publisher = make(ack_timeout=0.1)
+        publisher = make(ack_timeout=3)
         lane.lose()
         with pytest.raises(jetsync.DisconnectedError):
             publisher.publish("a.b")
@@ -588,13 +588,13 @@ class TestFailures:
         assert lane.payloads == []
         lane.reconnect()
         lane.on_write = lane.ack
-        assert publisher.publish("a.b").result(5).sequence == 1
+        assert publisher.publish("a.b").result(20).sequence == 1
 
     def test_an_interrupt_in_the_write(self, lane, make):
         """
         The caller gets it, the message is unknown, and its number is not used again.
         """
-        publisher = make(ack_timeout=0.2)
+        publisher = make(ack_timeout=3)
 
         def interrupt(_):
             raise KeyboardInterrupt
@@ -604,8 +604,8 @@ class TestFailures:
             publisher.publish("a.b", b"interrupted")
         lane.on_write = lane.ack
         future = publisher.publish("a.b", b"next")
-        assert future.result(5).sequence == 1
-        assert publisher.flush(timeout=5) == 0
+        assert future.result(20).sequence == 1
+        assert publisher.flush(timeout=20) == 0
         replies = {command.reply for command in lane.transport.published()}
         assert len(replies) == 2
 
@@ -622,7 +622,7 @@ class TestFailures:
         error = reason(broken)
         assert isinstance(error, jetsync.PublishOutcomeUnknownError)
         assert isinstance(error.__cause__, jetsync.ProtocolError)
-        assert fine.result(5).sequence == 3
+        assert fine.result(20).sequence == 3
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_the_worker_itself_fails(self, lane, make, monkeypatch):
@@ -697,15 +697,15 @@ class TestRefused:
         assert second.reply != first.reply
         assert second.data == b"x"
         lane.ack([second], 4)
-        assert future.result(5).sequence == 4
-        assert publisher.flush(timeout=5) == 0
+        assert future.result(20).sequence == 4
+        assert publisher.flush(timeout=20) == 0
         assert publisher._window.entries() == []
 
     def test_without_a_connection(self, lane, window):
         """
         The retry waits for a connection, at most for the ack timeout.
         """
-        window = window(ack_timeout=0.2, retry_wait=0.0)
+        window = window(ack_timeout=20, retry_wait=0.0)
         for number in range(2):
             stage(window, ("a.b", b"%d" % number))
         window.flush()
@@ -716,7 +716,7 @@ class TestRefused:
         window.settle()
         assert (window.open_count, window.failures) == (2, [])
         lane.reconnect()
-        time.sleep(window.due() - time.monotonic())
+        time.sleep(max(0.0, window.due() - time.monotonic()))
         window.settle()
         assert lane.payloads == [b"0", b"1"] * 2
 
@@ -731,7 +731,7 @@ class TestRefused:
         lane.answer(*lane.transport.published(), b"", NO_RESPONDERS)
         start = time.monotonic()
         while not window.failures:
-            assert time.monotonic() - start < 2.0
+            assert time.monotonic() - start < 2.0 + LATE
             window.settle()
             time.sleep(0.01)
         ((_, _, error),) = window.failures

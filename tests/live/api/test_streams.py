@@ -747,7 +747,7 @@ class TestDomain:
         An unknown domain raises an error at once.
         """
         with connect_to(leaf[1]) as client:
-            js = client.jetstream(domain="nowhere", timeout=5)
+            js = client.jetstream(domain="nowhere", timeout=20)
             with pytest.raises(jetsync.JetStreamNotEnabledError, match="nowhere"):
                 js.account_info()
 
@@ -759,7 +759,7 @@ def wait_until_answered(js):
     pause = threading.Event()
     for _ in range(100):
         try:
-            js.account_info(timeout=1)
+            js.account_info(timeout=5)
         except (jetsync.JetStreamNotEnabledError, jetsync.RequestTimeoutError):
             pause.wait(0.05)
         else:

@@ -892,7 +892,7 @@ class TestConnection:
             {"user": "pull", "password": "p", "permissions": deny_pull},
             {"user": "inbox", "password": "p", "permissions": deny_inbox},
         ]
-        with DevServer(config={"authorization": {"users": users}}) as server:
+        with DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server:
             for user, operation in (("pull", "publish"), ("inbox", "subscribe")):
                 with jetsync.connect(
                     server.url, user=user, password="p", inbox_prefix="mine"

@@ -61,7 +61,9 @@ def users(key):
         {"user": "open", "password": ""},
         {"nkey": key[1]},
     ]
-    with DevServer(jetstream=False, config={"authorization": {"users": login}}) as server:
+    with DevServer(
+        jetstream=False, config={"authorization": {"timeout": 30, "users": login}}
+    ) as server:
         yield server
 
 
@@ -109,7 +111,7 @@ class TestTokens:
         """
         A token is accepted from the options, a callable and the URL.
         """
-        config = {"authorization": {"token": "t/o@k"}}
+        config = {"authorization": {"timeout": 30, "token": "t/o@k"}}
         with DevServer(jetstream=False, config=config) as server:
             assert answer(server.url, token="t/o@k") == "PONG"
             assert answer(server.url, token=lambda: "t/o@k") == "PONG"

@@ -22,7 +22,7 @@ import jetsync  # noqa: E402
 from jetsync.devserver import DevServer  # noqa: E402
 from jetsync.testing import HookRecorder  # noqa: E402
 
-QUICK = {"reconnect_wait": 0.05, "connect_timeout": 20.0}
+QUICK = {"reconnect_wait": 0.05, "connect_timeout": 6.0}
 REFUSAL = (info(), HEARD, b"-ERR 'Authorization Violation'\r\n")
 LIMIT = (info(), HEARD, b"-ERR 'maximum connections exceeded'\r\n")
 
@@ -215,7 +215,7 @@ class TestRefusedLogin:
         """
         A server on the port of a stopped one, with another password.
         """
-        config = {"authorization": {"user": "ann", "password": password}}
+        config = {"authorization": {"timeout": 30, "user": "ann", "password": password}}
         return DevServer(jetstream=False, config=config, port=first.port)
 
     @pytest.fixture
@@ -223,7 +223,7 @@ class TestRefusedLogin:
         """
         A server that accepts the password "right".
         """
-        config = {"authorization": {"user": "ann", "password": "right"}}
+        config = {"authorization": {"timeout": 30, "user": "ann", "password": "right"}}
         with DevServer(jetstream=False, config=config) as server:
             yield server
 

@@ -13,7 +13,7 @@ import time
 import traceback
 
 import pytest
-from waiting import eventually, timed
+from waiting import at_some_pace, eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -35,7 +35,7 @@ def works(client):
     """
     with client.subscribe("_roundtrip") as subscription:
         client.publish("_roundtrip", b"x" * 300_000)
-        return subscription.next(timeout=5).data == b"x" * 300_000
+        return subscription.next(timeout=20).data == b"x" * 300_000
 
 
 def encrypted(server, client):
@@ -211,7 +211,7 @@ class TestUntrusted:
         """
         If the client asks for TLS, it never sends its login without it.
         """
-        config = {"authorization": {"user": "ann", "password": PASSWORD}}
+        config = {"authorization": {"timeout": 30, "user": "ann", "password": PASSWORD}}
         with DevServer(jetstream=False, config=config) as server:
             login = {"user": "ann", "password": PASSWORD}
             url, ca = (secure(server), None) if how == "scheme" else (server.url, ours.path)
@@ -285,7 +285,12 @@ class TestHints:
         """
         config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
         with DevServer(jetstream=False, config=config) as server:
-            assert "use tls_first" in self.reason(server.url, tls_ca=ours.path, connect_timeout=3)
+
+            def attempt(pace):
+                options = {"tls_ca": ours.path, "connect_timeout": 0.5 * pace}
+                assert "use tls_first" in self.reason(server.url, **options)
+
+            at_some_pace(attempt)
 
 
 def websocket_url(server, scheme):
@@ -302,7 +307,9 @@ def login_server():
     """
     user, public = new_key(nkeys.PREFIX_BYTE_USER)
     users = [{"user": "ann", "password": PASSWORD}, {"nkey": public}]
-    with DevServer(jetstream=False, config={"authorization": {"users": users}}) as server:
+    with DevServer(
+        jetstream=False, config={"authorization": {"timeout": 30, "users": users}}
+    ) as server:
         server.seed = user.seed.decode()
         yield server
 
@@ -312,7 +319,9 @@ def token_server():
     """
     A server that requires a token.
     """
-    with DevServer(jetstream=False, config={"authorization": {"token": TOKEN}}) as server:
+    with DevServer(
+        jetstream=False, config={"authorization": {"timeout": 30, "token": TOKEN}}
+    ) as server:
         yield server
 
 
@@ -464,7 +473,7 @@ def guarded():
         {"user": "inbox", "password": "p", "permissions": inbox},
     ]
     with (
-        DevServer(config={"authorization": {"users": users}}) as server,
+        DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
         jetsync.connect(server.url, user="all", password="p") as client,
     ):
         js = client.jetstream()
@@ -551,12 +560,12 @@ class TestPermissions:
         """
         next() and an iteration end with the error of the subscription.
         """
-        for take in (lambda sub: sub.next(timeout=5), list):
-            subscription = little.subscribe("secret.a", queue=queue)
-            assert denied(lambda: take(subscription)) == ("secret.a", "subscribe")  # noqa: B023
-        others = little.subscribe("public")
-        little.publish("public", b"1")
-        assert others.next(timeout=5).data == b"1"
+        for take in (lambda sub: sub.next(timeout=20), list):
+            with little.subscribe("secret.a", queue=queue) as subscription:
+                assert denied(lambda: take(subscription)) == ("secret.a", "subscribe")  # noqa: B023
+        with little.subscribe("public") as others:
+            little.publish("public", b"1")
+            assert others.next(timeout=20).data == b"1"
 
     def test_fetch(self, little):
         """
@@ -565,9 +574,9 @@ class TestPermissions:
         stream = little.jetstream().stream("S")
         consumer = stream.consumer("closed")
         subject = "$JS.API.CONSUMER.MSG.NEXT.S.closed"
-        assert denied(lambda: consumer.next(expires=5)) == (subject, "publish")
-        assert denied(lambda: list(consumer.fetch(5, expires=5))) == (subject, "publish")
-        assert stream.consumer("open").next(expires=5).data == b"1"
+        assert denied(lambda: consumer.next(expires=20)) == (subject, "publish")
+        assert denied(lambda: list(consumer.fetch(5, expires=20))) == (subject, "publish")
+        assert stream.consumer("open").next(expires=20).data == b"1"
 
     def test_management(self, little):
         """
@@ -580,7 +589,7 @@ class TestPermissions:
         """
         ack_sync raises an error if the acknowledgement is denied.
         """
-        message = little.jetstream().consumer("S", "mute").next(expires=5)
+        message = little.jetstream().consumer("S", "mute").next(expires=20)
         subject, operation = denied(lambda: message.ack_sync(timeout=5))
         assert (subject, operation) == (message.reply, "publish")
 
@@ -610,7 +619,7 @@ class TestPermissions:
 
             thread = threading.Thread(target=answer)
             thread.start()
-            request = asked.next(timeout=5)
+            request = asked.next(timeout=20)
             denied(lambda: little.request("forbidden.b", timeout=5))
             little.publish(request.reply, b"yes")
             thread.join(5)

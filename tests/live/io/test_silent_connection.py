@@ -16,7 +16,7 @@ from jetsync._io.connection import Connection
 from jetsync._proto.pull import GRACE
 from jetsync.testing import CutProxy
 
-PING_INTERVAL = 30.0
+PING_INTERVAL = 60.0
 """Seconds between the pings that a client sends anyway; two may stay unanswered."""
 
 

@@ -248,7 +248,7 @@ def test_user_and_password():
     A login works over WebSocket as over TCP, and a wrong one is refused at once.
     """
     config = {
-        "authorization": {"user": "ann", "password": "right"},
+        "authorization": {"timeout": 30, "user": "ann", "password": "right"},
         "websocket": {"port": -1, "no_tls": True},
     }
     with DevServer(jetstream=False, config=config) as server:

@@ -129,7 +129,10 @@ class TestAbandoned:
             {"user": "u", "password": "p", "permissions": {"subscribe": deny}},
             {"user": "watcher", "password": "p"},
         ]
-        config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}
+        config = {
+            "authorization": {"timeout": 30, "users": users},
+            "jetstream": {"limits": {"batch": HASTY}},
+        }
         with (
             DevServer(version, config=config) as server,
             jetsync.connect(server.url, user="u", password="p") as client,

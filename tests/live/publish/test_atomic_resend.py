@@ -98,7 +98,7 @@ class TestErrors:
         denied = {"publish": {"deny": [f"{unique}.secret"]}}
         users = [{"user": "u", "password": "p", "permissions": denied}]
         with (
-            DevServer(config={"authorization": {"users": users}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()
@@ -117,7 +117,7 @@ class TestErrors:
         denied = {"publish": {"deny": [f"{unique}.secret"]}}
         users = [{"user": "u", "password": "p", "permissions": denied}]
         with (
-            DevServer(config={"authorization": {"users": users}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             yield client.jetstream()
@@ -320,7 +320,7 @@ def test_denied_advisories_are_requested_once(unique):
     users = [{"user": "u", "password": "p", "permissions": deny}]
     recorder = HookRecorder("jetsync_status")
     with (
-        DevServer(config={"authorization": {"users": users}}) as server,
+        DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
         jetsync.connect(server.url, user="u", password="p", plugins=[recorder]) as client,
     ):
         js = client.jetstream()

@@ -520,7 +520,7 @@ class TestNotAllowed:
         """
         users = [{"user": "u", "password": "p", **NO_SECRETS}]
         with (
-            DevServer(config={"authorization": {"users": users}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()

@@ -473,7 +473,7 @@ class TestRefused:
         """
         users = [{"user": "u", "password": "p", "permissions": {"publish": {"deny": ["*.secret"]}}}]
         with (
-            DevServer(config={"authorization": {"users": users}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()

@@ -770,7 +770,7 @@ class TestConnection:
             "permissions": {"publish": {"deny": ["secret.>"]}},
         }
         with (
-            DevServer(config={"authorization": {"users": [user]}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": [user]}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()
@@ -799,7 +799,7 @@ class TestConnection:
             "permissions": {"subscribe": {"deny": ["_INBOX.>"]}},
         }
         with (
-            DevServer(config={"authorization": {"users": [user]}}) as server,
+            DevServer(config={"authorization": {"timeout": 30, "users": [user]}}) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             publisher = client.jetstream().publisher(ack_timeout=20)

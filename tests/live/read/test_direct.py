@@ -537,7 +537,9 @@ class TestNotSupported:
         ]
         users.append({"user": "admin", "password": "x"})
         with ExitStack() as stack:
-            server = stack.enter_context(DevServer(config={"authorization": {"users": users}}))
+            server = stack.enter_context(
+                DevServer(config={"authorization": {"timeout": 30, "users": users}})
+            )
 
             def connect(name):
                 return stack.enter_context(jetsync.connect(server.url, user=name, password="x"))

@@ -244,7 +244,7 @@ class TestRefusal:
             {"user": "a", "password": "a"},
             {"user": "u", "password": "u", "permissions": {"publish": {"allow": allow}}},
         ]
-        with DevServer(config={"authorization": {"users": users}}) as server:
+        with DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server:
             url = server.url.replace("nats://", "nats://u:u@")
             with jetsync.connect(url) as client:
                 js = client.jetstream()

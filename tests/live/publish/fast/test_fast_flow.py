@@ -279,7 +279,7 @@ class TestQuiet:
                 publisher.add(subject, b"1")
         for publisher in (lenient, strict):
             assert (publisher.ack.size, publisher.ack.lost) == (2, 0)
-            assert publisher.statistics().pings in {1, 2, 3}
+            assert publisher.statistics().pings in range(1, 10)
         assert stored_in(stream) == [0, 0, 1, 1]
 
     def test_forgotten_publisher(self, client, js, stream, monkeypatch):
