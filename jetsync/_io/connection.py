@@ -63,18 +63,12 @@ if TYPE_CHECKING:
 # Seconds to send the outstanding data of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
 
-# The share of the time at exit for publishers. The rest is for closing the connection.
-WRITERS_SHARE: Final = 0.75
-
 # Seconds to wait for the thread of a client that could not connect.
 STOP_TIMEOUT: Final = 1.0
 
 # Seconds to wait for any data after an ack or a heartbeat is late: much longer than a round trip,
 # and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
 PROBE_TIMEOUT: Final = 2.0
-
-# Permission errors that are kept to explain why a batch is incomplete.
-EXPLAINING_DENIALS: Final = 100
 
 _H = TypeVar("_H")
 
@@ -116,8 +110,9 @@ class Connection:
         self.lane: Lane
         self.closed: Latch = Latch()
         self.reconnects: int = 0
-        # The last permission errors, with the time at which each was read.
-        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=EXPLAINING_DENIALS)
+        # The last permission errors, with the time at which each was read. They explain why a batch
+        # is incomplete.
+        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=100)
         # Whether a signal has asked the program to stop, so that new consumptions end at once.
         self.stopping: bool = False
         # Consumptions to which the application holds a reference. A client drains them.
@@ -278,7 +273,8 @@ class Connection:
         interpreter would print their errors.
         """
         deadline = Deadline.after(timeout)
-        for report in self.finish_writers(deadline.at_most(timeout * WRITERS_SHARE)):
+        # A quarter of the time is left for closing the connection.
+        for report in self.finish_writers(deadline.at_most(timeout * 0.75)):
             _report_at_exit(report)
         try:
             self.flush(deadline)
