@@ -304,7 +304,7 @@ def test_a_plugin_without_anything_to_do_is_refused():
     """
     with pytest.raises(jetsync.ConfigurationError, match="nothing to check"):
         Schemas()
-    with pytest.raises(jetsync.ConfigurationError, match="neither"):
+    with pytest.raises(jetsync.ConfigurationError, match="publish is False"):
         Schemas({}, publish=False)
     with pytest.raises(jetsync.InvalidArgumentError, match="'off', 'raise', 'term', 'mark'"):
         Schemas({}, receive="drop")

@@ -504,7 +504,7 @@ def answers(client, subject):
     Return whether the server answers an API subject at all.
     """
     try:
-        client.request(subject, b"{}", timeout=2)
+        client.request(subject, b"{}", timeout=10)
     except (jetsync.NoRespondersError, jetsync.RequestTimeoutError):
         return False
     return True

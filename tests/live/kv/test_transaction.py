@@ -444,7 +444,7 @@ def test_cluster():
         return eventually(answered, 60)[0]
 
     with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
-        js = client.jetstream(timeout=1)
+        js = client.jetstream(timeout=5)
         kv = patiently(lambda: js.create_key_value("B", num_replicas=3, history=5, atomic=True))
         patiently(lambda: kv.put("a", b"0"))
 
