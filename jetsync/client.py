@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from jetsync import errors
 from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
@@ -23,10 +24,6 @@ from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection, list_of
 from jetsync._proto import frames
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    InvalidArgumentError,
-)
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions
 from jetsync.values.headers import encode_headers, header_pairs
@@ -160,7 +157,7 @@ class Client:
         try:
             deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
             # The server redelivers what consumptions hold that cannot be ended here.
-            with contextlib.suppress(CallInSignalHandlerError):
+            with contextlib.suppress(errors.CallInSignalHandlerError):
                 self._end_consumptions(deadline)
             # Without a connection, nothing can be confirmed soon.
             self._connection.finish_writers(deadline if self.is_connected else Deadline.after(0.0))
@@ -404,7 +401,7 @@ class Client:
         self._connection.check()
         validate_filter(subject)
         if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"queue must be a name without spaces, not {queue!r}", argument="queue"
             )
         check_count("max_pending", max_pending, 1)

@@ -33,17 +33,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import anyio
 import anyio.from_thread
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Signal
 from jetsync._io.resolve import look_up
-from jetsync.errors import (
-    ConfigurationError,
-    ConnectionClosedError,
-    ForkedProcessError,
-    WaitTimeoutError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -122,13 +117,13 @@ class Bridge:
             ConnectionClosedError: The loop does not run, or ended first.
         """
         if self.forked:
-            raise ForkedProcessError
+            raise errors.ForkedProcessError
         call = _Call(function, args)
         try:
             self._begin_soon(call)
             call.signal.wait(deadline.remaining())
             if not call.is_over:
-                raise WaitTimeoutError("the background thread's answer", deadline.total)
+                raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
             self._call_soon(self._cancel, call)
             raise
@@ -175,7 +170,7 @@ class Bridge:
         """End the calls that no loop will ever run; any thread."""
         for call in [call for call in list(self._calls) if call.task is None]:
             self._calls.discard(call)
-            call.error = call.error or ConnectionClosedError()
+            call.error = call.error or errors.ConnectionClosedError()
             call.end()
 
     # The loop thread.
@@ -190,7 +185,7 @@ class Bridge:
         try:
             call.result = await call.function(*call.arguments)
         except asyncio.CancelledError:
-            call.error = ConnectionClosedError()
+            call.error = errors.ConnectionClosedError()
             raise
         except Exception as error:  # noqa: BLE001 - raised where it is waited for.
             call.error = error
@@ -286,14 +281,16 @@ def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
     # gevent and eventlet have replaced it. uvloop would wait in C and stop all their threads.
     if not isinstance(_thread.start_new_thread, types.BuiltinFunctionType):
         if loop == "uvloop":
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 "loop='uvloop' does not work with the threads of gevent or eventlet:"
                 " leave loop out, or use loop='asyncio'"
             )
         return False
     present = importlib.util.find_spec("uvloop") is not None
     if loop == "uvloop" and not present:
-        raise ConfigurationError("loop='uvloop' needs the extra: pip install 'jetsync[uvloop]'")
+        raise errors.ConfigurationError(
+            "loop='uvloop' needs the extra: pip install 'jetsync[uvloop]'"
+        )
     return present
 
 

@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, held_here, refuse_reentry, take
@@ -32,21 +32,6 @@ from jetsync._io.outbox import PING, LaneState, raise_failure
 from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
-from jetsync.errors import (
-    ConnectError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    ConnectTimeoutError,
-    ForkedProcessError,
-    MaxPayloadError,
-    NoRespondersError,
-    PermissionDeniedError,
-    ProtocolError,
-    RequestTimeoutError,
-    SubscriptionLimitError,
-    TransportError,
-    WaitTimeoutError,
-)
 from jetsync.values.message import ACK
 from jetsync.values.server_info import ServerInfo, Statistics
 
@@ -112,7 +97,7 @@ class Connection:
         self.reconnects: int = 0
         # The last permission errors, with the time at which each was read. They explain why a batch
         # is incomplete.
-        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=100)
+        self.denials: deque[tuple[float, errors.PermissionDeniedError]] = deque(maxlen=100)
         # Whether a signal has asked the program to stop, so that new consumptions end at once.
         self.stopping: bool = False
         # Consumptions to which the application holds a reference. A client drains them.
@@ -157,12 +142,14 @@ class Connection:
                 weak: Any = WeakCalls(self)
                 self._bridge.start(weak.close_at_exit, weak.after_fork)
                 self._bridge.call(self._connect, find_creator(), deadline=deadline)
-            except WaitTimeoutError:
+            except errors.WaitTimeoutError:
                 self._stop(STOP_TIMEOUT)
                 server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
                 cause = None if last is None else cause_of(last)
-                raise ConnectTimeoutError(deadline.total, server=server, reason=reason) from cause
+                raise errors.ConnectTimeoutError(
+                    deadline.total, server=server, reason=reason
+                ) from cause
             except BaseException as error:
                 if not isinstance(error, Exception):
                     # After Ctrl-C the connection may exist already.
@@ -211,14 +198,14 @@ class Connection:
         try:
             if self.lane.state is LaneState.OPEN:
                 self.flush(deadline)
-        except (TransportError, WaitTimeoutError):
+        except (errors.TransportError, errors.WaitTimeoutError):
             _logger.warning("closed", reason="some data could not be sent")
         try:
             # In the loop thread, which Ctrl-C does not interrupt.
             self._bridge.call(self._shut, deadline=deadline)
-        except WaitTimeoutError:
+        except errors.WaitTimeoutError:
             _logger.warning("closed", reason="the connection did not close in time")
-        except ConnectionClosedError:
+        except errors.ConnectionClosedError:
             pass  # The thread has ended.
         self._stop(max(deadline.remaining(), 0.1))
         self.on_closed(None)
@@ -278,7 +265,7 @@ class Connection:
             _report_at_exit(report)
         try:
             self.flush(deadline)
-        except (TransportError, WaitTimeoutError) as error:
+        except (errors.TransportError, errors.WaitTimeoutError) as error:
             if self.has_published:
                 _report_at_exit(f"the server did not confirm the last core messages: {error}")
         self._exiting = True
@@ -328,7 +315,7 @@ class Connection:
     def _connect_child(self) -> None:
         """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""
         if self.options.after_fork == "error":
-            raise ForkedProcessError
+            raise errors.ForkedProcessError
         refuse_reentry(self._fork_lock)
         with self._fork_lock:
             if not self.forked:
@@ -377,8 +364,8 @@ class Connection:
             return time.perf_counter() - start
         self.check()
         if pong.is_lost:
-            raise ConnectionLostError(reason="while flushing")
-        raise WaitTimeoutError("the server's answer to a PING", deadline.total)
+            raise errors.ConnectionLostError(reason="while flushing")
+        raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def reconnect(self, deadline: Deadline) -> None:
         """Drop the connection and make a new one, to another server if there is one."""
@@ -404,7 +391,7 @@ class Connection:
         if lane.state is not LaneState.OPEN:
             return
         # If there is no room for the PING, the bytes before it get no answer either.
-        with contextlib.suppress(TransportError):
+        with contextlib.suppress(errors.TransportError):
             lane.write(PING, Deadline.after(0.0), pong=Waiter(b"PING"))
         lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in, lane.delivered())
 
@@ -426,7 +413,7 @@ class Connection:
         """
         limit = self.server.max_payload
         if size > limit:
-            raise MaxPayloadError(size, limit)
+            raise errors.MaxPayloadError(size, limit)
 
     # Requests.
 
@@ -492,16 +479,16 @@ class Connection:
         answer, failure = waiter.reply, waiter.failure
         if answer is not None:
             if answer[2] is not None and is_no_responders(answer):
-                raise NoRespondersError(subject.decode())
+                raise errors.NoRespondersError(subject.decode())
             return answer
-        if isinstance(failure, ConnectionClosedError):
-            raise ConnectionClosedError(str(failure), sent=True) from failure.__cause__
+        if isinstance(failure, errors.ConnectionClosedError):
+            raise errors.ConnectionClosedError(str(failure), sent=True) from failure.__cause__
         if failure is not None:
             raise_failure(failure)
         if waiter.is_lost:
-            raise ConnectionLostError(subject=subject.decode())
+            raise errors.ConnectionLostError(subject=subject.decode())
         self.probe()
-        raise RequestTimeoutError(subject.decode(), deadline.total)
+        raise errors.RequestTimeoutError(subject.decode(), deadline.total)
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""
@@ -607,7 +594,7 @@ class Connection:
         if denied is None:
             return
         operation, subject = denied
-        error = PermissionDeniedError(subject, operation)
+        error = errors.PermissionDeniedError(subject, operation)
         self.denials.append((time.monotonic(), error))
         for receiver in self.lane.receivers():
             receiver.denied(operation, subject.encode(), error)
@@ -619,7 +606,7 @@ class Connection:
         receiver = self.lane.take_refused()
         if receiver is None:
             return
-        error = SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
+        error = errors.SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
         receiver.fail(error)
         self.lane.wake_reader()
         self.emit(events.AsyncErrorEvent(error=error))
@@ -633,10 +620,10 @@ class Connection:
                 # Each reason is logged once per outage.
                 self.lane.outbox.why_down = why
                 _logger.warning("reconnect_failed", reason=why)
-            if not isinstance(error, ConnectError):
+            if not isinstance(error, errors.ConnectError):
                 # The loss was reported already.
                 return
-        if isinstance(error, ProtocolError):
+        if isinstance(error, errors.ProtocolError):
             _logger.warning("protocol_error", error=str(error))
         else:
             error = translate_connect_error(error)
@@ -690,6 +677,6 @@ def _report_at_exit(text: str) -> None:
 
 def was_sent(error: Exception) -> bool:
     """Return whether an exchange that failed with *error* had sent its request."""
-    if isinstance(error, (ConnectionClosedError, ConnectionLostError)):
+    if isinstance(error, (errors.ConnectionClosedError, errors.ConnectionLostError)):
         return error.sent
-    return isinstance(error, RequestTimeoutError)
+    return isinstance(error, errors.RequestTimeoutError)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import nats.aio.client
 import nats.errors
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Waiter
@@ -31,12 +32,6 @@ from jetsync._io.tls import tls_context
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
-from jetsync.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    ConnectError,
-    TransportError,
-)
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_urls import without_login
 
@@ -132,7 +127,7 @@ class NatsConnection:
             )
         except _FirstConnectFailedError as failed:
             await self.stop()
-            if isinstance(failed.cause, ConfigurationError):
+            if isinstance(failed.cause, errors.ConfigurationError):
                 raise failed.cause from failed.cause.__cause__
             raise no_server_error(self._failures) from cause_of(failed.cause)
         except nats.errors.Error as error:
@@ -159,7 +154,7 @@ class NatsConnection:
         """Wait until the server has processed what was written, up to *timeout* seconds."""
         ends = self._loop.time() + timeout
         pong = Waiter(b"PING")
-        with contextlib.suppress(TransportError):
+        with contextlib.suppress(errors.TransportError):
             self.lane.write(PING, Deadline.after(0.0), pong=pong)
             while not pong.ready and self._loop.time() < ends:  # noqa: ASYNC110
                 # Its signal wakes threads, not tasks.
@@ -186,14 +181,14 @@ class NatsConnection:
                 self._listener.on_error(error)
                 self._count_refusal(error)
             return
-        if isinstance(error.__cause__, ConfigurationError):
+        if isinstance(error.__cause__, errors.ConfigurationError):
             # A missing package stays missing in the next attempt.
             raise _FirstConnectFailedError(error.__cause__)
         # A server may fail many times. The last reason of each suffices.
         target = self.transport.attempt.target
         self._failures = [each for each in self._failures if each[0] != target]
         self._failures.append((target, error))
-        if isinstance(translate_connect_error(error), AuthenticationError):
+        if isinstance(translate_connect_error(error), errors.AuthenticationError):
             self._refusals_left -= 1
         if self._attempts_left is not None:
             self._attempts_left -= 1
@@ -214,7 +209,7 @@ class NatsConnection:
 
     def _on_unexpected(self, error: Exception) -> None:
         _logger.error("reconnect_failed", exc_info=error)
-        self._listener.on_error(ConnectError(f"unexpected {type(error).__name__}"))
+        self._listener.on_error(errors.ConnectError(f"unexpected {type(error).__name__}"))
 
     async def _on_disconnected(self) -> None:
         if not self._first:
@@ -234,7 +229,7 @@ class NatsConnection:
             if self._last_error is not None:
                 last = translate_connect_error(self._last_error, server=attempt.target)
                 reason += f" attempts; the last failed: {last}"
-            error = ConnectError(reason)
+            error = errors.ConnectError(reason)
         self._listener.on_closed(error)
 
     async def _on_discovered(self) -> None:

@@ -24,16 +24,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
 from jetsync._io.mailbox import Notifier, take_all
 from jetsync._proto import frames
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    ConnectionLostError,
-    DisconnectedError,
-    ForkedProcessError,
-)
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
@@ -151,7 +146,7 @@ class Outbox:
         """
         while True:
             if self.held_here():
-                raise CallInSignalHandlerError
+                raise errors.CallInSignalHandlerError
             with self.lock:
                 if (
                     self.state is LaneState.OPEN
@@ -167,8 +162,10 @@ class Outbox:
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN:
-                    raise DisconnectedError(timeout=deadline.total, last_attempt=self.why_down)
-                raise DisconnectedError(
+                    raise errors.DisconnectedError(
+                        timeout=deadline.total, last_attempt=self.why_down
+                    )
+                raise errors.DisconnectedError(
                     timeout=deadline.total, reason="the server does not accept more data"
                 )
 
@@ -177,7 +174,7 @@ class Outbox:
         if self.reason is not None:
             raise_failure(self.reason)
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
-            raise ConnectionLostError(sent=False)
+            raise errors.ConnectionLostError(sent=False)
         return self._changed.listen()
 
     def _send_ping(self, block: bytes, pong: Waiter) -> None:
@@ -452,7 +449,7 @@ class Outbox:
         self._own_lock()
         self.acks = deque()
         self._changed = Notifier()
-        self.reason = ForkedProcessError()
+        self.reason = errors.ForkedProcessError()
         self.state = LaneState.CLOSED
 
     def close(self, reason: Exception) -> bool:

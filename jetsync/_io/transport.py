@@ -22,17 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.log import get_logger
 from jetsync._io.lane import Lane
 from jetsync._io.login import Login, make_login
 from jetsync._io.resolve import in_thread, look_up
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
-from jetsync.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    ConnectError,
-    ProtocolError,
-)
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_info import ServerInfo, clean_info
 
@@ -79,7 +74,7 @@ class Attempt:
     # What may help if the server does not answer.
     hint: str = ""
     # The error if the time is over now; set while the server's first line is due.
-    silence: ConnectError | None = None
+    silence: errors.ConnectError | None = None
     secure: bool = False
     login: Login | None = None
     refused: bool = False
@@ -150,7 +145,7 @@ class LaneTransport:
         with retryable():
             sock = self._sock
             if sock is None:
-                raise ConnectError("the connection was closed before its TLS handshake")
+                raise errors.ConnectError("the connection was closed before its TLS handshake")
             self._refuse_plaintext()
             secure = ssl_context.wrap_socket(
                 sock, server_hostname=hostname, do_handshake_on_connect=False
@@ -257,8 +252,8 @@ class LaneTransport:
             self.close()
             raise asyncio.CancelledError
 
-    def _late(self, what: str = "the server did not answer") -> ConnectError:
-        return ConnectError(f"{what} within {self._budget:.3g} s{self.attempt.hint}")
+    def _late(self, what: str = "the server did not answer") -> errors.ConnectError:
+        return errors.ConnectError(f"{what} within {self._budget:.3g} s{self.attempt.hint}")
 
     async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
         """Await one step within the rest of the attempt's time."""
@@ -321,12 +316,12 @@ class LaneTransport:
         if line.startswith(b"-ERR"):
             raise self._refusal(line)
         if not line.startswith(b"INFO "):
-            raise ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
+            raise errors.ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
         info, server = clean_info(line, attempt.target)
         required = info["tls_required"] or self._had_tls or self.ssl_context is not None
         if required and not attempt.secure:
             if not info["tls_required"] and not server.raw.get("tls_available"):
-                raise ConnectError("the server offers no TLS, which this client asks for")
+                raise errors.ConnectError("the server offers no TLS, which this client asks for")
             self._refuse_plaintext()
             # nats-py starts TLS only if the server requires it.
             info["tls_required"] = True
@@ -345,7 +340,7 @@ class LaneTransport:
         the server's (STARTTLS injection).
         """
         if self.attempt.received:
-            raise ConnectError("plaintext followed INFO although TLS is required")
+            raise errors.ConnectError("plaintext followed INFO although TLS is required")
 
     async def _read_pong(self) -> None:
         """Wait until the server has accepted the login, then hand the connection to the lane."""
@@ -359,7 +354,9 @@ class LaneTransport:
             elif line == b"PING\r\n":
                 await self._in_time(self._send(b"PONG\r\n"))
             elif not line.startswith(b"+OK"):
-                raise ConnectError(f"the server sent {line[:40]!r} before it accepted the login")
+                raise errors.ConnectError(
+                    f"the server sent {line[:40]!r} before it accepted the login"
+                )
         self._had_tls = self._had_tls or attempt.secure
         self._handshaking = False
         self._eof = False
@@ -376,13 +373,17 @@ class LaneTransport:
         self.lane.attach(sock, bytes(received), attempt.info.max_payload)
         received.clear()
 
-    def _refusal(self, line: bytes) -> ConnectError:
+    def _refusal(self, line: bytes) -> errors.ConnectError:
         """Return the error for an ``-ERR`` line of the handshake."""
         text, reason = _error_text(line)
         # Only logged: it is not about subscriptions, which this server does not know yet.
         _logger.warning("server_error", text=text, server=self.attempt.target)
         self.attempt.refused = is_refused_login(reason)
-        return AuthenticationError(reason) if self.attempt.refused else ConnectError(reason)
+        return (
+            errors.AuthenticationError(reason)
+            if self.attempt.refused
+            else errors.ConnectError(reason)
+        )
 
     async def _with_login(self, block: bytes) -> bytes:
         """Return nats-py's CONNECT line with the login for this server."""
@@ -406,11 +407,13 @@ class LaneTransport:
         while (end := received.find(b"\n", seen)) < 0:
             seen = len(received)
             if seen > MAX_HANDSHAKE_LINE:
-                raise ConnectError("the server sent a line longer than 1 MiB")
+                raise errors.ConnectError("the server sent a line longer than 1 MiB")
             data = await self._step(lambda sock: sock.recv(HANDSHAKE_READ))
             if not data:
                 hint = self.attempt.hint
-                raise ConnectError(f"the server ended the connection during the handshake{hint}")
+                raise errors.ConnectError(
+                    f"the server ended the connection during the handshake{hint}"
+                )
             received += data
         line = bytes(received[: end + 1])
         del received[: end + 1]
@@ -430,7 +433,7 @@ class LaneTransport:
         while True:
             if self._sock is None:
                 self._check_over()
-                raise ConnectError("the connection was closed during its handshake")
+                raise errors.ConnectError("the connection was closed during its handshake")
             try:
                 return step(self._sock)
             except BlockingIOError:
@@ -472,7 +475,7 @@ class LaneTransport:
         elif line.startswith(b"INFO "):
             try:
                 info, server = clean_info(line, self.attempt.target)
-            except ProtocolError as error:
+            except errors.ProtocolError as error:
                 self._listener.on_error(error)
                 return
             self._listener.on_info(server)
@@ -481,14 +484,14 @@ class LaneTransport:
             # nats-py would close the client. If the server ends the connection, that is noticed.
             text, reason = _error_text(line)
             if ends_connection(reason):
-                self.attempt.server_error = ConnectError(reason)
+                self.attempt.server_error = errors.ConnectError(reason)
             self._listener.on_server_error(text)
         elif line in {b"PING\r\n", b"PONG\r\n"}:
             # One answer suffices. A flood must not fill the memory faster than nats-py reads.
             if line not in self._inbound:
                 self._inbound += line
         elif not line.startswith(b"+OK"):
-            lane.fault = ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
+            lane.fault = errors.ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
             lane.abort()
         self._wake()
 
@@ -513,13 +516,13 @@ def retryable() -> Iterator[None]:
     except OSError as error:
         reason = tls_reason(error)
         if reason is not None:
-            raise ConnectError(reason) from error
+            raise errors.ConnectError(reason) from error
         raise
-    except (ProtocolError, ConfigurationError) as error:
-        raise ConnectError(str(error)) from error
+    except (errors.ProtocolError, errors.ConfigurationError) as error:
+        raise errors.ConnectError(str(error)) from error
     except Exception as error:
         _logger.exception("reconnect_failed")
-        raise ConnectError(f"unexpected {type(error).__name__}") from error
+        raise errors.ConnectError(f"unexpected {type(error).__name__}") from error
 
 
 def _error_text(line: bytes) -> tuple[str, str]:

@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
 
+from jetsync import errors
 from jetsync._proto.puback import is_no_responders, parse_ack
-from jetsync.errors import (
-    ApiError,
-    AtomicityError,
-    BatchClosedError,
-    BatchRuleError,
-    BatchTooLargeError,
-    DuplicateMessageIdError,
-    NoStreamResponseError,
-    WrongLastSequenceError,
-)
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 
@@ -127,10 +118,10 @@ class AtomicBatchEngine(Generic[Item]):
             BatchTooLargeError: It would have more messages than the server accepts.
         """
         if self.state is not BatchState.OPEN or self.complete:
-            raise BatchClosedError
+            raise errors.BatchClosedError
         if self._limit is not None and len(self.items) + count > self._limit:
             # The limit comes last, as in the server's own error.
-            raise BatchTooLargeError(
+            raise errors.BatchTooLargeError(
                 description=f"a batch of {len(self.items) + count} messages is too large: "
                 f"{self._limit}"
             )
@@ -165,7 +156,7 @@ class AtomicBatchEngine(Generic[Item]):
         self.check_room(len(items))
         self.items += items
         if not self.items:
-            raise BatchClosedError(reason="it has no messages")
+            raise errors.BatchClosedError(reason="it has no messages")
         self.complete = True
         parts = self.take()
         if not parts:
@@ -201,20 +192,20 @@ class AtomicBatchEngine(Generic[Item]):
         """
         if frame[2] is not None and is_no_responders(frame):
             self.state = BatchState.FAILED
-            raise NoStreamResponseError(subject)
+            raise errors.NoStreamResponseError(subject)
         data = frame[3]
         if not data and not part.commit:
             return
         self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         ack = parse_ack(data)
-        if isinstance(ack, ApiError):
+        if isinstance(ack, errors.ApiError):
             self.state = BatchState.FAILED
             raise ack
         stored = len(self.items)
         if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # A server without support for batches, or for this kind of commit.
             self.state = BatchState.SPLIT
-            raise AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
+            raise errors.AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
         self.state = BatchState.COMMITTED
         self.ack = BatchAck(
             stream=ack.stream,
@@ -271,36 +262,38 @@ class HeaderRules:
             refused[names.EXPECTED_LAST_SEQUENCE] = "only the first message of a batch can have it"
         for name, reason in refused.items():
             if name.lower() in spelled:
-                raise BatchRuleError(spelled[name.lower()], reason)
+                raise errors.BatchRuleError(spelled[name.lower()], reason)
         if names.INCREMENT in found and not self.counters:
-            raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
+            raise errors.BatchRuleError(names.INCREMENT, NO_COUNTERS)
         if names.EXPECTED_LAST_SUBJECT_SEQUENCE in found:
             # The server compares a wildcard with the stream as it was before the batch, so several
             # messages may expect the same of one.
             about = found.get(names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT) or subject
             if about in self._subjects:
-                raise WrongLastSequenceError(
+                raise errors.WrongLastSequenceError(
                     err_code=10164,
                     description=f"wrong last sequence: an earlier message of the batch changes "
                     f"{about!r}, so no sequence of it can be expected",
                 )
         elif names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT in found:
-            raise BatchRuleError(
+            raise errors.BatchRuleError(
                 names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
                 f"it needs {names.EXPECTED_LAST_SUBJECT_SEQUENCE}",
             )
         rollup = found.get(names.ROLLUP)
         if rollup == "all" and self._subjects:
-            raise BatchRuleError(names.ROLLUP, "'all' can only be on the first message of a batch")
+            raise errors.BatchRuleError(
+                names.ROLLUP, "'all' can only be on the first message of a batch"
+            )
         if rollup == "sub" and subject in self._subjects:
-            raise BatchRuleError(
+            raise errors.BatchRuleError(
                 names.ROLLUP, "'sub' can only be on the first message of a subject in a batch"
             )
         # Servers ignore spaces before a value, and an empty id.
         message_id = found.get(names.MSG_ID, "").lstrip(" ")
         if message_id:
             if message_id in self._ids:
-                raise DuplicateMessageIdError(
+                raise errors.DuplicateMessageIdError(
                     description=f"the message id {message_id!r} is in the batch already"
                 )
             self._ids.add(message_id)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from jetsync import errors
 from jetsync._proto.pull import (
     NO_PRIORITIES,
     PULL_RETRY_WAIT,
@@ -39,20 +40,6 @@ from jetsync._proto.pull import (
     message_size,
 )
 from jetsync._proto.status import Effect, Status
-from jetsync.errors import (
-    BadPullRequestError,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
-    MaxRequestBatchError,
-    MaxRequestExpiresError,
-    MaxRequestMaxBytesError,
-    MessageSizeExceedsMaxBytesError,
-    NotPullConsumerError,
-    PinIdMismatchError,
-    ProtocolError,
-    RequiredApiLevelError,
-    StreamNotFoundError,
-)
 from jetsync.errors.answers import from_api_error
 from jetsync.events import PullOutcome
 from jetsync.values.server_info import decode_json
@@ -76,10 +63,10 @@ PROBE_INTERVAL: Final = 1.0
 LOST_WAIT: Final = 1.0
 
 CONCLUDING: Final = (
-    ConsumerDeletedError,
-    NotPullConsumerError,
-    BadPullRequestError,
-    RequiredApiLevelError,
+    errors.ConsumerDeletedError,
+    errors.NotPullConsumerError,
+    errors.BadPullRequestError,
+    errors.RequiredApiLevelError,
 )
 """
 The faults that end a consumption, because every pull would fail the same way.
@@ -348,7 +335,7 @@ class ConsumeEngine:
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
         kind, asked = status.rule.error, pull.request
-        if kind is MessageSizeExceedsMaxBytesError:
+        if kind is errors.MessageSizeExceedsMaxBytesError:
             # A pull that asked for as many bytes as possible ended empty, so every pull will.
             options = self.options
             most = options.max_bytes
@@ -370,7 +357,7 @@ class ConsumeEngine:
             return PullOutcome.ENDED
         if kind is not None and issubclass(kind, CONCLUDING):
             return self._conclude(status)
-        if kind is PinIdMismatchError and asked.pin_id is not None:
+        if kind is errors.PinIdMismatchError and asked.pin_id is not None:
             # Another client is pinned, or this client was given a new id meanwhile.
             drop_pin(self._pins, asked)
             return PullOutcome.RETRIED
@@ -394,11 +381,11 @@ class ConsumeEngine:
     def _learn_limit(self, status: Status) -> None:
         """Keep to the limit of the consumer that a status names, if it names one."""
         error = status.error(self.options.stream, self.options.consumer)
-        if isinstance(error, MaxRequestBatchError) and error.limit:
+        if isinstance(error, errors.MaxRequestBatchError) and error.limit:
             self.options = attrs.evolve(self.options, max_batch=error.limit)
-        elif isinstance(error, MaxRequestMaxBytesError) and error.limit:
+        elif isinstance(error, errors.MaxRequestMaxBytesError) and error.limit:
             self.options = attrs.evolve(self.options, max_batch_bytes=error.limit)
-        elif isinstance(error, MaxRequestExpiresError):
+        elif isinstance(error, errors.MaxRequestExpiresError):
             longest = parse_duration(error.limit or "")
             if longest:
                 expires = min(self.options.expires, longest)
@@ -434,6 +421,10 @@ def read_gone(
     try:
         found = decode_json(answer).get("error")
         error = None if found is None else from_api_error(found, stream, consumer)
-    except ProtocolError as broken:
+    except errors.ProtocolError as broken:
         return broken
-    return error if isinstance(error, (ConsumerNotFoundError, StreamNotFoundError)) else None
+    return (
+        error
+        if isinstance(error, (errors.ConsumerNotFoundError, errors.StreamNotFoundError))
+        else None
+    )

@@ -8,19 +8,10 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from jetsync import errors
 from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
 from jetsync._proto.frames import answers
-from jetsync.errors import (
-    AcksNotWantedError,
-    CallInSignalHandlerError,
-    ConflictingUseError,
-    DisconnectedError,
-    InvalidTypeError,
-    MessageAlreadyAckedError,
-    NotJetStreamMessageError,
-    TransportError,
-)
 from jetsync.values.ack_subject import ACK_PREFIX
 from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
 
@@ -65,7 +56,7 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
             be acknowledged. With several clients, ``Message.is_acked`` tells which messages were.
     """
     if not isinstance(messages, Iterable):
-        raise InvalidTypeError(
+        raise errors.InvalidTypeError(
             f"messages must be a list of Message objects, not {type(messages).__name__}",
             argument="messages",
         )
@@ -93,13 +84,13 @@ def acknowledge_all(
     try:
         for message in messages:
             if not isinstance(message, Message):
-                raise InvalidTypeError(
+                raise errors.InvalidTypeError(
                     f"messages must be Message objects, not {type(message).__name__}",
                     argument="messages",
                 )
             try:
                 acker = message._take_acker()  # noqa: SLF001
-            except MessageAlreadyAckedError:
+            except errors.MessageAlreadyAckedError:
                 if not skip_acked:
                     raise
             else:
@@ -146,12 +137,16 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
         if lane.state is LaneState.OPEN:
             message._finish(body)  # noqa: SLF001
             return
-    except (DisconnectedError, CallInSignalHandlerError):
+    except (errors.DisconnectedError, errors.CallInSignalHandlerError):
         # The connection was lost, or is in use by the call that this signal handler interrupted.
         pass
-    except (MessageAlreadyAckedError, NotJetStreamMessageError, TransportError):
+    except (
+        errors.MessageAlreadyAckedError,
+        errors.NotJetStreamMessageError,
+        errors.TransportError,
+    ):
         return
-    with contextlib.suppress(MessageAlreadyAckedError, NotJetStreamMessageError):
+    with contextlib.suppress(errors.MessageAlreadyAckedError, errors.NotJetStreamMessageError):
         message._take_acker()  # noqa: SLF001
         lane.post_nowait(answers([message.raw_reply], body), keep=KEEP_ACKS)
 
@@ -206,10 +201,10 @@ class UnwantedAcks:
         """Raise, because the server would not confirm it."""
         raise self.error(message)
 
-    def error(self, message: Message) -> AcksNotWantedError:
+    def error(self, message: Message) -> errors.AcksNotWantedError:
         """Return the error that names the consumer."""
         metadata = message.metadata
-        return AcksNotWantedError(metadata.consumer, stream=metadata.stream)
+        return errors.AcksNotWantedError(metadata.consumer, stream=metadata.stream)
 
 
 class PluginAcks:
@@ -228,7 +223,7 @@ class PluginAcks:
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send naks and progress reports; raise for acknowledgements that end a message."""
         if not body.startswith((NAK, IN_PROGRESS)):
-            raise ConflictingUseError(
+            raise errors.ConflictingUseError(
                 f"a plugin cannot end a message of consumer {message.metadata.consumer!r}: its "
                 "ack_policy is 'all', so that would also end all earlier messages"
             )

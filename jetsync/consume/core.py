@@ -21,6 +21,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, owner_check, take
 from jetsync._base.log import get_logger
@@ -30,16 +31,6 @@ from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync.consume.handlers import HandlerPool
 from jetsync.consume.inbox import ConsumerKeeper, PullInbox
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    ConflictingUseError,
-    ConnectionClosedError,
-    DisconnectedError,
-    ForkedProcessError,
-    InvalidGroupError,
-    NoHeartbeatError,
-    TransportError,
-)
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
@@ -69,7 +60,7 @@ _logger = get_logger("jetsync.consume")
 
 def is_own_close(error: BaseException | None) -> bool:
     """Return whether *error* only says that the application closed the client."""
-    return isinstance(error, ConnectionClosedError) and error.__cause__ is None
+    return isinstance(error, errors.ConnectionClosedError) and error.__cause__ is None
 
 
 class ConsumptionCore:
@@ -180,11 +171,11 @@ class ConsumptionCore:
         """Wait until it has ended, and return whether it has."""
         if self.pool is not None:
             if self.pool.is_own_thread():
-                raise ConflictingUseError("a handler cannot wait for itself to return")
+                raise errors.ConflictingUseError("a handler cannot wait for itself to return")
             return self.pool.done.wait(until.remaining())
         while not self.closed:
             if self._is_taking_here():
-                raise ConflictingUseError(ALREADY_WAITING)
+                raise errors.ConflictingUseError(ALREADY_WAITING)
             if until.expired():
                 return False
             # Polled, because perhaps no thread takes messages and would see the end.
@@ -208,7 +199,7 @@ class ConsumptionCore:
 
     def end_with_client(self) -> None:
         """End it because its client is being closed; threads in ``next`` get that as the error."""
-        self.engine.fail(ConnectionClosedError())
+        self.engine.fail(errors.ConnectionClosedError())
         self.close()
         if self.pool is not None:
             self.pool.give_back_parked()
@@ -228,7 +219,7 @@ class ConsumptionCore:
         self._takers = set()
         self.buffer = self.engine.buffer = deque()
         self.is_open = False
-        self.engine.fail(ForkedProcessError())
+        self.engine.fail(errors.ForkedProcessError())
         self.over = Latch()
         self.over.set()
         if self.pool is not None:
@@ -291,10 +282,10 @@ class ConsumptionCore:
         Drives if no other thread does.
         """
         if self._lane.forked:
-            raise ForkedProcessError
+            raise errors.ForkedProcessError
         if self._is_taking_here():
             # In a plugin, or in a signal handler.
-            raise ConflictingUseError(ALREADY_WAITING)
+            raise errors.ConflictingUseError(ALREADY_WAITING)
         me, buffer = threading.get_ident(), self.buffer
         until = Deadline.after(None) if deadline is None else deadline
         try:
@@ -398,7 +389,7 @@ class ConsumptionCore:
                 self._report_silence(silent_for)
         if not self._recovers and (self.losses or engine.misses):
             engine.fail(
-                NoHeartbeatError(consumer=self.options.consumer, stream=self.options.stream)
+                errors.NoHeartbeatError(consumer=self.options.consumer, stream=self.options.stream)
             )
         if not self._blocked:
             self._send(now)
@@ -427,7 +418,7 @@ class ConsumptionCore:
         if self._blocked:
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
-                with contextlib.suppress(TransportError):
+                with contextlib.suppress(errors.TransportError):
                     self._lane.write(b"", deadline.at_most(CONNECTION_POLL))
             return
         due = self.engine.next_look()
@@ -449,7 +440,7 @@ class ConsumptionCore:
         if self.closing:
             unused += take_all(self.buffer)
         # Servers before 2.14 refuse a pull for its group and still serve it.
-        maybe_served = isinstance(engine.error, InvalidGroupError)
+        maybe_served = isinstance(engine.error, errors.InvalidGroupError)
         if engine.pulls.is_idle and not inbox.box.frames and not maybe_served:
             inbox.close()
             self.target.give_back(unused)
@@ -484,7 +475,7 @@ class ConsumptionCore:
                 return
         probe = engine.probe_due(now)
         if probe is not None:
-            with contextlib.suppress(TransportError, CallInSignalHandlerError):
+            with contextlib.suppress(errors.TransportError, errors.CallInSignalHandlerError):
                 block = frames.pub(self.target.info_subject, probe, b"")
                 self._lane.write(block, Deadline(now, 0.0))
 
@@ -501,7 +492,7 @@ class ConsumptionCore:
                 with contextlib.suppress(type(error)):
                     entered.leave(None, error)
             # The call that a signal handler interrupted sends the pull later.
-            if isinstance(error, (DisconnectedError, CallInSignalHandlerError)):
+            if isinstance(error, (errors.DisconnectedError, errors.CallInSignalHandlerError)):
                 return False
             raise
         if entered is not None:

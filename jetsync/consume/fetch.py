@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL
@@ -36,19 +37,6 @@ from jetsync._proto.pull import (
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
-from jetsync.errors import (
-    AcksNotWantedError,
-    ConflictingUseError,
-    DisconnectedError,
-    InvalidGroupError,
-    JetStreamNotEnabledError,
-    JetSyncError,
-    NoHeartbeatError,
-    PinIdMismatchError,
-    RequestTimeoutError,
-    TemporarilyUnavailableError,
-    TransportError,
-)
 from jetsync.events import PullOutcome
 from jetsync.values.message import Message
 
@@ -179,7 +167,7 @@ class Fetch:
             self.target.report_status(status, outcome)
         if inbox.engine.is_idle and not self._repeat:
             self.inbox = None
-            if isinstance(self.error, InvalidGroupError):
+            if isinstance(self.error, errors.InvalidGroupError):
                 # Servers before 2.14 refuse a pull for its group and still serve it (seen on
                 # 2.11.11 and 2.12.8).
                 inbox.abandon(())
@@ -250,9 +238,13 @@ class Fetch:
             self.target.context.connection.probe()
         if silent:
             self.target.report_silence(engine.heartbeat, now - engine.heard)
-            self._fail(NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream))
+            self._fail(
+                errors.NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream)
+            )
         elif self._deadline.expired():
-            self._fail(RequestTimeoutError(self.target.subject.decode(), self._deadline.total))
+            self._fail(
+                errors.RequestTimeoutError(self.target.subject.decode(), self._deadline.total)
+            )
         elif self.request.no_wait:
             self._explain_silence(inbox)
         return self.inbox is None or self._repeat
@@ -266,7 +258,7 @@ class Fetch:
         """
         try:
             info = self._probe()
-        except JetSyncError as error:
+        except errors.JetSyncError as error:
             self._fail(error)
             return
         if info is None or inbox.box.frames:
@@ -292,7 +284,7 @@ class Fetch:
             return PullOutcome.FAILED
         if not self._should_repeat(status):
             return PullOutcome.ENDED
-        if status.rule.error is PinIdMismatchError:
+        if status.rule.error is errors.PinIdMismatchError:
             # Another client is pinned, or this client was given a new id meanwhile.
             drop_pin(self.target.pins, pull.request)
         self._repeat = True
@@ -344,7 +336,9 @@ class Fetch:
         self._repeat = False
         status, lane = self.status, self._lane
         if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
-            self._fail(NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream))
+            self._fail(
+                errors.NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream)
+            )
             return
         absent = status is not None and status.effect is Effect.ABSENT
         try:
@@ -363,7 +357,7 @@ class Fetch:
                 self.status = None
                 inbox.pull(self.target.subject, rest, self._send_until)
                 return
-        except JetSyncError as error:
+        except errors.JetSyncError as error:
             self._fail(error)
             return
         if status is not None and absent:
@@ -374,7 +368,7 @@ class Fetch:
     def _wait_for_connection(self) -> None:
         """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
         while not self.closing and not self._send_until.expired():
-            with contextlib.suppress(DisconnectedError):
+            with contextlib.suppress(errors.DisconnectedError):
                 self._lane.write(b"", self._send_until.at_most(POLL))
                 return
         if not self.closing:
@@ -390,10 +384,10 @@ class Fetch:
             target, deadline = self.target, self._deadline.at_most(INFO_TIMEOUT)
             return consumer_info(target.context, target.stream, target.consumer, deadline)
         except (
-            JetStreamNotEnabledError,
-            RequestTimeoutError,
-            TemporarilyUnavailableError,
-            TransportError,
+            errors.JetStreamNotEnabledError,
+            errors.RequestTimeoutError,
+            errors.TemporarilyUnavailableError,
+            errors.TransportError,
         ):
             # No leader, no connection, no permission, or a domain that is out of reach. The next
             # pull will show which.
@@ -461,7 +455,9 @@ class MessageBatch:
             generator = self._run()
             self._generator, self._thread = weakref.ref(generator), me
         elif self._thread != me or generator.gi_running:
-            raise ConflictingUseError("another thread or call already iterates over this batch")
+            raise errors.ConflictingUseError(
+                "another thread or call already iterates over this batch"
+            )
         return generator  # type: ignore[no-any-return]
 
     def __enter__(self) -> Self:
@@ -514,7 +510,7 @@ class MessageBatch:
         """
         fetch, target = self._fetch, self._fetch.target
         if fetch.received and not target.acked:
-            raise AcksNotWantedError(target.consumer, stream=target.stream)
+            raise errors.AcksNotWantedError(target.consumer, stream=target.stream)
         count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
         self._yielded.clear()
         return count

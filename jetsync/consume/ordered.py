@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
+from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import check_count
@@ -30,11 +31,6 @@ from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.options import consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
-from jetsync.errors import (
-    ConflictingUseError,
-    HandleClosedError,
-    InvalidArgumentError,
-)
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
 
@@ -109,7 +105,7 @@ def open_ordered(
     }
     given = [name for name in starts if wanted.get(name) is not None]
     if len(given) > 1:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "opt_start_seq and opt_start_time exclude each other: give one of them",
             argument="opt_start_seq",
         )
@@ -128,7 +124,7 @@ def open_ordered(
         config = attrs.evolve(config, deliver_policy=starts[given[0]])
     for name, policy in starts.items():
         if (name in given) is not (config.deliver_policy is policy):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"{name} and deliver_policy={policy.value!r} need each other", argument=name
             )
     if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
@@ -276,7 +272,7 @@ class OrderedConsumer:
             HandleClosedError: The ordered consumer is closed.
         """
         if handler is not None:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "an ordered consumer cannot call a handler: iterate over consume()",
                 argument="handler",
             )
@@ -326,16 +322,16 @@ class OrderedConsumer:
             self._user = weakref.ref(user)
         if closed.is_set():
             user.close()
-            raise HandleClosedError("ordered consumer")
+            raise errors.HandleClosedError("ordered consumer")
         return user
 
     def _check_unused(self) -> None:
         """Raise if it is closed, or if an earlier use is still open."""
         if self._source.closed.is_set():
-            raise HandleClosedError("ordered consumer")
+            raise errors.HandleClosedError("ordered consumer")
         user = None if self._user is None else self._user()
         if user is not None and not user.closed:
             kind = "consume" if isinstance(user, OrderedConsumption) else "fetch"
-            raise ConflictingUseError(
+            raise errors.ConflictingUseError(
                 f"a {kind} of this ordered consumer is still open: end or close it first"
             )

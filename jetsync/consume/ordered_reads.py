@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
@@ -20,19 +21,6 @@ from jetsync._io.outbox import raise_failure
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    ConflictingUseError,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
-    ConsumptionClosedError,
-    InvalidTypeError,
-    JetSyncError,
-    NoHeartbeatError,
-    RequestTimeoutError,
-    StreamNotFoundError,
-    WaitTimeoutError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -49,7 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OrderedBatch", "OrderedConsumption"]
 
-GONE: Final = (ConsumerDeletedError, ConsumerNotFoundError, StreamNotFoundError)
+GONE: Final = (
+    errors.ConsumerDeletedError,
+    errors.ConsumerNotFoundError,
+    errors.StreamNotFoundError,
+)
 
 
 class OrderedConsumption:
@@ -72,7 +64,7 @@ class OrderedConsumption:
         self._draining = False
         # The thread that takes a message. A lock would cost as much as the rest of taking one.
         self._taker: int | None = None
-        self._error: JetSyncError | None = None
+        self._error: errors.JetSyncError | None = None
         self._error_raised = False
         # The core that pulls from the newest consumer; None when that has to be replaced.
         self._core: ConsumptionCore | None = None
@@ -119,7 +111,7 @@ class OrderedConsumption:
         """
         try:
             return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
-        except WaitTimeoutError:
+        except errors.WaitTimeoutError:
             return None
 
     def take(self, deadline: Deadline) -> Message:
@@ -128,7 +120,7 @@ class OrderedConsumption:
         if message is None:
             self._raise_error()
             error = self._error
-            raise ConsumptionClosedError(reason=None if error is None else str(error))
+            raise errors.ConsumptionClosedError(reason=None if error is None else str(error))
         return message
 
     @property
@@ -183,10 +175,10 @@ class OrderedConsumption:
                 message. It would wait for itself.
         """
         if _wrong:
-            raise InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
+            raise errors.InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
         deadline = Deadline.after(timeout)
         if not self._over.is_set() and self._taker == threading.get_ident():
-            raise CallInSignalHandlerError
+            raise errors.CallInSignalHandlerError
         return self._over.wait(deadline.remaining())
 
     def _take(self, deadline: Deadline | None) -> Message | None:
@@ -195,8 +187,8 @@ class OrderedConsumption:
         frame: Frame | None
         if self._taker is not None:
             if self._taker == me:
-                raise CallInSignalHandlerError
-            raise ConflictingUseError(
+                raise errors.CallInSignalHandlerError
+            raise errors.ConflictingUseError(
                 "another thread is taking a message of this ordered consumption"
             )
         try:
@@ -231,9 +223,13 @@ class OrderedConsumption:
                 if order == "gap":
                     core.close()
                     self._core, self._reason = None, "gap"
-        except (WaitTimeoutError, CallInSignalHandlerError, ConflictingUseError):
+        except (
+            errors.WaitTimeoutError,
+            errors.CallInSignalHandlerError,
+            errors.ConflictingUseError,
+        ):
             raise
-        except JetSyncError as error:
+        except errors.JetSyncError as error:
             self._error = error
             self._over.set()
         finally:
@@ -271,15 +267,15 @@ class OrderedConsumption:
     def _see_end(self, core: ConsumptionCore, deadline: Deadline | None) -> None:
         """Decide what follows, as no message arrived; raises WaitTimeoutError at the deadline."""
         if deadline is not None and not core.over.is_set():
-            raise WaitTimeoutError("a message", deadline.total)
+            raise errors.WaitTimeoutError("a message", deadline.total)
         self._core = None
         error = core.engine.error
-        if isinstance(error, (*GONE, NoHeartbeatError)):
+        if isinstance(error, (*GONE, errors.NoHeartbeatError)):
             if core.losses:
                 self._reason = "reconnected"
             else:
-                self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
-        elif isinstance(error, JetSyncError):
+                self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
+        elif isinstance(error, errors.JetSyncError):
             self._error = error
             self._over.set()
         elif core.engine.draining:
@@ -358,7 +354,7 @@ class OrderedBatch(MessageBatch):
                     reason = None if in_order else "gap"
                 except GONE:
                     reason = "gone"
-                except (NoHeartbeatError, RequestTimeoutError):
+                except (errors.NoHeartbeatError, errors.RequestTimeoutError):
                     reason = "silent"
                 if not reason and source.is_current and not self._over.is_set():
                     source.fresh = True
@@ -368,8 +364,8 @@ class OrderedBatch(MessageBatch):
                     return
                 try:
                     source.remake(self._until, reason or "reconnected", self._over)
-                except WaitTimeoutError as error:
-                    if isinstance(error.__cause__, JetSyncError):
+                except errors.WaitTimeoutError as error:
+                    if isinstance(error.__cause__, errors.JetSyncError):
                         raise_failure(error.__cause__)
                     return
                 rest = self._rest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._base.deadline import Deadline
@@ -16,24 +16,6 @@ from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
-from jetsync.errors import (
-    ApiError,
-    CallInSignalHandlerError,
-    ConnectionLostError,
-    ConsumerExistsError,
-    ConsumerNotFoundError,
-    DisconnectedError,
-    HandleClosedError,
-    JetStreamNotEnabledError,
-    JetSyncError,
-    MaxConsumersError,
-    RequestTimeoutError,
-    ResetAttemptsExceededError,
-    StreamNotFoundError,
-    TemporarilyUnavailableError,
-    TransportError,
-    WaitTimeoutError,
-)
 from jetsync.values.consumer_config import AckPolicy
 
 if TYPE_CHECKING:
@@ -68,18 +50,20 @@ KEEP_DELETION: Final = 300.0
 _logger = get_logger("jetsync.ordered")
 
 
-class _OtherStreamError(StreamNotFoundError):
+class _OtherStreamError(errors.StreamNotFoundError):
     """
     The stream is gone, and another one has its name or its place.
     """
 
 
-def _is_temporary(error: JetSyncError) -> bool:
+def _is_temporary(error: errors.JetSyncError) -> bool:
     """Return whether another attempt to create a consumer may succeed after this error."""
-    if isinstance(error, ApiError):
-        kinds = (StreamNotFoundError, MaxConsumersError, ConsumerExistsError)
+    if isinstance(error, errors.ApiError):
+        kinds = (errors.StreamNotFoundError, errors.MaxConsumersError, errors.ConsumerExistsError)
         return isinstance(error, kinds) or error.code >= 500
-    return isinstance(error, (RequestTimeoutError, ConnectionLostError, DisconnectedError))
+    return isinstance(
+        error, (errors.RequestTimeoutError, errors.ConnectionLostError, errors.DisconnectedError)
+    )
 
 
 class OrderedSource:
@@ -147,11 +131,11 @@ class OrderedSource:
             info = _consumer_admin.create(self.context, self.stream, config, until)
             if info.delivered.consumer_seq:
                 # It belongs to another client, with the same name and configuration.
-                raise ConsumerExistsError(stream=self.stream, consumer=config.name)
-        except ApiError:
+                raise errors.ConsumerExistsError(stream=self.stream, consumer=config.name)
+        except errors.ApiError:
             self._live = ""
             raise
-        except JetSyncError:
+        except errors.JetSyncError:
             # The consumer may exist nevertheless.
             self._forget(name)
             raise
@@ -177,7 +161,7 @@ class OrderedSource:
                 return
             try:
                 self.ask(deadline)
-            except ConsumerNotFoundError:
+            except errors.ConsumerNotFoundError:
                 reason = "gone"
             else:
                 return
@@ -186,11 +170,11 @@ class OrderedSource:
             attempts += 1
             try:
                 self.make(deadline)
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 # Report a missing stream at once, but wait for a lost connection.
-                final = isinstance(error, StreamNotFoundError) or not _is_temporary(error)
+                final = isinstance(error, errors.StreamNotFoundError) or not _is_temporary(error)
                 if self.closed.is_set():
-                    raise HandleClosedError("ordered consumer") from error
+                    raise errors.HandleClosedError("ordered consumer") from error
                 if final or deadline.expired():
                     raise
                 time.sleep(min(self.cursor.pause(), deadline.remaining()))
@@ -226,17 +210,17 @@ class OrderedSource:
         """
         until = Deadline.after(None) if deadline is None else deadline
         lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
-        failure: JetSyncError | None = None
+        failure: errors.JetSyncError | None = None
         attempts = 0
         over.wait(min(cursor.pause(), until.remaining()))
         while not over.is_set():
             if failure is not None and until.expired():
-                raise WaitTimeoutError("a message", until.total) from failure
+                raise errors.WaitTimeoutError("a message", until.total) from failure
             try:
                 if lane.state is not LaneState.OPEN:
                     # This is not an attempt, as no server can answer.
                     lane.write(b"", until.at_most(POLL))
-            except DisconnectedError as error:
+            except errors.DisconnectedError as error:
                 failure, self._missing = error, None
                 continue
             attempts += 1
@@ -246,14 +230,14 @@ class OrderedSource:
                 self.make(step)
                 # Checked after the creation, so that it is the consumer's stream or a later one.
                 self._check_stream(step)
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 if over.is_set():
                     return
                 if not _is_temporary(error) or self._is_gone(error):
                     raise
                 failure = error
                 if cursor.failed() >= self._max_attempts >= 0:
-                    raise ResetAttemptsExceededError(self.stream, cursor.failures) from error
+                    raise errors.ResetAttemptsExceededError(self.stream, cursor.failures) from error
             else:
                 self._report_reset(before, reason, attempts)
                 return
@@ -281,12 +265,12 @@ class OrderedSource:
                 stream=self.stream,
             )
 
-    def _is_gone(self, error: JetSyncError) -> bool:
+    def _is_gone(self, error: errors.JetSyncError) -> bool:
         """Return whether a failed attempt shows that the stream is gone for good."""
         if isinstance(error, _OtherStreamError):
             self._forget(self._live)
             return True
-        if not isinstance(error, StreamNotFoundError):
+        if not isinstance(error, errors.StreamNotFoundError):
             self._missing = None
             return False
         now = time.monotonic()
@@ -318,16 +302,24 @@ class OrderedSource:
             try:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
                 self._repeat_deletions()
-            except (ConnectionLostError, JetStreamNotEnabledError, TemporarilyUnavailableError):
+            except (
+                errors.ConnectionLostError,
+                errors.JetStreamNotEnabledError,
+                errors.TemporarilyUnavailableError,
+            ):
                 # The request may be lost, its domain may be out of reach, or its
                 # cluster may have no leader.
                 if not deadline.expired():
                     time.sleep(min(POLL, deadline.remaining()))
                     continue
                 self._forget(name)
-            except (TransportError, RequestTimeoutError, CallInSignalHandlerError):
+            except (
+                errors.TransportError,
+                errors.RequestTimeoutError,
+                errors.CallInSignalHandlerError,
+            ):
                 self._forget(name)
-            except (ConsumerNotFoundError, StreamNotFoundError):
+            except (errors.ConsumerNotFoundError, errors.StreamNotFoundError):
                 pass
             return
 
@@ -363,7 +355,7 @@ class OrderedSource:
             # Not posted, because posted blocks are lost with their connection.
             epoch = lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
-        except (DisconnectedError, CallInSignalHandlerError):
+        except (errors.DisconnectedError, errors.CallInSignalHandlerError):
             lane.post_nowait(block, keep=KEEP_DELETION)
-        except TransportError:
+        except errors.TransportError:
             pass

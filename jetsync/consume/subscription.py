@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import refuse_reentry, take
@@ -17,12 +17,6 @@ from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import raise_failure
-from jetsync.errors import (
-    ConnectionClosedError,
-    ForkedProcessError,
-    HandleClosedError,
-    SlowConsumerError,
-)
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -206,7 +200,7 @@ class Subscription:
         message = self._take(self._connection.deadline(timeout))
         if message is None and self._is_over():
             self._lane.check()
-            raise HandleClosedError("subscription")
+            raise errors.HandleClosedError("subscription")
         return message
 
     @property
@@ -251,7 +245,7 @@ class Subscription:
             self._closed = True
             self._dropped.detach()
             self._listener.end()
-            self._box.fail(HandleClosedError("subscription"))
+            self._box.fail(errors.HandleClosedError("subscription"))
             self._lane.wake_reader()
             self._on_close(self)
 
@@ -259,7 +253,7 @@ class Subscription:
         box = self._box
         # In a forked child, a thread that does not exist may hold the lock.
         if self._lane.forked:
-            raise ForkedProcessError
+            raise errors.ForkedProcessError
         refuse_reentry(self._taking)
         taken: list[bool] = []
         try:
@@ -268,7 +262,7 @@ class Subscription:
             while True:
                 if box.slow and (dropped := box.take_dropped()):
                     self._emit_drop(dropped)
-                    raise SlowConsumerError(self.subject, dropped)
+                    raise errors.SlowConsumerError(self.subject, dropped)
                 with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
                     return Message(*box.take(), self._connection)
                 if box.failure is not None:
@@ -286,8 +280,8 @@ class Subscription:
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""
         failure = self._box.failure
-        closed_here = isinstance(failure, HandleClosedError) or (
-            isinstance(failure, ConnectionClosedError) and failure.__cause__ is None
+        closed_here = isinstance(failure, errors.HandleClosedError) or (
+            isinstance(failure, errors.ConnectionClosedError) and failure.__cause__ is None
         )
         return closed_here and not self._box.frames
 

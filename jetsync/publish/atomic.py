@@ -16,27 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import BatchState
-from jetsync.errors import (
-    BatchClosedError,
-    CallInSignalHandlerError,
-    ConflictingUseError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DuplicateMessageIdError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    JetSyncError,
-    NoStreamResponseError,
-    RequestTimeoutError,
-    TransportError,
-    WaitTimeoutError,
-)
 from jetsync.publish.atomic_attempt import Attempt
 from jetsync.publish.atomic_commit import (
     NO_STREAM,
@@ -76,7 +61,7 @@ USED: Final = "another call on the batch"
 
 # Errors of the stream lookup for the first message. They close the batch, because it must not be
 # committed without that message.
-_LOOKUP_FAILED: Final = (*NO_STREAM, RequestTimeoutError, TransportError)
+_LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
 
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
@@ -147,7 +132,7 @@ class AtomicBatch:
         elif self._lost:
             # The caller has already seen the error and carried on. Leaving the block without
             # raising would suggest that the batch was stored.
-            raise BatchClosedError(reason=self._closed)
+            raise errors.BatchClosedError(reason=self._closed)
         elif self._closed is None and not self._discarding and self.size:
             self.commit()
 
@@ -293,7 +278,7 @@ class AtomicBatch:
                 attempt, admitted = self._admit(item, deadline)
                 final = (admitted,)
             if attempt is None:
-                raise InvalidArgumentError("a batch needs at least one message")
+                raise errors.InvalidArgumentError("a batch needs at least one message")
             return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
         return self._commit(deadline, begin=begin, subject=subject)
@@ -339,19 +324,21 @@ class AtomicBatch:
 
         def begin() -> Callable[[], None]:
             if self._committing is not None:
-                raise ConflictingUseError("another call is committing the batch")
+                raise errors.ConflictingUseError("another call is committing the batch")
             attempt = self._attempt
             complete = attempt is not None and attempt.engine.complete
             if self._lost and not complete:
-                raise ConflictingUseError(
+                raise errors.ConflictingUseError(
                     "an add failed, so a message of this batch may be missing: build a new batch"
                 )
             state = BatchState.OPEN if attempt is None else attempt.engine.state
             if attempt is None or not complete or state not in _FAILED:
-                raise ConflictingUseError("only a batch whose commit failed can be sent again")
+                raise errors.ConflictingUseError(
+                    "only a batch whose commit failed can be sent again"
+                )
             self._unknown |= state is BatchState.UNKNOWN
             if self._unknown and not attempt.all_have_ids:
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     "the outcome is unknown, so every message needs a msg_id to be sent again"
                 )
             # Plugins see the id of the attempt, so it is chosen before they are called.
@@ -363,7 +350,9 @@ class AtomicBatch:
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """Add all messages and commit."""
         if not items:
-            raise InvalidArgumentError("a batch needs at least one message", argument="messages")
+            raise errors.InvalidArgumentError(
+                "a batch needs at least one message", argument="messages"
+            )
         if self._hooks is not None:
             items = _each(partial(self._hooks.prepared, operation=self._operation), items)
         first = ""
@@ -377,7 +366,7 @@ class AtomicBatch:
                 for item in items:
                     encoded = messages.plain(item)
                     admitted.append(encoded or messages.admit(item, deadline))
-            except (InvalidArgumentError, InvalidTypeError) as error:
+            except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
                 _number(error, len(admitted))
                 raise
             self._send_whole(messages, admitted, deadline)
@@ -388,8 +377,8 @@ class AtomicBatch:
 
     # Steps of the calls above.
 
-    def _closed_error(self) -> BatchClosedError:
-        return BatchClosedError(reason=self._closed or DISCARDED)
+    def _closed_error(self) -> errors.BatchClosedError:
+        return errors.BatchClosedError(reason=self._closed or DISCARDED)
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -417,7 +406,7 @@ class AtomicBatch:
         """Add a message that cannot simply be staged; the lock is held."""
         if self._context.lane.outbox.held_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
-            raise CallInSignalHandlerError
+            raise errors.CallInSignalHandlerError
         size, attempt = 0, self._attempt
         if attempt is not None:
             size = len(attempt.engine.items)
@@ -467,18 +456,18 @@ class AtomicBatch:
                         if self._attempt is not None:
                             self._attempt.discard()
                     self._discarding = False
-            except (WaitTimeoutError, CallInSignalHandlerError):
+            except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
                 return
 
     def finish(self, deadline: Deadline) -> None:
         """Discard the batch if it is open, because the client or the interpreter ends."""
         with (
-            contextlib.suppress(WaitTimeoutError, CallInSignalHandlerError),
+            contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
             Locked(self._lock, deadline, USED),
         ):
             if self._closed is None and self._attempt is not None:
                 self._attempt.discard()
-                self._lose(ConnectionClosedError())
+                self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""
@@ -593,7 +582,7 @@ class AtomicBatch:
         """
         number = 1
         while True:
-            failure: JetSyncError
+            failure: errors.JetSyncError
             refused = False
             try:
                 send()
@@ -602,23 +591,23 @@ class AtomicBatch:
                 ack = self._attempt.engine.ack
                 assert ack is not None
                 return ack
-            except DuplicateMessageIdError as error:
+            except errors.DuplicateMessageIdError as error:
                 return self._after_duplicate(error, deadline)
             except BatchOutcomeUnknownError as error:
                 error.batch = self
                 if not error.has_message_ids:
                     raise
                 self._unknown, failure = True, error
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 failure, refused = error, isinstance(error, NO_STREAM)
                 attempt = self._attempt
-                if isinstance(error, NoStreamResponseError):
-                    failure = NoStreamResponseError(error.subject or "", attempts=number)
+                if isinstance(error, errors.NoStreamResponseError):
+                    failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
                 if self._unknown:
                     failure = still_unknown(self, attempt, failure)
                 if not isinstance(error, SAFE_TO_REPEAT):
                     raise failure from failure.__cause__
-                unsent = isinstance(error, ConnectionLostError) and not error.sent
+                unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
                 if unsent and attempt is not None and attempt.whole and not deadline.expired():
                     # The connection was lost between two steps of this call. The lookup of the
                     # stream waits for the next connection.
@@ -637,7 +626,9 @@ class AtomicBatch:
             if self._attempt is not None:
                 send = partial(self._send_again, deadline)
 
-    def _after_duplicate(self, error: DuplicateMessageIdError, deadline: Deadline) -> BatchAck:
+    def _after_duplicate(
+        self, error: errors.DuplicateMessageIdError, deadline: Deadline
+    ) -> BatchAck:
         """Return the ack of an earlier attempt whose answer was lost, or raise."""
         attempt = self._attempt
         if not self._unknown or attempt is None:
@@ -658,13 +649,13 @@ def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     try:
         # If a step raises, the list has the results of the steps before it.
         done.extend(map(step, items))
-    except (InvalidArgumentError, InvalidTypeError) as error:
+    except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
         _number(error, len(done))
         raise
     return done
 
 
-def _number(error: JetSyncError, index: int) -> None:
+def _number(error: errors.JetSyncError, index: int) -> None:
     """Name the message of ``publish_batch`` in its error."""
     error.args = (f"messages[{index}]: {error}",)
 

@@ -12,27 +12,12 @@ import copy
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
-from jetsync.errors import (
-    ApiError,
-    BatchIncompleteError,
-    BatchTooLargeError,
-    ConnectionLostError,
-    JetSyncError,
-    MessageTooLargeError,
-    NoRespondersError,
-    NoStreamResponseError,
-    PermissionDeniedError,
-    ProtocolError,
-    PublishError,
-    RequestTimeoutError,
-    TransportError,
-)
 from jetsync.publish.advisories import Advisories, listen
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
@@ -129,7 +114,7 @@ class Attempt:
         if reason is None:
             return None
         cause = None if reason == TIMED_OUT else self._hidden_cause(deadline)
-        return cause or BatchIncompleteError(
+        return cause or errors.BatchIncompleteError(
             stream=self.known.name, reason=f"the server dropped the batch: {reason}"
         )
 
@@ -176,7 +161,9 @@ class Attempt:
                 engine.state = BatchState.FAILED
             else:
                 engine.lost(self._asked)
-        refused = isinstance(error, (ApiError, PublishError, PermissionDeniedError))
+        refused = isinstance(
+            error, (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
+        )
         if engine.state is BatchState.FAILED and not refused:
             self.discard()
 
@@ -265,8 +252,8 @@ class Attempt:
             self._due = time.monotonic() + RUN_PAUSE
         except BaseException as error:
             self._fail(error)
-            if isinstance(error, ConnectionLostError) and not error.sent:
-                raise ConnectionLostError(
+            if isinstance(error, errors.ConnectionLostError) and not error.sent:
+                raise errors.ConnectionLostError(
                     reason="the server dropped the batch, so nothing of it is stored", sent=False
                 ) from None
             raise
@@ -284,10 +271,10 @@ class Attempt:
             frame = self._connection.exchange(
                 target, header, payload, deadline, epoch=epoch, before=frames
             )
-        except NoRespondersError:
+        except errors.NoRespondersError:
             engine.state = BatchState.FAILED
-            raise NoStreamResponseError(subject) from None
-        except (RequestTimeoutError, TransportError) as error:
+            raise errors.NoStreamResponseError(subject) from None
+        except (errors.RequestTimeoutError, errors.TransportError) as error:
             if not was_sent(error):
                 engine.state = BatchState.FAILED
             elif engine.lost(part) is BatchState.UNKNOWN:
@@ -301,13 +288,13 @@ class Attempt:
             frames.clear()
         try:
             engine.answered(part, frame, subject)
-        except BatchTooLargeError as error:
+        except errors.BatchTooLargeError as error:
             if error.limit is not None:
                 self._streams.batch_limits = {epoch: error.limit}
             raise
-        except BatchIncompleteError as error:
+        except errors.BatchIncompleteError as error:
             raise self._explained(error, subject, deadline) from None
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             if engine.state is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
             raise
@@ -315,7 +302,7 @@ class Attempt:
     def _unknown(
         self, subject: str, deadline: Deadline, cause: Exception
     ) -> BatchOutcomeUnknownError:
-        timed_out = isinstance(cause, RequestTimeoutError)
+        timed_out = isinstance(cause, errors.RequestTimeoutError)
         return BatchOutcomeUnknownError(
             subject,
             batch_id=self.id,
@@ -325,13 +312,13 @@ class Attempt:
         )
 
     def _explained(
-        self, error: BatchIncompleteError, subject: str, deadline: Deadline
+        self, error: errors.BatchIncompleteError, subject: str, deadline: Deadline
     ) -> Exception:
         """Return the cause of *error* if it is known, or *error* with its likely reason."""
         if self._opening is not None and self._opening.reply is not None:
             try:
                 self.engine.answered(Part(1, []), self._opening.reply, subject)
-            except (ApiError, PublishError) as cause:
+            except (errors.ApiError, errors.PublishError) as cause:
                 return cause
         abandoned = self.abandoned(deadline)
         if abandoned is not None:
@@ -341,7 +328,7 @@ class Attempt:
         if idle < IDLE_LIMIT:
             return self._hidden_cause(deadline) or error
         since = "its first message" if early else "the previous message"
-        return BatchIncompleteError(
+        return errors.BatchIncompleteError(
             stream=error.stream,
             reason=f"{idle:.1f} s have passed since {since}, and the server drops an idle batch"
             f" after {IDLE_LIMIT:g} s",
@@ -354,11 +341,11 @@ class Attempt:
         It has refused the subject or the size. For a subject it reports an error that does not name
         the message; for a size it reports nothing.
         """
-        with contextlib.suppress(JetSyncError):
+        with contextlib.suppress(errors.JetSyncError):
             stream = self._streams.named(self.known.name, deadline, fresh=True)
             limit, size = stream.config.max_msg_size, self._largest()
             if limit is not None and 0 < limit < size:
-                return MessageTooLargeError(
+                return errors.MessageTooLargeError(
                     description=f"message size exceeds maximum allowed: a message with the headers "
                     f"of the batch has {size} bytes, and max_msg_size is {limit}",
                     stream=stream.name,

@@ -14,21 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 from attrs.validators import optional
 
+from jetsync import errors
 from jetsync._api.known_streams import KnownStream
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import wrong_type
 from jetsync._proto.batch import BatchState
-from jetsync.errors import (
-    BatchIncompleteError,
-    ConnectionLostError,
-    DisconnectedError,
-    InvalidArgumentError,
-    JetSyncError,
-    NoStreamResponseError,
-    TemporarilyUnavailableError,
-    TooManyInflightError,
-)
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -42,15 +33,15 @@ if TYPE_CHECKING:
 # Bytes of a batch id (ADR-50).
 MAX_ID_BYTES: Final = 64
 
-NO_STREAM: Final = (NoStreamResponseError, TemporarilyUnavailableError)
+NO_STREAM: Final = (errors.NoStreamResponseError, errors.TemporarilyUnavailableError)
 
 # After these errors nothing of a batch is stored, and another attempt may succeed.
 SAFE_TO_REPEAT: Final = (
     *NO_STREAM,
-    TooManyInflightError,
-    BatchIncompleteError,
-    ConnectionLostError,
-    DisconnectedError,
+    errors.TooManyInflightError,
+    errors.BatchIncompleteError,
+    errors.ConnectionLostError,
+    errors.DisconnectedError,
 )
 
 
@@ -59,11 +50,11 @@ def _check_batch_id(_options: object, _field: object, value: Any) -> None:
         raise wrong_type("batch_id", "a str", value)
     # With an empty id the server would store the messages one by one.
     if not 0 < len(value.encode("utf-8", "replace")) <= MAX_ID_BYTES:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"batch_id must have 1 to {MAX_ID_BYTES} bytes", argument="batch_id"
         )
     if not value.isprintable() or value != value.strip():
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"batch_id {value!r} has control characters or surrounding spaces",
             argument="batch_id",
         )
@@ -111,7 +102,7 @@ def find_stored(
     size = len(engine.items)
     for subject in dict.fromkeys((engine.items[-1][0], engine.items[0][0])):
         # A message that cannot be read, or that another publisher wrote, proves nothing.
-        with contextlib.suppress(JetSyncError, KeyError, ValueError):
+        with contextlib.suppress(errors.JetSyncError, KeyError, ValueError):
             message = leader_get(context, stream, {"last_by_subj": subject.decode()}, deadline)
             batch_id = message.headers.get(names.BATCH_ID, "")
             if batch_id in ids:

@@ -10,12 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jetsync.errors import (
-    AtomicPublishDisabledError,
-    FastPublishDisabledError,
-    InvalidSubjectError,
-    NotSupportedError,
-)
+from jetsync import errors
 from jetsync.values.support import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 
 if TYPE_CHECKING:
@@ -68,16 +63,18 @@ def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool
     """
     version = known.version or context.server.version
     if version in BROKEN and not broken_servers:
-        raise NotSupportedError(
+        raise errors.NotSupportedError(
             "an atomic batch",
             needs=f"server 2.12.5 or later, because this one {BROKEN[version]} "
             "(broken_servers=True uses it anyway)",
             server=version,
         )
     if known.level < ATOMIC_LEVEL:
-        raise NotSupportedError("an atomic batch", needs="server 2.12 or later", server=version)
+        raise errors.NotSupportedError(
+            "an atomic batch", needs="server 2.12 or later", server=version
+        )
     if not known.config.allow_atomic:
-        raise AtomicPublishDisabledError(
+        raise errors.AtomicPublishDisabledError(
             description="atomic publish is disabled: the stream needs allow_atomic=True",
             stream=known.name,
         )
@@ -95,9 +92,9 @@ def require_fast(known: KnownStream, context: Context) -> None:
     """
     if known.level < FAST_LEVEL:
         version = known.version or context.server.version
-        raise NotSupportedError("fast ingest", needs="server 2.14 or later", server=version)
+        raise errors.NotSupportedError("fast ingest", needs="server 2.14 or later", server=version)
     if not known.config.allow_batched:
-        raise FastPublishDisabledError(
+        raise errors.FastPublishDisabledError(
             description="batch publish is disabled: the stream needs allow_batched=True",
             stream=known.name,
         )
@@ -105,8 +102,10 @@ def require_fast(known: KnownStream, context: Context) -> None:
         raise _no_acks("fast ingest", known)
 
 
-def _no_acks(feature: str, known: KnownStream) -> NotSupportedError:
-    return NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+def _no_acks(feature: str, known: KnownStream) -> errors.NotSupportedError:
+    return errors.NotSupportedError(
+        feature, needs=f"acks, which stream {known.name!r} does not send"
+    )
 
 
 def stream_for(
@@ -129,7 +128,7 @@ def stream_for(
 def check_same_stream(subject: str, known: KnownStream, other: KnownStream) -> None:
     """Raise InvalidSubjectError if *subject* belongs to *other* and that is not *known*."""
     if other.name != known.name:
-        raise InvalidSubjectError(
+        raise errors.InvalidSubjectError(
             subject,
             f"it belongs to stream {other.name!r}, but the batch belongs to {known.name!r}",
         )
@@ -145,7 +144,11 @@ def find_capable(
     known = find(name, deadline)
     try:
         require(known)
-    except (NotSupportedError, AtomicPublishDisabledError, FastPublishDisabledError):
+    except (
+        errors.NotSupportedError,
+        errors.AtomicPublishDisabledError,
+        errors.FastPublishDisabledError,
+    ):
         # The stream may have been reconfigured since jetsync looked it up.
         known = find(name, deadline, fresh=True)
         require(known)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.fields import check_count
@@ -28,11 +28,6 @@ from jetsync._base.locks import Locked
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    InvalidArgumentError,
-    WaitTimeoutError,
-)
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
 from jetsync.publish.hooks import PublishHooks
@@ -91,15 +86,15 @@ class FastOptions:
         check_count("flow", self.flow, 1)
         check_count("max_outstanding_acks", self.max_outstanding_acks, 1)
         if self.flow > FLOW_LIMIT:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"flow must be at most {FLOW_LIMIT}, not {self.flow}", argument="flow"
             )
         if self.gap not in {"fail", "ok"}:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"gap must be 'fail' or 'ok', not {self.gap!r}", argument="gap"
             )
         if self.on_gap is not None and self.gap == "fail":
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "on_gap needs gap='ok': with gap='fail' a gap raises an error", argument="on_gap"
             )
         if self.ttl is not None:
@@ -529,7 +524,7 @@ class FastPublisher:
                 link.stop_staging()
                 if not link.closed:
                     link.abandon()
-        except (WaitTimeoutError, CallInSignalHandlerError):
+        except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
             # Another call is waiting for room or an answer. It ends the batch when it wakes up.
             link.stop()
         if self._ledger.gaps:

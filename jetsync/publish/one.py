@@ -13,17 +13,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._io.connection import was_sent
 from jetsync._proto.puback import parse_ack
-from jetsync.errors import (
-    ApiError,
-    JetSyncError,
-    NoRespondersError,
-    NoStreamResponseError,
-    ProtocolError,
-    PublishOutcomeUnknownError,
-)
 from jetsync.publish.encode import encode_message_headers
 from jetsync.publish.retry import (
     is_repeatable,
@@ -92,14 +84,14 @@ def publish_one(
         attempt += 1
         try:
             ack = parse_ack(connection.exchange(subject, header, payload, deadline)[3])
-            if isinstance(ack, ApiError):
+            if isinstance(ack, errors.ApiError):
                 raise ack
             if message.ttl is not None:
                 report_raised_ttl(context, config, message.subject, message.ttl)
             return ack
-        except JetSyncError as failure:
+        except errors.JetSyncError as failure:
             error = _failed(message, failure, attempt, deadline, unknown=unknown)
-        unknown = isinstance(error, PublishOutcomeUnknownError)
+        unknown = isinstance(error, errors.PublishOutcomeUnknownError)
         if unknown and not is_repeatable(message):
             raise error
         wait_for_retry(
@@ -124,12 +116,12 @@ def _operation(message: OutboundMessage, deadline: Deadline) -> events.PublishOp
 
 def _failed(
     message: OutboundMessage,
-    failure: JetSyncError,
+    failure: errors.JetSyncError,
     attempts: int,
     deadline: Deadline,
     *,
     unknown: bool,
-) -> JetSyncError:
+) -> errors.JetSyncError:
     """
     Return the error of a message after an attempt that may be followed by another.
 
@@ -137,12 +129,12 @@ def _failed(
     have been stored.
     """
     error, sent = failure, was_sent(failure)
-    if isinstance(failure, NoRespondersError):
-        error = NoStreamResponseError(message.subject, attempts=attempts)
-    elif sent or isinstance(failure, ProtocolError):
+    if isinstance(failure, errors.NoRespondersError):
+        error = errors.NoStreamResponseError(message.subject, attempts=attempts)
+    elif sent or isinstance(failure, errors.ProtocolError):
         error = unknown_outcome(message, failure, deadline.total)
-    if unknown and not isinstance(error, PublishOutcomeUnknownError):
+    if unknown and not isinstance(error, errors.PublishOutcomeUnknownError):
         error = still_unknown(message, error)
-    if sent or isinstance(failure, NoRespondersError):
+    if sent or isinstance(failure, errors.NoRespondersError):
         return error
     raise error

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import SIGNAL_CHECK, Latch, held_here, refuse_reentry, take
@@ -33,12 +34,6 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import Notifier, Signal
 from jetsync._io.outbox import raise_failure
-from jetsync.errors import (
-    ConnectionClosedError,
-    ForkedProcessError,
-    HandleClosedError,
-    WaitTimeoutError,
-)
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture
@@ -347,7 +342,7 @@ class Publisher:
         is_worker = self._is_worker()
         while not is_over():
             if is_worker and what is not None:
-                raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
+                raise errors.WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
             self._check_lock()
             with self._lock:
                 self._flush_now()
@@ -364,7 +359,7 @@ class Publisher:
     def _check_lock(self) -> None:
         """Raise if the lock's owner may not release it: it may be in the parent process."""
         if self._lane.forked:
-            raise ForkedProcessError
+            raise errors.ForkedProcessError
         refuse_reentry(self._lock)
 
     def _is_worker(self) -> bool:
@@ -431,7 +426,7 @@ class Publisher:
         if self._lane.forked:
             # The worker, and perhaps the lock's owner, are in the parent.
             return
-        self._end(deadline, HandleClosedError("publisher"))
+        self._end(deadline, errors.HandleClosedError("publisher"))
         if self._is_worker():
             return
         failures = self._unobserved_failures()
@@ -447,7 +442,7 @@ class Publisher:
         """
         failed = self._failed
         try:
-            self._end(deadline, ConnectionClosedError(), callback_time=0.1)
+            self._end(deadline, errors.ConnectionClosedError(), callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"a publisher could not be closed: {error}"
         failures = self._unobserved_failures()
@@ -493,7 +488,7 @@ class Publisher:
     def _abandon(self, error: BaseException) -> None:
         """End all messages after an error in the worker, so that no thread waits for ever."""
         with self._lock:
-            self._stopped = HandleClosedError("publisher", reason=repr(error))
+            self._stopped = errors.HandleClosedError("publisher", reason=repr(error))
             self._window.abandon(self._stopped)
             self._room.notify()
         self._complete()

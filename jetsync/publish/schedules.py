@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.deadline import Seconds, as_seconds
 from jetsync._base.fields import wrong_type
-from jetsync.errors import (
-    InvalidArgumentError,
-    NotSupportedError,
-    SchedulesDisabledError,
-)
 from jetsync.publish.one import publish_one
 from jetsync.values import headers as names
 from jetsync.values.codec import format_time, parse_time_ns
@@ -84,21 +80,21 @@ class ScheduleOptions:
         """
         target = validate_subject(self.target)
         if target == subject:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "target must not be the subject of the schedule", argument="target"
             )
         found = [(names.SCHEDULE, self._pattern()), (names.SCHEDULE_TARGET, target)]
         if self.source is not None:
             source = validate_subject(self.source)
             if source in {subject, target}:
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     "source must not be the subject of the schedule or the target",
                     argument="source",
                 )
             found.append((names.SCHEDULE_SOURCE, source))
         if self.time_zone is not None:
             if self.cron is None:
-                raise InvalidArgumentError("time_zone needs cron", argument="time_zone")
+                raise errors.InvalidArgumentError("time_zone needs cron", argument="time_zone")
             found.append((names.SCHEDULE_TIME_ZONE, _line(self.time_zone, "time_zone")))
         if self.ttl is not None:
             found.append((names.SCHEDULE_TTL, ttl_header(self.ttl)))
@@ -110,7 +106,9 @@ class ScheduleOptions:
         given = ((self.at, _moment), (self.every, _interval), (self.cron, _cron))
         patterns = [(value, make) for value, make in given if value is not None]
         if len(patterns) != 1:
-            raise InvalidArgumentError("give exactly one of at, every and cron", argument="at")
+            raise errors.InvalidArgumentError(
+                "give exactly one of at, every and cron", argument="at"
+            )
         ((value, make),) = patterns
         return make(value)
 
@@ -134,7 +132,7 @@ def schedule(
     spelled = {name.lower() for name in given}
     for name, value in options.pairs(subject):
         if name.lower() in spelled:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"the arguments set header {name}: leave it out", argument="headers"
             )
         given.add(name, value)
@@ -152,15 +150,17 @@ def _check_stream(
         known = context.streams.find(subject, deadline, fresh=True)
     server = known.version or context.server.version
     if known.level < SCHEDULE_LEVEL:
-        raise NotSupportedError("a message schedule", needs="server 2.12 or later", server=server)
+        raise errors.NotSupportedError(
+            "a message schedule", needs="server 2.12 or later", server=server
+        )
     if known.level < options.level:
-        raise NotSupportedError(
+        raise errors.NotSupportedError(
             "a message schedule with more than a time and a target",
             needs="server 2.14 or later",
             server=server,
         )
     if not known.config.allow_msg_schedules:
-        raise SchedulesDisabledError(
+        raise errors.SchedulesDisabledError(
             description="message schedules is disabled: the stream needs allow_msg_schedules=True",
             stream=known.name,
         )
@@ -170,7 +170,7 @@ def _moment(at: Any) -> str:
     """Return the pattern of a time."""
     text = format_time(at, "at")
     if not 0 <= parse_time_ns(text) < END_OF_TIME:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "at must be from 1970 to April 2262, where servers stop counting", argument="at"
         )
     return f"@at {text}"
@@ -180,9 +180,9 @@ def _interval(every: Any) -> str:
     """Return the pattern of an interval."""
     seconds = as_seconds(every, "every")
     if seconds < 1.0:
-        raise InvalidArgumentError("every must be at least 1 second", argument="every")
+        raise errors.InvalidArgumentError("every must be at least 1 second", argument="every")
     if seconds > LONGEST_INTERVAL:
-        raise InvalidArgumentError("every must be at most 100 years", argument="every")
+        raise errors.InvalidArgumentError("every must be at most 100 years", argument="every")
     return f"@every {seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
@@ -191,12 +191,12 @@ def _cron(pattern: Any) -> str:
     text = _line(pattern, "cron")
     if text.startswith("@"):
         if text not in PREDEFINED:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"cron must be six fields or one of {', '.join(sorted(PREDEFINED))}, not {text!r}",
                 argument="cron",
             )
     elif len(text.split()) != CRON_FIELDS:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "cron has six fields: second, minute, hour, day of the month, month, day of the week; "
             f"not {len(text.split())}, as in {text!r}",
             argument="cron",
@@ -209,5 +209,5 @@ def _line(text: Any, name: str) -> str:
     if not isinstance(text, str):
         raise wrong_type(name, "text", text)
     if not text.strip() or not text.isprintable():
-        raise InvalidArgumentError(f"{name} must be one line of text", argument=name)
+        raise errors.InvalidArgumentError(f"{name} must be one line of text", argument=name)
     return text

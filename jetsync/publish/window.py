@@ -20,22 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pipeline import Pipeline
-from jetsync.errors import (
-    CallInSignalHandlerError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DisconnectedError,
-    JetSyncError,
-    NoStreamResponseError,
-    ProtocolError,
-    PublishOutcomeUnknownError,
-)
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.retry import (
@@ -125,7 +115,7 @@ class Retry:
 
     def final_error(self, error: Exception) -> Exception:
         """Return the error: unknown if one of several attempts may have been stored."""
-        if self.attempts and isinstance(self.error, PublishOutcomeUnknownError):
+        if self.attempts and isinstance(self.error, errors.PublishOutcomeUnknownError):
             return still_unknown(coerce_outbound(self.item), error)
         return error
 
@@ -218,12 +208,12 @@ class Window:
                     subscribed = self._listener.line + block
                     epoch = self._lane.write(subscribed, deadline, epoch=self._epoch)
                     break
-                except ConnectionLostError:
+                except errors.ConnectionLostError:
                     if self._renew(self._lane.write(b"", deadline)):
                         block = self._encode_again(numbers)
         except BaseException as error:
-            unsent: Exception = DisconnectedError(reason=f"interrupted by {error!r}")
-            if isinstance(error, (DisconnectedError, ConnectionClosedError)):
+            unsent: Exception = errors.DisconnectedError(reason=f"interrupted by {error!r}")
+            if isinstance(error, (errors.DisconnectedError, errors.ConnectionClosedError)):
                 unsent = error
             flying = self.pipeline.flying
             for number in numbers:
@@ -254,7 +244,7 @@ class Window:
             if number in flying:
                 try:
                     pieces.append(self.encoder.frame(flying[number], self.prefix, number))
-                except JetSyncError as error:
+                except errors.JetSyncError as error:
                     self.failures.append((number, flying.pop(number), error))
         return b"".join(pieces)
 
@@ -310,8 +300,11 @@ class Window:
             epoch = lane.write(block, _NO_WAIT, epoch=self._epoch)
             self._enter(chunk, first, epoch, len(block))
         except (
-            DisconnectedError, ConnectionLostError, ConnectionClosedError, CallInSignalHandlerError
-        ):  # fmt: skip
+            errors.DisconnectedError,
+            errors.ConnectionLostError,
+            errors.ConnectionClosedError,
+            errors.CallInSignalHandlerError,
+        ):
             self.stalled = self.stalled or time.monotonic()
             return False
         except BaseException:
@@ -353,7 +346,7 @@ class Window:
         for entry in self.staged[:]:
             try:
                 entry.encoded = self.encoder.encode(entry.item)
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 self._fail_staged([entry], error)
 
     def _fail_staged(self, entries: list[PublishFuture | Retry], error: Exception) -> None:
@@ -441,7 +434,7 @@ class Window:
                 self._fail_staged(self.staged[:], failure)
             elif self.stalled and self.stalled + self.options.ack_timeout <= now:
                 self._fail_staged(
-                    self.staged[:], DisconnectedError(timeout=self.options.ack_timeout)
+                    self.staged[:], errors.DisconnectedError(timeout=self.options.ack_timeout)
                 )
         return [message for message in self.waiting if message.due == math.inf]
 
@@ -451,11 +444,11 @@ class Window:
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
-        reason = self.box.failure or (ConnectionLostError() if lost else None)
+        reason = self.box.failure or (errors.ConnectionLostError() if lost else None)
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
             retry = _retry_of(entry, number, now)
-            if cause is not None and not isinstance(cause, ProtocolError):
+            if cause is not None and not isinstance(cause, errors.ProtocolError):
                 self.failures.append(retry.failed(cause))
                 continue
             error = unknown_outcome(
@@ -469,7 +462,9 @@ class Window:
                 self.failures.append((retry.number, retry.entry, error))
         for number, entry in pipeline.refused:
             retry = _retry_of(entry, number, now)
-            refusal = NoStreamResponseError(subject_of(retry.item), attempts=retry.attempts + 1)
+            refusal = errors.NoStreamResponseError(
+                subject_of(retry.item), attempts=retry.attempts + 1
+            )
             self._add_retry(retry, retry.final_error(refusal))
         pipeline.failed.clear()
         pipeline.refused.clear()
@@ -496,7 +491,7 @@ class Window:
                 )
                 try:
                     delay = ask_retry(plugins, operation, message.error, message.attempts)
-                except JetSyncError as veto:
+                except errors.JetSyncError as veto:
                     message.error, delay = veto, None
             if delay is not None:
                 delays[message] = delay
@@ -533,7 +528,7 @@ class Window:
             self.waiting.remove(message)
             try:
                 message.encoded = self.encoder.encode(message.item)
-            except JetSyncError as error:
+            except errors.JetSyncError as error:
                 self.failures.append(message.failed(error))
             else:
                 due.append(message)
