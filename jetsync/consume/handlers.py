@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -297,12 +298,14 @@ class HandlerPool:
         """
         wait, core = self._options.ack_wait, self._core
         lane = core.target.lane
-        epoch, steps = lane.epoch, 0
-        while not self.done.wait(wait / KEEP_ALIVE_STEPS):
-            steps += 1
-            if steps < KEEP_ALIVE_AFTER and epoch == lane.epoch:
+        pause = wait / KEEP_ALIVE_STEPS
+        epoch, restarted = lane.epoch, time.monotonic()
+        while not self.done.wait(pause):
+            # Steps take longer than the pause while the machine is busy, so the time counts.
+            early = time.monotonic() - restarted < KEEP_ALIVE_AFTER * pause
+            if early and epoch == lane.epoch:
                 continue
-            epoch, steps = lane.epoch, 0
+            epoch, restarted = lane.epoch, time.monotonic()
             replies = list(self._running.values())
             with self._lock:
                 replies += [frame[1] for parked in self._parked.values() for frame in parked]
