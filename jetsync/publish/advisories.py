@@ -12,8 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync._io.mailbox import Mailbox
-from jetsync.errors import PermissionDeniedError, ProtocolError
-from jetsync.values.server_info import decode_json
+from jetsync.errors import PermissionDeniedError
 
 if TYPE_CHECKING:
     from jetsync._io.lane import Lane
@@ -51,14 +50,11 @@ class Advisories(Mailbox):
         self.line: bytes = lane.listen(self._sid, self)
 
     def _receive(self, frame: Frame) -> None:
-        """Pass on an advisory; runs in the thread that reads the socket."""
-        try:
-            advisory = decode_json(frame[3])
-        except ProtocolError:
-            return
-        attempt = self.attempts.get(str(advisory.get("batch")))
-        if attempt is not None:
-            attempt.on_abandoned(str(advisory.get("reason", "")))
+        """Pass on an advisory, unparsed; runs in the thread that reads the socket."""
+        for reference in self.attempts.valuerefs():
+            attempt = reference()
+            if attempt is not None and attempt.id.encode() in frame[3]:
+                attempt.on_advisory(frame)
 
     def _on_failure(self, error: Exception) -> None:
         """Unsubscribe. If permission was denied, no batch on this connection subscribes again."""

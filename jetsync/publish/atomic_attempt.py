@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
@@ -22,6 +23,7 @@ from jetsync.publish.advisories import Advisories, listen
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, SMALL
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
+    from jetsync.values.frame import Frame
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
@@ -95,27 +98,37 @@ class Attempt:
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
-        # Why the server has dropped the batch, if it has reported that.
-        self._abandoned: str | None = None
+        # The advisory in which the server reports that it has dropped the batch.
+        self._advisory: Frame | None = None
         self._advisories: Advisories | None = None
         if not self.whole:
             self._advisories = listen(self._lane, self)
 
-    def on_abandoned(self, reason: str) -> None:
-        """Note that the server has dropped the batch; runs in the thread that reads the socket."""
-        self._abandoned = reason
-        self._connection.emit(
-            events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
+    def on_advisory(self, frame: Frame) -> None:
+        """Keep an advisory and report it; runs in the thread that reads the socket."""
+        self._advisory = frame
+        self._connection.emit(partial(self._read_advisory, frame))
+
+    def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
+        """Return the event of an advisory, or None if it is about another batch."""
+        try:
+            advisory = decode_json(frame[3])
+        except errors.ProtocolError:
+            return None
+        if advisory.get("batch") != self.id:
+            return None
+        return events.BatchAbandonedEvent(
+            stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
         )
 
     def abandoned(self, deadline: Deadline) -> Exception | None:
         """Return why the server has dropped the batch, if it has reported that."""
-        reason = self._abandoned
-        if reason is None:
+        event = None if self._advisory is None else self._read_advisory(self._advisory)
+        if event is None:
             return None
-        cause = None if reason == TIMED_OUT else self._hidden_cause(deadline)
+        cause = None if event.reason == TIMED_OUT else self._hidden_cause(deadline)
         return cause or errors.BatchIncompleteError(
-            stream=self.known.name, reason=f"the server dropped the batch: {reason}"
+            stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
         )
 
     @property
@@ -181,7 +194,7 @@ class Attempt:
             or now > self._due
             or outbox.epoch != self._epoch
             or outbox.state is not LaneState.OPEN
-            or self._abandoned is not None
+            or self._advisory is not None
         ):
             return False
         plain = self.messages.plain(item)

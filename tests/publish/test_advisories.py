@@ -51,10 +51,10 @@ class Batch:
     def __init__(self, name):
         self.id = name
         self.known = SimpleNamespace(name="S")
-        self.reasons = []
+        self.advisories = []
 
-    def on_abandoned(self, reason):
-        self.reasons.append(reason)
+    def on_advisory(self, frame):
+        self.advisories.append(frame[3])
 
 
 @pytest.fixture
@@ -69,16 +69,24 @@ def test_shared(lane):
     box = listen(lane, first)
     assert listen(lane, second) is box
     assert (lane.open, box.line) == ([b"1"], b"SUB %b 1\r\n" % INTEREST)
-    box.push((b"", b"", None, b'{"batch":"2","reason":"timeout"}'))
-    assert (first.reasons, second.reasons) == ([], ["timeout"])
+    advisory = b'{"batch":"2","reason":"timeout"}'
+    box.push((b"", b"", None, advisory))
+    assert (first.advisories, second.advisories) == ([], [advisory])
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"batch":[1]}', b'{"batch":"other"}'])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"batch":"other"}'])
 def test_others(lane, data):
-    """An advisory that cannot be read, or that is about another batch, is ignored."""
+    """An advisory about another batch is ignored."""
     batch = Batch("1")
     listen(lane, batch).push((b"", b"", None, data))
-    assert batch.reasons == []
+    assert batch.advisories == []
+
+
+def test_not_parsed_in_the_reading_thread(lane):
+    """The thread that reads the socket passes an advisory on as it is, even if it is not JSON."""
+    batch = Batch("id")
+    listen(lane, batch).push((b"", b"", None, b"{id"))
+    assert batch.advisories == [b"{id"]
 
 
 def test_idle(lane):
