@@ -234,10 +234,11 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        handling = handler_options(config, handler, **options)
+        # First, because it checks the names of all options.
         wanted = consume_options(
             "Consumer.consume", self._stream_name, self.name, config, **options
         )
+        handling = handler_options(config, handler, **options)
         if wanted.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, wanted.priorities)
         return Consumption(self._target, wanted, handling)

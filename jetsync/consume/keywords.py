@@ -67,10 +67,10 @@ class ConsumeFields(OrderedConsumeFields, PriorityFields, total=False):
 
 
 KEYWORDS: Final[Mapping[str, Collection[str]]] = {
-    "Consumer.fetch": {"max_messages", *FetchFields.__annotations__},
-    "Consumer.next": {"expires", "heartbeat", *PriorityFields.__annotations__},
-    "Consumer.consume": {"handler", *ConsumeFields.__annotations__},
-    "OrderedConsumer.fetch": {"max_messages", *OrderedFetchFields.__annotations__},
-    "OrderedConsumer.consume": OrderedConsumeFields.__annotations__,
+    "Consumer.fetch": ("max_messages", *FetchFields.__annotations__),
+    "Consumer.next": ("expires", "heartbeat", *PriorityFields.__annotations__),
+    "Consumer.consume": ("handler", *ConsumeFields.__annotations__),
+    "OrderedConsumer.fetch": ("max_messages", *OrderedFetchFields.__annotations__),
+    "OrderedConsumer.consume": (*OrderedConsumeFields.__annotations__,),
 }
 """The keywords of each public call."""

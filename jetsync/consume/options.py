@@ -124,8 +124,8 @@ def consume_options(
     stream: str,
     consumer: str,
     config: ConsumerConfig,
-    /,
     default_heartbeat: float = LONGEST_CONSUME_HEARTBEAT,
+    /,
     **options: Any,
 ) -> ConsumeOptions:
     """

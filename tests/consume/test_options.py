@@ -129,6 +129,26 @@ def test_a_wrong_keyword_gets_a_hint(call, known):
     assert caught.value.argument == "timeout"
 
 
+@pytest.mark.parametrize("name", ["ack_wait", "default_heartbeat"])
+def test_a_name_inside_jetsync_is_no_keyword(name):
+    """
+    The error of `consume` is the same for a name that jetsync uses for an argument of its own.
+    """
+    consumer = Consumer.__new__(Consumer)
+    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
+    consumer._stream_name = "S"
+    with pytest.raises(InvalidTypeError, match=rf"Consumer.consume\(\) has no argument '{name}'"):
+        consumer.consume(print, **{name: 5.0})
+
+
+def test_the_hint_lists_the_keywords_in_their_order():
+    """
+    The list of keywords in the error is in the order of the documentation, in every process.
+    """
+    with pytest.raises(InvalidTypeError, match="the fields are max_messages, max_bytes, expires,"):
+        fetch_request("Consumer.fetch", 1, xyz=1)
+
+
 def test_next_has_no_options_of_fetch():
     """
     `next` takes one message, so it has no limit of bytes, and it waits.
