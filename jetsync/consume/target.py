@@ -73,11 +73,6 @@ class PullTarget:
         else:
             self.make = self._shown_maker(acker)
 
-    def __del__(self) -> None:
-        # The inboxes are idle, so closing them neither waits nor fails.
-        for inbox in getattr(self, "pool", ()):
-            inbox.close()
-
     def renew_lane(self) -> None:
         """Raise if the client is closed. In a forked child, use the lane of its connection."""
         self.context.connection.check()

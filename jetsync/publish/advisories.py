@@ -103,3 +103,5 @@ def listen(lane: Lane, attempt: Attempt) -> Advisories:
         box.used = True
         if shared.get(interest) is box:
             return box
+        # The check has just ended it. If it stays nevertheless, it must not report the batch twice.
+        box.attempts.pop(attempt.id, None)

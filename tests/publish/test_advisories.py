@@ -130,6 +130,7 @@ def test_a_batch_that_begins_while_the_subscription_ends(lane):
     lane.shared = Ends(lane.shared)
     assert listen(lane, late) is not box
     assert lane.open == [b"1", b"2"]
+    assert "2" not in box.attempts
 
 
 def test_denied(lane):
