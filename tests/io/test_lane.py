@@ -744,6 +744,18 @@ class TestRead:
         release.set()
         until(lambda: rig.lane._gate.watched, "the loop's turn")
 
+    def test_loop_sleeps_during_a_long_wait(self, rig):
+        """While a thread waits for bytes, the loop does not tick; later it reads again."""
+        assert not rig.lane.wait(Mailbox(), soon(0.001))
+        box = Mailbox()
+        sid = rig.listen(box)
+        waiting = rig.leader(box)
+        until(lambda: not rig.do(lambda: rig.lane.outbox.tick_due), "the last tick")
+        assert not rig.lane._gate.watched
+        rig.server.sendall(msg(sid))
+        assert waiting.get() is True
+        until(lambda: rig.lane._gate.watched, "the loop's turn")
+
     def test_loop_is_called_for_a_follower(self, rig):
         """If another thread waits, the loop gets the socket back at once."""
         first, second = Mailbox(), Mailbox()
