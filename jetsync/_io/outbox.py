@@ -188,9 +188,7 @@ class Outbox:
                 break_connection(self.sock)
             raise
 
-    def post(
-        self, block: bytes, timeout: float, *, lazy: bool = False, epoch: int | None = None
-    ) -> int:
+    def post(self, block: bytes, timeout: float, *, epoch: int | None = None) -> int:
         """
         Send *block* soon, together with other blocks, and return the epoch; any thread.
 
@@ -207,17 +205,17 @@ class Outbox:
                 and self.size < OUT_LIMIT
                 and (epoch is None or epoch == self.epoch)
             ):
-                self._post(block, lazy=lazy)
+                self._post(block)
                 return self.epoch
         return self.write(block, Deadline.after(timeout), epoch)
 
-    def _post(self, block: bytes, *, lazy: bool = False) -> None:
+    def _post(self, block: bytes) -> None:
         """Collect *block*; the lock is held."""
         self.posted.append(block)
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
-        elif not self._post_scheduled and not (lazy and self.tick_due):
+        elif not self._post_scheduled:
             # In this order: after Ctrl-C in between, the next block is scheduled once more.
             self._loop.call_soon_threadsafe(self.flush_posted)
             self._post_scheduled = True

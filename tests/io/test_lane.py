@@ -384,20 +384,6 @@ class TestPost:
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
-    def test_lazily_while_threads_read(self, rig):
-        """While threads keep reading, the loop sends posted blocks when it next runs."""
-        assert not rig.lane.wait(Mailbox(), soon(0.001))
-        until(lambda: rig.lane.outbox.tick_due, "the first look")
-        assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
-        assert not rig.lane.outbox._post_scheduled
-        assert rig.receive(3) == b"ack"
-
-    def test_lazily_while_no_thread_reads(self, rig):
-        """If the loop has no reason to run soon, it is woken to send."""
-        until(lambda: not rig.lane.outbox.tick_due, "the last look")
-        rig.lane.post(b"ack", 1.0, lazy=True)
-        assert rig.receive(3) == b"ack"
-
     def test_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
