@@ -8,6 +8,7 @@ more lines, and a cluster would forward them to all its servers.
 
 from __future__ import annotations
 
+import json
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +54,7 @@ class Advisories(Mailbox):
         """Pass on an advisory, unparsed; runs in the thread that reads the socket."""
         for reference in self.attempts.valuerefs():
             attempt = reference()
-            if attempt is not None and attempt.id.encode() in frame[3]:
+            if attempt is not None and _mark_of(attempt.id) in frame[3]:
                 attempt.on_advisory(frame)
 
     def _on_failure(self, error: Exception) -> None:
@@ -86,6 +87,15 @@ class Advisories(Mailbox):
             self._lane.shared.setdefault(self.interest, self)
         self.used = False
         self._lane.later(IDLE_CHECK, self._check_idle)
+
+
+def _mark_of(batch_id: str) -> bytes:
+    """Return the part of the JSON of an advisory that names its batch, as servers write it."""
+    # Go escapes these three in addition. Without the quotes, the id may be the start of another.
+    text = json.dumps(batch_id, ensure_ascii=False)
+    for character in "&<>":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return b'"batch":' + text.encode()
 
 
 def listen(lane: Lane, attempt: Attempt) -> Advisories:

@@ -74,6 +74,21 @@ def test_shared(lane):
     assert (first.advisories, second.advisories) == ([], [advisory])
 
 
+@pytest.mark.parametrize(
+    ("batch_id", "text"),
+    [("t-1", b"t-1"), ("a&<b>", rb"a\u0026\u003cb\u003e"), ('"\\\u00fc', b'\\"\\\\\xc3\xbc')],
+)
+def test_the_id_as_servers_write_it(lane, batch_id, text):
+    """A batch gets its advisory whatever its id is, and none about an id that begins with it."""
+    batch, longer = Batch(batch_id), Batch(f"{batch_id}2")
+    listen(lane, longer)
+    box = listen(lane, batch)
+    advisories = [b'{"stream":"S","batch":"%b%b"}' % (text, end) for end in (b"", b"2")]
+    for advisory in advisories:
+        box.push((b"", b"", None, advisory))
+    assert (batch.advisories, longer.advisories) == (advisories[:1], advisories[1:])
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"batch":"other"}'])
 def test_others(lane, data):
     """An advisory about another batch is ignored."""
@@ -85,8 +100,8 @@ def test_others(lane, data):
 def test_not_parsed_in_the_reading_thread(lane):
     """The thread that reads the socket passes an advisory on as it is, even if it is not JSON."""
     batch = Batch("id")
-    listen(lane, batch).push((b"", b"", None, b"{id"))
-    assert batch.advisories == [b"{id"]
+    listen(lane, batch).push((b"", b"", None, b'{"batch":"id"'))
+    assert batch.advisories == [b'{"batch":"id"']
 
 
 def test_idle(lane):
