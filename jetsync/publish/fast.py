@@ -163,7 +163,7 @@ class FastPublisher:
         self._is_plain = options.ttl is None and self._hooks is None
         self._callback_errors = 0
         self._connection.writers.add(self)
-        when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
+        link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
 
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._ledger

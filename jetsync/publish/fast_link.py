@@ -107,6 +107,9 @@ class FastLink:
         # Whether the failure was raised.
         self.raised: bool = False
         self.closed: bool = False
+        # Ends the batch of a dropped publisher. It keeps this object, whose failure has a traceback
+        # that refers to the publisher. So it is detached as soon as the batch has ended.
+        self.dropped: weakref.finalize[..., object] | None = None
 
     # Sending.
 
@@ -560,6 +563,8 @@ class FastLink:
         self.closed = True
         self.run.is_over = True
         self._listener.end()
+        if self.dropped is not None:
+            self.dropped.detach()
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

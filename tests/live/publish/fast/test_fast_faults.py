@@ -116,6 +116,27 @@ class TestLostCommit:
             publisher.close()
         assert payloads(stream) == [b"0"]
 
+    def test_failure_is_not_kept(self, js, stream, monkeypatch):
+        """
+        The garbage collector frees a publisher that raised the failure of its batch.
+        """
+
+        def fail():
+            publisher = fast(js)
+            publisher.add(f"{stream.name}.a", b"0")
+            interrupt(monkeypatch, publisher)
+            with pytest.raises(KeyboardInterrupt):
+                publisher.commit()
+            # The traceback of the failure refers to the publisher.
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                publisher.close()
+            return weakref.ref(publisher)
+
+        gone = fail()
+        monkeypatch.undo()
+        gc.collect()
+        assert gone() is None
+
     def test_interrupted_after_the_answer(self, js, stream, monkeypatch):
         """
         Ctrl-C after the answer has no effect: the commit succeeded, and close() returns.
