@@ -4,7 +4,7 @@ What management calls share: configurations given as objects or keywords, number
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 _Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 _logger = get_logger("jetsync.management")
-
-# Log event: a cluster could not describe everything, because servers are down.
-LIST_INCOMPLETE: Final = "list_incomplete"
 
 
 def config_of(
@@ -103,7 +100,7 @@ def pages(
         except (TypeError, KeyError, AttributeError) as error:
             raise ProtocolError(f"{key!r} of the answer to {endpoint} is not a list") from error
         if missing:
-            _logger.warning(LIST_INCOMPLETE, endpoint=endpoint, missing=missing)
+            _logger.warning("list_incomplete", endpoint=endpoint, missing=missing)
         total = read_count(answer.get("total") or 0, "the total of a list")
         limit = read_count(answer.get("limit") or 256, "the limit of a list")
         if overlaps and offset > 0 and (not names or names[0] not in seen):

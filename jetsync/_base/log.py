@@ -9,7 +9,7 @@ handler, so jetsync is silent unless the application configures structlog or ``l
 Operations that take time log two events: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
 
-Handlers and the documentation can rely on these events:
+Your handlers can rely on these events:
 
 - ``connect``: The first connection. Logged when it begins and when it is done or has failed.
 - ``disconnected``: The connection was lost; reconnecting.
@@ -36,6 +36,7 @@ Handlers and the documentation can rely on these events:
 - ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
   or failed.
 - ``filter_outside_subjects``: A consumer was created that will never get a message.
+- ``list_incomplete``: A cluster could not describe everything, because some servers are down.
 - ``ttl_raised``: The server keeps a message longer than its time-to-live.
 - ``events.dropped``: Plugins take events more slowly than they happen, so some were dropped.
 - ``bridge.failed``, ``bridge.loop_error``: The background thread has failed, or a callback in it.

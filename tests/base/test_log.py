@@ -196,8 +196,10 @@ def test_the_list_of_events():
         r'(?:_log|_logger)\.(?:debug|info|warning|error|exception)\(\s*"([\w.]+)"'
         r'|beats\(_logger, "(\w+)"'
     )
+    unnamed = re.compile(r'(?:_log|_logger)\.(?:debug|info|warning|error|exception)\(\s*[^"\s]')
     package = Path(jetsync.__file__).parent
     sources = [path.read_text("utf-8") for path in package.rglob("*.py")]
+    assert [found for source in sources for found in unnamed.findall(source)] == []
     logged = {name for source in sources for names in call.findall(source) for name in names}
     listed = re.findall(r"``([\w.]+)``(?=, ``|: )", _log.__doc__)
     assert sorted(listed) == sorted(logged - {""})
