@@ -7,6 +7,7 @@ fresh server. Blocks that are not to be run are marked `text`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -39,7 +40,14 @@ def script_of(page: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def run_page(page: Path, folder: Path, *, seconds: float = 90.0, **environment: str) -> str:
+def run_page(
+    page: Path,
+    folder: Path,
+    *,
+    seconds: float = 90.0,
+    server: DevServer | None = None,
+    **environment: str,
+) -> str:
     """
     Run the blocks of a page and return their output. A failure shows all of the output.
 
@@ -47,14 +55,15 @@ def run_page(page: Path, folder: Path, *, seconds: float = 90.0, **environment: 
         page: The page.
         folder: The folder for the script.
         seconds: How long it may take.
+        server: The server to use instead of a fresh one. It is not stopped.
         environment: Variables to set besides those of this process.
     """
     script = folder / f"{page.stem}.py"
     script.write_text(script_of(page), "utf-8")
-    with DevServer() as server:
+    with DevServer() if server is None else contextlib.nullcontext(server) as used:
         done = subprocess.run(
             [sys.executable, str(script)],
-            env={**os.environ, "NATS_URL": server.url, **environment},
+            env={**os.environ, "NATS_URL": used.url, **environment},
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from doc_pages import run_page, script_of
 
+from jetsync.devserver import DevServer
+
 ROOT = Path(__file__).parents[2]
 OF_PLUGINS = {
     ROOT / "docs" / "plugins" / f"{folder.name.removeprefix('jetsync-')}.md"
@@ -36,3 +38,15 @@ def test_examples_of_page_run(page, tmp_path):
     The page's blocks run to their end.
     """
     run_page(SCRIPTS[page], tmp_path)
+
+
+@pytest.mark.live
+def test_pages_share_a_server(tmp_path):
+    """
+    The how-to pages also run on the server of the start page, one after another.
+    """
+    how_to = [name for name in SCRIPTS if name.startswith("docs/howto/")]
+
+    with DevServer() as server:
+        for name in ["docs/getting-started.md", *how_to, "docs/howto/consume.md"]:
+            run_page(SCRIPTS[name], tmp_path, server=server)
