@@ -376,6 +376,33 @@ def test_publish_many_names_the_first_failure():
     assert error.subject == "a.b"
 
 
+def test_publish_many_of_invalid_messages():
+    """If jetsync refused every failed message, the error says that they were not sent."""
+    invalid = PublishFailure(7, OutboundMessage("a.b"), errors.InvalidTypeError("no pair"))
+    error = jetsync.PublishManyError(jetsync.PublishReport(0, 0, None, None, (invalid,)))
+    assert "1 of 1 message was invalid and not sent; the first is messages[7]" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_stream", "of_bucket"),
+    [
+        (errors.StreamNameInUseError, "create_or_update_stream", "create_or_update_key_value"),
+        (errors.MessageTtlDisabledError, "allow_msg_ttl=True", "limit_marker_ttl"),
+    ],
+)
+def test_the_remedy_fits_the_object(kind, of_stream, of_bucket):
+    """An error of a bucket names the bucket and its remedy instead of those of its stream."""
+    error = str(kind(stream="S"))
+    assert "stream 'S'" in error
+    assert of_stream in error
+    assert of_bucket not in error
+
+    error = str(kind(stream="KV_B"))
+    assert "bucket 'B'" in error
+    assert of_bucket in error
+    assert of_stream not in error
+
+
 def test_invalid_ttl_keeps_text_only():
     """The error keeps only the repr of an invalid ttl, so it can be pickled."""
     error = errors.InvalidTtlError(lambda: None)

@@ -120,11 +120,7 @@ class AtomicBatchEngine(Generic[Item]):
         if self.state is not BatchState.OPEN or self.complete:
             raise errors.BatchClosedError
         if self._limit is not None and len(self.items) + count > self._limit:
-            # The limit comes last, as in the server's own error.
-            raise errors.BatchTooLargeError(
-                description=f"a batch of {len(self.items) + count} messages is too large: "
-                f"{self._limit}"
-            )
+            raise _too_large(len(self.items) + count, self._limit)
 
     def add(self, item: Item) -> bool:
         """Add a message; return whether the caller has to write :meth:`take` now."""
@@ -200,6 +196,8 @@ class AtomicBatchEngine(Generic[Item]):
         ack = parse_ack(data)
         if isinstance(ack, errors.ApiError):
             self.state = BatchState.FAILED
+            if isinstance(ack, errors.BatchTooLargeError) and ack.limit is not None:
+                raise _too_large(len(self.items), ack.limit, ack.stream)
             raise ack
         stored = len(self.items)
         if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
@@ -214,6 +212,13 @@ class AtomicBatchEngine(Generic[Item]):
             size=stored,
             first_sequence=ack.sequence - stored + 1,
         )
+
+
+def _too_large(count: int, limit: int, stream: str | None = None) -> errors.BatchTooLargeError:
+    # The limit comes last, as in the server's own error.
+    return errors.BatchTooLargeError(
+        description=f"the batch has {count} messages; the limit is {limit}", stream=stream
+    )
 
 
 class HeaderRules:

@@ -16,6 +16,9 @@ if _t.TYPE_CHECKING:
 
     import typing_extensions as _te
 
+# The streams of key-value buckets have this prefix (ADR-8).
+_BUCKET: _t.Final = "KV_"
+
 
 class _Fields(_t.TypedDict, total=False):
     code: int | None
@@ -38,6 +41,7 @@ class ApiError(JetSyncError):
 
     usual: _t.ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
     advice: _t.ClassVar[str | None] = None
+    bucket_advice: _t.ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -54,7 +58,9 @@ class ApiError(JetSyncError):
         self.stream = stream
         self.consumer = consumer
         numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
-        advice = "" if self.advice is None else f"; {self.advice}"
+        is_bucket = (stream or "").startswith(_BUCKET)
+        advice = (is_bucket and self.bucket_advice) or self.advice
+        advice = "" if advice is None else f"; {advice}"
         super().__init__(f"{self._named()} ({numbers}){advice}")
 
     def __init_subclass__(
@@ -63,6 +69,7 @@ class ApiError(JetSyncError):
         usual: tuple[int, int, str] | tuple[int, int] | None = None,
         also: tuple[int, ...] = (),
         advice: str | None = None,
+        bucket_advice: str | None = None,
     ) -> None:
         """
         Register the class for an ``err_code``.
@@ -73,9 +80,12 @@ class ApiError(JetSyncError):
                 description is that of the base class.
             also: Other codes that share the class.
             advice: What the user can do, for the end of the text.
+            bucket_advice: The same if the stream stores a key-value bucket.
         """
         if advice is not None:
             cls.advice = advice
+        if bucket_advice is not None:
+            cls.bucket_advice = bucket_advice
         if usual is not None:
             cls.usual = (*usual[:2], usual[2] if len(usual) > 2 else cls.usual[2])
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
@@ -94,6 +104,8 @@ class ApiError(JetSyncError):
             return f"consumer {self.consumer!r}{where}: {text}"
         if self.stream is None:
             return text
+        if self.stream.startswith(_BUCKET):
+            return f"bucket {self.stream.removeprefix(_BUCKET)!r}: {text}"
         return f"stream {self.stream!r}: {text}"
 
 
@@ -160,7 +172,8 @@ class StreamNotFoundError(ApiError, usual=(404, 10059, "stream not found")):
 class StreamNameInUseError(
     ApiError,
     usual=(400, 10058, "stream name already in use"),
-    advice="use create_or_update_stream to change it, or create_or_update_key_value for a bucket",
+    advice="use create_or_update_stream to change it",
+    bucket_advice="use create_or_update_key_value to change it",
 ):
     """
     A stream with this name and another configuration exists.
@@ -379,7 +392,8 @@ class MessageTtlInvalidError(ApiError, usual=(400, 10165, "invalid per-message T
 class MessageTtlDisabledError(
     ApiError,
     usual=(400, 10166, "per-message TTL is disabled"),
-    advice="the stream needs allow_msg_ttl=True, a bucket needs limit_marker_ttl",
+    advice="the stream needs allow_msg_ttl=True",
+    bucket_advice="the bucket needs limit_marker_ttl",
 ):
     """
     The stream does not allow a time-to-live per message (``allow_msg_ttl``).

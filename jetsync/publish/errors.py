@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jetsync.errors import PublishError, PublishOutcomeUnknownError
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    PublishError,
+    PublishOutcomeUnknownError,
+)
 
 if TYPE_CHECKING:
     from jetsync.publish.atomic import AtomicBatch
@@ -64,7 +69,12 @@ class PublishManyError(PublishError):
         failures = report.failures
         total = report.count + len(failures)
         what = "message was" if total == 1 else "messages were"
-        text = f"{len(failures)} of {total} {what} not acknowledged"
+        unsent = (InvalidArgumentError, InvalidTypeError)
+        if all(isinstance(failure.error, unsent) for failure in failures):
+            outcome = "invalid and not sent"
+        else:
+            outcome = "not acknowledged"
+        text = f"{len(failures)} of {total} {what} {outcome}"
         if failures:
             text += f"; the first is messages[{failures[0].index}]: {failures[0].error}"
         if not report.exhausted:

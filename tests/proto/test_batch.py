@@ -159,8 +159,8 @@ class TestEntries:
         with pytest.raises(errors.BatchTooLargeError) as caught:
             engine.add("c")
         assert (caught.value.err_code, caught.value.limit) == (10199, 2)
-        assert "a batch of 3 messages is too large: 2" in str(caught.value)
-        with pytest.raises(errors.BatchTooLargeError, match="of 4 messages"):
+        assert "the batch has 3 messages; the limit is 2" in str(caught.value)
+        with pytest.raises(errors.BatchTooLargeError, match="has 4 messages"):
             engine.commit("c", "d")
         assert engine.items == ["a", "b"]
         sent = commit(engine)

@@ -136,7 +136,9 @@ class TestBuckets:
         assert any(line.split()[:2] == [unique, "1"] for line in listed.output.splitlines())
         listed = json.loads(CliRunner().invoke(app, ("kv", "ls", "--json")).output)
         assert status in listed
-        assert "already in use" in kv("add", "--history", "4", fails=1)
+        refused = kv("add", "--history", "4", fails=1)
+        assert "already in use" in refused
+        assert "create_or_update_key_value" in refused
         assert "Aborted" in kv("rm", input="n\n", fails=1)
         assert kv("rm", "--force") == f"removed the bucket {unique}\n"
         assert f"bucket '{unique}' not found" in kv("status", fails=1)

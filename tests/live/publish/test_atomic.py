@@ -159,6 +159,7 @@ class TestCommit:
             with pytest.raises(jetsync.BatchTooLargeError) as caught:
                 s.js.publish_batch([(s("A"), b"")] * count)
             assert caught.value.limit == 1000
+            assert f"{count} messages; the limit is 1000" in str(caught.value)
         assert s.stream.info().state.messages == 0
 
     def test_with_and_without_headers(self, everywhere):
