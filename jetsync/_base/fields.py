@@ -189,10 +189,11 @@ def _with_check(
     annotation = str(field.type).removesuffix(" | None")
     is_optional = field.converter is None and annotation != str(field.type)
     wanted = annotation.removeprefix("list[").removesuffix("]").rpartition(".")[2]
+    is_literal = annotation.startswith("Literal[")
+    words = ast.literal_eval(annotation.removeprefix("Literal")) if is_literal else []
 
     def other(value: Any) -> Any:
-        if annotation.startswith("Literal["):
-            words = ast.literal_eval(annotation.removeprefix("Literal"))
+        if is_literal:
             if value in words:
                 return value
             known = ", ".join(map(repr, words))
