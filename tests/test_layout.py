@@ -87,3 +87,13 @@ def test_the_table_is_current(file):
 
     assert (TESTS / file).is_file()
     assert set(COVERED_BY[file].split()) <= WITHOUT | folders
+
+
+def test_contributing_describes_each_folder():
+    """
+    CONTRIBUTING.md says what each folder of the package holds.
+    """
+    lines = (TESTS.parent / "CONTRIBUTING.md").read_text("utf-8").splitlines()
+    described = [line[3:].partition("/`: ")[0] for line in lines if "/`: " in line]
+
+    assert sorted(described) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))

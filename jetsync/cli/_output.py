@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
 
-# Output that is not a terminal has no width limit, so that names in files are complete.
-_UNBOUNDED: Final = 400
+# Columns of output that is not a terminal: enough for complete names in files.
+_FILE_WIDTH: Final = 400
 
 _ACTIVE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """
@@ -44,7 +44,7 @@ def console() -> Console:
     standard output.
     """
     made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=_UNBOUNDED)
+    return made if made.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
 
 
 @contextlib.contextmanager
@@ -161,11 +161,9 @@ def print_table(
     Print rows under columns.
 
     Args:
-        columns: headings.
-
-        rows: cells; markup in their text is printed literally.
-
-        numbers: the columns that are aligned to the right.
+        columns: The headings.
+        rows: The cells of each row. Markup in their text is printed literally.
+        numbers: The headings of the columns to align to the right.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     right = set(numbers)
@@ -218,7 +216,8 @@ def moment(time: dt.datetime | None) -> str | None:
 
 def _json(value: Any, indent: int | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    # JSON allows characters that a terminal acts on. The line ends are those of the indentation.
+    # JSON allows characters that a terminal acts on. Line ends come only from the indentation,
+    # because JSON escapes those in values.
     return _replaced(text, lambda each: json.dumps(each)[1:-1], keep="\n")
 
 

@@ -57,7 +57,10 @@ class ConsumptionStatistics:
     """How often the connection was lost."""
 
     failures: int = 0
-    """Messages whose handler raised an exception, or that a plugin refused, with a handler."""
+    """
+    Messages whose handler raised an exception, or that a plugin refused before the handler ran.
+    Without a handler, this is 0.
+    """
 
 
 class _LastTaken(threading.local):

@@ -3,6 +3,10 @@ The options of an atomic batch, and the steps after a failed commit.
 
 A batch is always sent again as a whole, with another id. This happens only if none of its messages
 can be stored already, or if message ids prevent the stream from storing them twice.
+
+Three files share the decisions after a lost commit ack. ``_proto/batch.py`` decides whether the
+outcome is unknown. ``atomic.py`` decides whether to send the batch again or to raise. If the stream
+then refuses the ids as duplicates, this file decides whether the earlier attempt was stored.
 """
 
 from __future__ import annotations

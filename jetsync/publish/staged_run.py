@@ -47,12 +47,12 @@ class StagedRun:
         self.lock: threading.RLock = threading.RLock()
         # How many more frames may be staged.
         self.places: int = 0
-        # Whether the owner has to read an answer before more frames are staged.
+        # Whether no more frames may be staged until the publisher has read an answer.
         self.is_over: bool = False
         # The connection that has to send the frames.
         self.epoch: int = 0
         self.frames: list[bytes] = []
-        # Bytes of the frames that the owner has added; others are small.
+        # Bytes of the frames that the publisher has added; others are small.
         self.size: int = 0
         # Whether the loop thread is going to send the staged frames.
         self.is_armed: bool = False
@@ -97,7 +97,7 @@ class StagedRun:
             except DisconnectedError:
                 pass  # The socket is full.
             except TransportError:
-                # The connection is lost. The owner reports the frames as lost.
+                # The connection is lost. The publisher reports the frames as lost.
                 self.is_armed = False
                 return
         self._lane.later(RUN_PAUSE, self._send)

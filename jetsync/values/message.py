@@ -350,7 +350,7 @@ def _copied(
     headers: Headers | None,
     acker: CopiedAcker | None,
 ) -> Message:
-    """Return the copy of a message, with the data and headers as plugins left them."""
+    """Return the copy of a message, with the data and headers that plugins may have changed."""
     message = Message(*parts, acker)
     if headers is not None:
         message._headers = headers  # noqa: SLF001 - its own module.

@@ -152,7 +152,9 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
 
 def clean_info(line: bytes, url: str | None) -> tuple[dict[str, Any], ServerInfo]:
     """
-    Read the ``INFO`` line of the server at *url*. Return the fields that nats-py needs, and all.
+    Read the ``INFO`` line of the server at *url*.
+
+    Returns two values: the fields that nats-py needs, and all fields.
 
     nats-py does not check the types of the fields, and an error there would end its reconnects. It
     gets no nonce, because jetsync adds the login. It gets only valid server addresses.
