@@ -1,8 +1,8 @@
 """
 Converters and checks for the fields of models.
 
-A model raises an error for a wrong value when the value is set. So the traceback shows the wrong
-line, and nothing has been sent. Examples are one string for a list of subjects, a naive
+A model raises an error for a wrong value when the value is set. So the traceback points at the line
+with the mistake, and nothing has been sent. Examples are one string for a list of subjects, a naive
 ``datetime`` and an unknown policy.
 """
 
@@ -174,7 +174,7 @@ def checked(
 
     Args:
         fields: The fields.
-        checks: Converters by annotation without ``| None``, in addition to those of models.
+        checks: Converters by annotation without ``| None``. They extend or replace the usual ones.
     """
     by_annotation = {**_BY_ANNOTATION, **checks}
     return [_with_check(field, by_annotation) for field in fields]
@@ -268,12 +268,12 @@ def check_count(name: str, value: object, least: int, most: int = LARGEST_COUNT)
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless *value* is None or a function that runs when it is called."""
+    """Raise unless *value* is None or a plain function, neither async nor a generator."""
     if value is None:
         return
     if not callable(value):
         raise wrong_type(name, "a function", value)
-    # A call of one of these only makes an object: none of its code would run.
+    # Calling an async function or a generator runs none of its code.
     for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code, not whether.
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
             raise InvalidTypeError(f"{name} must be a plain function, not async", argument=name)
@@ -281,12 +281,16 @@ def check_function(name: str, value: object) -> None:
             raise InvalidTypeError(f"{name} must be a function without yield", argument=name)
 
 
-# Keywords that users of other clients write, whose spelling is closer to another field.
+# Keywords of other clients, and what they are called here. By spelling alone, jetsync would suggest
+# a wrong field or none.
 _MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     "timeout": ("connect_timeout", "expires"),
     "url": ("servers",),
     "urls": ("servers",),
     "host": ("servers",),
+    "reconnect": ("max_reconnects",),
+    "allow_reconnect": ("max_reconnects",),
+    "batch": ("max_messages",),
 }
 
 

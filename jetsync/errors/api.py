@@ -58,8 +58,7 @@ class ApiError(JetSyncError):
         self.stream = stream
         self.consumer = consumer
         numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
-        is_bucket = (stream or "").startswith(_BUCKET)
-        advice = (is_bucket and self.bucket_advice) or self.advice
+        advice = self._advice()
         advice = "" if advice is None else f"; {advice}"
         super().__init__(f"{self._named()} ({numbers}){advice}")
 
@@ -89,6 +88,10 @@ class ApiError(JetSyncError):
         if usual is not None:
             cls.usual = (*usual[:2], usual[2] if len(usual) > 2 else cls.usual[2])
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
+
+    def _advice(self) -> str | None:
+        is_bucket = (self.stream or "").startswith(_BUCKET)
+        return (is_bucket and self.bucket_advice) or self.advice
 
     def _named(self) -> str:
         """
@@ -194,6 +197,11 @@ class StreamConfigInvalidError(ApiError, usual=(500, 10052, "stream configuratio
     """
     The server rejected the stream configuration. The description says why.
     """
+
+    def _advice(self) -> str | None:
+        if self.description.startswith("duplicates window can not be larger"):
+            return "also set duplicate_window to at most max_age"
+        return super()._advice()
 
 
 class StreamSealedError(ApiError, usual=(400, 10109, "invalid operation on sealed stream")):

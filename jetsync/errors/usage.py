@@ -84,7 +84,7 @@ class BatchRuleError(InvalidHeaderError):
 
 class InvalidTtlError(InvalidArgumentError):
     """
-    A message's time-to-live is neither a whole number of seconds from 1 up nor ``"never"``.
+    A message's time-to-live is neither at least 1 second nor ``"never"``.
     """
 
     def __init__(

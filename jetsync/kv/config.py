@@ -168,7 +168,7 @@ class KeyValueConfig:
         history = self.history
         if history is not None and not 1 <= history <= LONGEST_HISTORY:
             raise InvalidArgumentError(
-                f"history: must be 1 to {LONGEST_HISTORY}, not {history}", argument="history"
+                f"history must be 1 to {LONGEST_HISTORY}, not {history}", argument="history"
             )
         if (self.max_value_size or 0) >= 1 << 31:
             raise InvalidArgumentError(
@@ -177,7 +177,7 @@ class KeyValueConfig:
             )
         if self.limit_marker_ttl is not None and 0 < self.limit_marker_ttl < 1:
             raise InvalidArgumentError(
-                "limit_marker_ttl: must be at least 1 second", argument="limit_marker_ttl"
+                "limit_marker_ttl must be at least 1 second", argument="limit_marker_ttl"
             )
         if self.mirror is not None and self.sources:
             raise InvalidArgumentError(

@@ -129,6 +129,17 @@ def test_a_wrong_keyword_gets_a_hint(call, known):
     assert caught.value.argument == "timeout"
 
 
+def test_the_batch_of_other_clients_gets_a_hint():
+    """
+    The error of `fetch(batch=5)` names `max_messages`.
+    """
+    consumer = Consumer.__new__(Consumer)
+    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
+    consumer._stream_name = "S"
+    with pytest.raises(InvalidTypeError, match="'batch'; did you mean 'max_messages'"):
+        consumer.fetch(batch=5)
+
+
 @pytest.mark.parametrize("name", ["ack_wait", "default_heartbeat"])
 def test_a_name_inside_jetsync_is_no_keyword(name):
     """

@@ -138,6 +138,18 @@ class TestBadInput:
             KeyValueConfig(**fields)
         assert isinstance(caught.value, jetsync.JetSyncError)
 
+    @pytest.mark.parametrize(
+        ("fields", "text"),
+        [
+            ({"history": 65}, "history must be 1 to 64, not 65"),
+            ({"limit_marker_ttl": 0.5}, "limit_marker_ttl must be at least 1 second"),
+        ],
+    )
+    def test_text(self, fields, text):
+        """The error of a field out of range has the form of all others."""
+        with pytest.raises(jetsync.InvalidArgumentError, match=f"^{text}$"):
+            KeyValueConfig(bucket="B", **fields)
+
     def test_frozen(self):
         """A configuration is immutable."""
         with pytest.raises(attrs.exceptions.FrozenInstanceError):

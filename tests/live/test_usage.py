@@ -38,6 +38,8 @@ def kv(js, unique):
         ((), {"plugins": 5}, "plugins must be a list of plugins, not int"),
         ((), {"timeout": 1}, r"connect\(\) has no argument 'timeout'; .*'connect_timeout'"),
         ((), {"url": "nats://x"}, "did you mean 'servers'"),
+        ((), {"reconnect": False}, "did you mean 'max_reconnects'"),
+        ((), {"allow_reconnect": False}, "did you mean 'max_reconnects'"),
         ((), {"name": 5}, "name must be text, not int"),
         ((), {"reconnect_attempts": "x"}, "did you mean|whole number, not str"),
     ],

@@ -121,6 +121,14 @@ class TestCreate:
 
 
 class TestUpdate:
+    def test_a_max_age_below_the_duplicate_window(self, js, unique):
+        """The error of a max_age that is less than the duplicate window names both fields."""
+        js.create_stream(unique, subjects=[unique], storage="memory")
+        with pytest.raises(jetsync.StreamConfigInvalidError, match="set duplicate_window to at"):
+            js.update_stream(unique, max_age=60)
+        js.update_stream(unique, max_age=60, duplicate_window=60)
+        js.delete_stream(unique)
+
     @pytest.mark.versions
     @pytest.mark.parametrize("version", [*OLD, None])
     def test_unknown_configuration_survives_a_round_trip(
