@@ -3,13 +3,6 @@ The types that users and plugins meet in signatures.
 """
 
 from jetsync._base.deadline import Seconds
-from jetsync.consume.keywords import (
-    ConsumeFields,
-    FetchFields,
-    OrderedConsumeFields,
-    OrderedFetchFields,
-    PriorityFields,
-)
 from jetsync.kv.config import KeyValueFields
 from jetsync.options import ConnectFields, OptionsFields
 from jetsync.values.consumer_config import ConsumerFields
@@ -22,17 +15,12 @@ from jetsync.values.stream_config import StreamFields
 __all__ = [
     "Acker",
     "ConnectFields",
-    "ConsumeFields",
     "ConsumerFields",
-    "FetchFields",
     "Frame",
     "HeadersInput",
     "KeyValueFields",
     "OptionsFields",
-    "OrderedConsumeFields",
-    "OrderedFetchFields",
     "Payload",
-    "PriorityFields",
     "Seconds",
     "StreamFields",
 ]

@@ -26,7 +26,6 @@ COVERED_BY = {
     "test_events.py": "_hooks/dispatcher",
     "proto/test_direct.py": "_proto/direct_last",
     "live/api/test_streams.py": "_api/messages jetstream stream",
-    "consume/test_options.py": "consume/keywords",
     "live/api/test_consumers.py": "consume/consumer",
     "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_ordered.py": "consume/ordered_reads consume/ordered_source",

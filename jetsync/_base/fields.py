@@ -16,7 +16,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar, cast
 
 import attrs
@@ -283,14 +283,13 @@ def check_function(name: str, value: object) -> None:
 
 # Keywords of other clients, and what they are called here. By spelling alone, jetsync would suggest
 # a wrong field or none.
-_MEANT: Final[Mapping[str, tuple[str, ...]]] = {
-    "timeout": ("connect_timeout", "expires"),
-    "url": ("servers",),
-    "urls": ("servers",),
-    "host": ("servers",),
-    "reconnect": ("max_reconnects",),
-    "allow_reconnect": ("max_reconnects",),
-    "batch": ("max_messages",),
+_MEANT: Final[Mapping[str, str]] = {
+    "timeout": "connect_timeout",
+    "url": "servers",
+    "urls": "servers",
+    "host": "servers",
+    "reconnect": "max_reconnects",
+    "allow_reconnect": "max_reconnects",
 }
 
 
@@ -298,24 +297,15 @@ def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str
     """
     Raise InvalidTypeError unless every name is a field of a public attrs class.
 
-    Args, Raises: as :func:`check_names`.
+    Args:
+        cls: The class.
+        names: The keywords of a call.
+        what: The public call, for the error.
     """
     known = [item.name for item in attrs.fields(cls) if not item.name.startswith("_")]
-    check_names(known, names, what)
-
-
-def check_names(known: Collection[str], names: Iterable[str], what: str) -> None:
-    """
-    Raise InvalidTypeError unless a public call knows all its keywords.
-
-    Args:
-        known: The keywords that it has.
-        names: The keywords that were given.
-        what: The call, for the error.
-    """
     for name in names:
         if name not in known:
-            near = [meant for meant in _MEANT.get(name, ()) if meant in known]
-            near = near or difflib.get_close_matches(name, known, n=1)
+            meant = _MEANT.get(name)
+            near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
             raise InvalidTypeError(f"{what} has no argument {name!r}; {hint}", argument=name)

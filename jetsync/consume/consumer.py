@@ -4,7 +4,7 @@ The handle of a pull consumer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
@@ -25,11 +25,8 @@ from jetsync.errors import NotPullConsumerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from typing_extensions import Unpack
-
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.consume.keywords import ConsumeFields, FetchFields, PriorityFields
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -95,7 +92,17 @@ class Consumer:
         )
 
     def fetch(
-        self, max_messages: int | None = None, **options: Unpack[FetchFields]
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: Seconds | None = None,
+        heartbeat: Seconds | None = None,
+        no_wait: bool = False,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
     ) -> MessageBatch:
         """
         Ask for messages, and return them as an iterable that yields each message as it arrives.
@@ -121,7 +128,8 @@ class Consumer:
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*. Two
                 missed heartbeats end the fetch with NoHeartbeatError. Default: 5 if *expires* is at
                 least 10, otherwise none. 0 asks for none.
-            no_wait: Fetch the messages that are there now, and do not wait for more.
+            no_wait: Fetch the messages that are there now, and do not wait for more. Default:
+                False.
             group: The priority group. Required by consumers that have groups.
             min_pending: Deliver only while at least this many messages are pending (overflow
                 policy).
@@ -138,14 +146,28 @@ class Consumer:
 
         See ADR-37, "Fetch".
         """
-        return self._fetch("fetch", max_messages, options)
+        options = {
+            "max_messages": max_messages,
+            "max_bytes": max_bytes,
+            "expires": expires,
+            "heartbeat": heartbeat,
+            "no_wait": no_wait,
+            "group": group,
+            "min_pending": min_pending,
+            "min_ack_pending": min_ack_pending,
+            "priority": priority,
+        }
+        return self._fetch("fetch", options)
 
     def next(
         self,
         expires: Seconds | None = None,
         *,
         heartbeat: Seconds | None = None,
-        **priorities: Unpack[PriorityFields],
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
     ) -> Message | None:
         """
         Wait for one message and return it, or None if none arrives within *expires*.
@@ -167,7 +189,16 @@ class Consumer:
 
         See ADR-37, "Next".
         """
-        batch = self._fetch("next", 1, {"expires": expires, "heartbeat": heartbeat, **priorities})
+        options = {
+            "max_messages": 1,
+            "expires": expires,
+            "heartbeat": heartbeat,
+            "group": group,
+            "min_pending": min_pending,
+            "min_ack_pending": min_ack_pending,
+            "priority": priority,
+        }
+        batch = self._fetch("next", options)
         message = next(iter(batch), None)
         batch.close()
         return message
@@ -175,7 +206,23 @@ class Consumer:
     def consume(
         self,
         handler: Callable[[Message], object] | None = None,
-        **options: Unpack[ConsumeFields],
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Seconds | None = None,
+        heartbeat: Seconds | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int | None = None,
+        ack: Literal["explicit", "auto"] = "explicit",
+        threads: int = 1,
+        ordered_by: Literal["subject"] | None = None,
+        on_error: Literal["nak", "leave", "stop"] = "nak",
+        keep_alive: bool = False,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
     ) -> Consumption:
         """
         Return the messages as an iterator without end, or call a handler with each message.
@@ -202,21 +249,22 @@ class Consumer:
             threshold_messages: The buffer is refilled when this many messages are left. Default:
                 half of *max_messages*.
             threshold_bytes: The same in bytes. Default: half of *max_bytes*.
-            stop_after: End after this many messages, and pull no more than that.
-            ack: ``"auto"`` acknowledges a message when its handler has returned. Without a handler,
-                it does so when the same thread takes its next message or leaves the ``with`` block
-                without an exception. Not allowed with a handler if the consumer's ``ack_policy`` is
-                ``all``, because each acknowledgement also covers earlier messages that failed.
-            threads: How many threads call the handler.
+            stop_after: End after this many messages, and pull no more than that. Default: no end.
+            ack: Default: ``"explicit"``, your code acknowledges each message. ``"auto"``
+                acknowledges a message when its handler has returned. Without a handler, it does so
+                when the same thread takes its next message or leaves the ``with`` block without an
+                exception. Not allowed with a handler if the consumer's ``ack_policy`` is ``all``,
+                because each acknowledgement also covers earlier messages that failed.
+            threads: How many threads call the handler. Default: 1.
             ordered_by: ``"subject"`` handles one message of each subject at a time, in the order of
                 delivery. A redelivered message is therefore handled after newer ones of its
                 subject. Default: any order.
-            on_error: What happens to a message whose handler raised. ``"nak"`` has it redelivered:
-                at once the first time, then after 1, 2, 4, ... up to 30 seconds. ``"leave"`` does
-                nothing, so the server redelivers it after ``ack_wait``. ``"stop"`` has it
-                redelivered and ends the consumption.
+            on_error: What happens to a message whose handler raised. ``"nak"``, the default, has it
+                redelivered: at once the first time, then after 1, 2, 4, ... up to 30 seconds.
+                ``"leave"`` does nothing, so the server redelivers it after ``ack_wait``. ``"stop"``
+                has it redelivered and ends the consumption.
             keep_alive: Restart the ``ack_wait`` of messages that are buffered or being handled,
-                before it runs out.
+                before it runs out. Default: False.
             group: As for :meth:`fetch`.
             min_pending: As for :meth:`fetch`.
             min_ack_pending: As for :meth:`fetch`.
@@ -234,27 +282,45 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        # First, because it checks the names of all options.
         wanted = consume_options(
-            "Consumer.consume", self._stream_name, self.name, config, **options
+            self._stream_name,
+            self.name,
+            config,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
         )
-        handling = handler_options(config, handler, **options)
+        handling = handler_options(
+            config,
+            handler=handler,
+            ack=ack,
+            threads=threads,
+            ordered_by=ordered_by,
+            on_error=on_error,
+            keep_alive=keep_alive,
+        )
         if wanted.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, wanted.priorities)
         return Consumption(self._target, wanted, handling)
 
-    def _fetch(
-        self, name: str, max_messages: int | None, options: Mapping[str, Any]
-    ) -> MessageBatch:
+    def _fetch(self, name: str, options: Mapping[str, Any]) -> MessageBatch:
         if self._info.config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
         try:
             # Programs repeat the same fetch, so a request is checked and encoded only once.
-            found = cached_request("Consumer." + name, max_messages, **options)
+            found = cached_request(**options)
         except TypeError:
             # An argument cannot be hashed. If it is invalid, the next line raises the error.
             found = None
-        request, wait = found or fetch_request("Consumer." + name, max_messages, **options)
+        request, wait = found or fetch_request(**options)
         if request.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, request.priorities)
         return MessageBatch(Fetch(self._target, request, wait=wait, name=name))

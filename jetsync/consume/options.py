@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_names
+from jetsync._base.fields import check_count, wrong_type
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullRequest
 from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
-from jetsync.consume.keywords import KEYWORDS
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
 from jetsync.values.support import PULL_NEEDS, require
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.consumer_config import ConsumerConfig
-    from jetsync.values.message import Message
 
 # Seconds that a fetch waits for messages, and that the server keeps a pull of a consumption, unless
 # the caller says otherwise (ADR-37).
@@ -61,23 +59,21 @@ LEAST: Final = {
 DEFAULT_ACK_WAIT: Final = 30.0
 
 
-def fetch_request(
-    call: str, max_messages: int | None, /, **options: Any
-) -> tuple[PullRequest, float]:
+def fetch_request(**options: Any) -> tuple[PullRequest, float]:
     """
     Check the options of a fetch; return the pull, and for how many seconds to wait.
 
     Args:
-        call: The public call, as in :data:`KEYWORDS`.
-        max_messages: As for ``Consumer.fetch``.
-        **options: The other keywords of the call.
+        **options: Arguments of ``Consumer.fetch``.
     """
-    check_names(KEYWORDS[call], options, f"{call}()")
-    max_bytes, no_wait = options.get("max_bytes"), bool(options.get("no_wait"))
+    max_messages, max_bytes = options.get("max_messages"), options.get("max_bytes")
     expires, heartbeat = options.get("expires"), options.get("heartbeat")
+    no_wait = options.get("no_wait", False)
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
-    _check_counts({"max_messages": max_messages, **options})
+    if not isinstance(no_wait, bool):
+        raise wrong_type("no_wait", "True or False", no_wait)
+    _check_counts(options)
     priorities = _priorities(options)
     wait = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
     if wait <= 0.0:
@@ -120,7 +116,6 @@ cached_request: Callable[..., tuple[PullRequest, float]] = functools.lru_cache(
 
 
 def consume_options(
-    call: str,
     stream: str,
     consumer: str,
     config: ConsumerConfig,
@@ -134,14 +129,12 @@ def consume_options(
     Pulls keep to the limits in the consumer's configuration.
 
     Args:
-        call: The public call, as in :data:`KEYWORDS`.
         stream: The stream's name.
         consumer: The consumer's name.
         config: The consumer's configuration.
         default_heartbeat: The default is half of ``expires``, but at most this many seconds.
-        **options: The keywords of the call. Those of the handler are not read.
+        **options: The arguments of ``Consumer.consume`` that do not concern the handler.
     """
-    check_names(KEYWORDS[call], options, f"{call}()")
     _check_counts(options)
     priorities = _priorities(options)
     max_messages, max_bytes = options.get("max_messages"), options.get("max_bytes")
@@ -197,17 +190,20 @@ def consume_options(
     )
 
 
-def handler_options(
-    config: ConsumerConfig, handler: Callable[[Message], object] | None, /, **options: Any
-) -> HandlerOptions:
-    """Check the options of a handler, if there is one. Those of the pulls are not read."""
-    known = attrs.fields_dict(HandlerOptions)
-    given = {name: value for name, value in options.items() if name in known}
-    if handler is None and not given:
+def handler_options(config: ConsumerConfig, /, **options: Any) -> HandlerOptions:
+    """
+    Check the handler of a consumption, and the options that concern it.
+
+    Args:
+        config: The consumer's configuration.
+        **options: Arguments of ``Consumer.consume``.
+    """
+    # Compared with `is`, because True and 1.0 are equal to 1 and are refused as a count.
+    if not [name for name, value in options.items() if value is not getattr(NO_HANDLER, name)]:
         return NO_HANDLER
     # The first step of a backoff replaces the ack wait of the first delivery.
     wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
-    found = HandlerOptions(handler=handler, ack_wait=wait, **given)
+    found = HandlerOptions(ack_wait=wait, **options)
     if found.handler is None:
         if found != attrs.evolve(NO_HANDLER, ack=found.ack, ack_wait=wait):
             raise InvalidArgumentError(

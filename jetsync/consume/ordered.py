@@ -35,13 +35,12 @@ from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.consume.keywords import OrderedConsumeFields, OrderedFetchFields
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -209,7 +208,13 @@ class OrderedConsumer:
         return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
 
     def fetch(
-        self, max_messages: int | None = None, **options: Unpack[OrderedFetchFields]
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: Seconds | None = None,
+        heartbeat: Seconds | None = None,
+        no_wait: bool = False,
     ) -> OrderedBatch:
         """
         Request the next messages and return them as an iterable that yields each as it arrives.
@@ -223,7 +228,8 @@ class OrderedConsumer:
             max_bytes: The most bytes to return, as for ``Consumer.fetch``.
             expires: Seconds to wait for messages. Default: 30.
             heartbeat: As for ``Consumer.fetch``.
-            no_wait: Take the messages that are available now, and do not wait for more.
+            no_wait: Take the messages that are available now, and do not wait for more. Default:
+                False.
 
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
@@ -231,7 +237,14 @@ class OrderedConsumer:
             StreamNotFoundError: The consumer had to be replaced, and the stream is gone.
             HandleClosedError: The ordered consumer is closed.
         """
-        return self._fetch("fetch", max_messages, options)
+        return self._fetch(
+            "fetch",
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            no_wait=no_wait,
+        )
 
     def next(
         self, expires: Seconds | None = None, *, heartbeat: Seconds | None = None
@@ -241,11 +254,20 @@ class OrderedConsumer:
 
         Args, Raises: as :meth:`fetch`.
         """
-        with self._fetch("next", 1, {"expires": expires, "heartbeat": heartbeat}) as batch:
+        with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
             return next(iter(batch), None)
 
     def consume(
-        self, handler: None = None, **options: Unpack[OrderedConsumeFields]
+        self,
+        handler: None = None,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Seconds | None = None,
+        heartbeat: Seconds | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int | None = None,
     ) -> OrderedConsumption:
         """
         Return the messages as an endless iterator, pulled ahead into a buffer.
@@ -264,6 +286,7 @@ class OrderedConsumer:
             threshold_messages: As for ``Consumer.consume``.
             threshold_bytes: As for ``Consumer.consume``.
             stop_after: End after this many messages, even if the consumer is replaced in between.
+                Default: no end.
 
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
@@ -277,12 +300,17 @@ class OrderedConsumer:
                 argument="handler",
             )
         wanted = consume_options(
-            "OrderedConsumer.consume",
             self.stream_name,
             self.name,
             self.cached_info.config,
             HEARTBEAT,
-            **options,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            stop_after=stop_after,
         )
         deadline = self._source.context.deadline(None)
         return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
@@ -302,10 +330,8 @@ class OrderedConsumer:
             user.close()
         self._source.close(self._source.context.deadline(timeout))
 
-    def _fetch(
-        self, name: str, max_messages: int | None, options: Mapping[str, Any]
-    ) -> OrderedBatch:
-        request, wait = fetch_request("OrderedConsumer.fetch", max_messages, **options)
+    def _fetch(self, name: str, **options: Any) -> OrderedBatch:
+        request, wait = fetch_request(**options)
         return self._begin(
             Deadline.after(max(wait, SHORTEST_CREATE)),
             lambda: OrderedBatch(self._source, request, wait=wait, name=name),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import types
 
 import pytest
@@ -9,6 +10,7 @@ from jetsync._proto.pull import UNBOUNDED_BATCH
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.options import cached_request, consume_options, fetch_request
+from jetsync.consume.ordered import OrderedConsumer
 from jetsync.consume.ordered_reads import OrderedConsumption
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.consumer_config import ConsumerConfig
@@ -18,14 +20,14 @@ def options(config=None, **changes):
     """
     The options of a consumption.
     """
-    return consume_options("Consumer.consume", "S", "C", config or ConsumerConfig(), **changes)
+    return consume_options("S", "C", config or ConsumerConfig(), **changes)
 
 
 def test_fetch_defaults():
     """
     None for `expires` and `heartbeat` is the default: 30 seconds, and a heartbeat every 5.
     """
-    request, wait = fetch_request("Consumer.fetch", 10, expires=None, heartbeat=None)
+    request, wait = fetch_request(max_messages=10, expires=None, heartbeat=None)
     assert (request.expires, wait, request.heartbeat) == (30.0, 30.0, 5.0)
 
 
@@ -33,7 +35,7 @@ def test_fetch_by_bytes():
     """
     A fetch that is only limited by bytes asks for as many messages as possible.
     """
-    request, _ = fetch_request("Consumer.fetch", None, max_bytes=1000, expires=2)
+    request, _ = fetch_request(max_bytes=1000, expires=2)
     assert (request.max_messages, request.max_bytes) == (UNBOUNDED_BATCH, 1000)
     assert request.heartbeat is None
 
@@ -42,7 +44,7 @@ def test_fetch_no_wait():
     """
     A pull with `no_wait` has no expiry and no heartbeat, and waits only briefly for a connection.
     """
-    request, wait = fetch_request("Consumer.fetch", 10, no_wait=True)
+    request, wait = fetch_request(max_messages=10, no_wait=True)
     assert (request.no_wait, request.expires, request.heartbeat, wait) == (True, 0.0, None, 2.0)
 
 
@@ -51,9 +53,9 @@ def test_fetch_checks_the_type_each_time(wrong):
     """
     True and 1.0 are refused, although they are equal to a count that was accepted before.
     """
-    cached_request("Consumer.fetch", 1)
+    cached_request(max_messages=1)
     with pytest.raises(InvalidTypeError):
-        cached_request("Consumer.fetch", wrong)
+        cached_request(max_messages=wrong)
 
 
 def test_consume_defaults():
@@ -112,61 +114,71 @@ def test_invalid(argument, changes):
     assert caught.value.argument == argument
 
 
+@pytest.fixture
+def consumer():
+    """
+    A consumer without a connection, for calls that fail before they send anything.
+    """
+    consumer = Consumer.__new__(Consumer)
+    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
+    consumer._stream_name = "S"
+    return consumer
+
+
+@pytest.fixture
+def ordered():
+    """
+    An ordered consumer without a connection.
+    """
+    cursor = types.SimpleNamespace(name="C")
+    info = types.SimpleNamespace(config=ConsumerConfig())
+    return OrderedConsumer(types.SimpleNamespace(stream="S", cursor=cursor, info=info))
+
+
 @pytest.mark.parametrize(
-    ("call", "known"), [("fetch", {}), ("next", {}), ("consume", {"stop_after": 1})]
+    ("kind", "name"),
+    [
+        ("consumer", "fetch"),
+        ("consumer", "next"),
+        ("consumer", "consume"),
+        ("ordered", "fetch"),
+        ("ordered", "next"),
+        ("ordered", "consume"),
+    ],
 )
-def test_a_wrong_keyword_gets_a_hint(call, known):
+def test_each_argument_has_a_default_and_is_checked(request, kind, name):
     """
-    The error of a keyword that a call does not have names the call, and the keyword to use.
+    The signature has every argument with its default. The error of a wrong value names it.
     """
-    consumer = Consumer.__new__(Consumer)
-    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
-    consumer._stream_name = "S"
-    with pytest.raises(InvalidTypeError) as caught:
-        getattr(consumer, call)(timeout=2, **known)
-    text = f"Consumer.{call}() has no argument 'timeout'; did you mean 'expires'?"
-    assert str(caught.value) == text
-    assert caught.value.argument == "timeout"
+    call = getattr(request.getfixturevalue(kind), name)
+    parameters = inspect.signature(call).parameters
+    needed = {"max_messages": 1} if "max_messages" in parameters else {}
+    for argument, parameter in parameters.items():
+        assert parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        assert parameter.default is not parameter.empty
+        with pytest.raises((InvalidArgumentError, InvalidTypeError)) as caught:
+            call(**{**needed, argument: object()})
+        assert caught.value.argument == argument
 
 
-def test_the_batch_of_other_clients_gets_a_hint():
+@pytest.mark.parametrize("wrong", [None, "yes", 1, []])
+def test_no_wait_is_true_or_false(consumer, wrong):
     """
-    The error of `fetch(batch=5)` names `max_messages`.
+    `no_wait` is checked like all arguments, also if it cannot be hashed.
     """
-    consumer = Consumer.__new__(Consumer)
-    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
-    consumer._stream_name = "S"
-    with pytest.raises(InvalidTypeError, match="'batch'; did you mean 'max_messages'"):
-        consumer.fetch(batch=5)
+    with pytest.raises(InvalidTypeError, match="no_wait must be True or False, not "):
+        consumer.fetch(1, no_wait=wrong)
 
 
-@pytest.mark.parametrize("name", ["ack_wait", "default_heartbeat"])
-def test_a_name_inside_jetsync_is_no_keyword(name):
+@pytest.mark.parametrize(
+    ("argument", "wrong"), [("threads", True), ("threads", 1.0), ("keep_alive", 0)]
+)
+def test_a_value_that_equals_the_default_is_checked(consumer, argument, wrong):
     """
-    The error of `consume` is the same for a name that jetsync uses for an argument of its own.
+    The options of a handler are checked by type, also if there is no handler.
     """
-    consumer = Consumer.__new__(Consumer)
-    consumer._info = types.SimpleNamespace(config=ConsumerConfig(), name="C")
-    consumer._stream_name = "S"
-    with pytest.raises(InvalidTypeError, match=rf"Consumer.consume\(\) has no argument '{name}'"):
-        consumer.consume(print, **{name: 5.0})
-
-
-def test_the_hint_lists_the_keywords_in_their_order():
-    """
-    The list of keywords in the error is in the order of the documentation, in every process.
-    """
-    with pytest.raises(InvalidTypeError, match="the fields are max_messages, max_bytes, expires,"):
-        fetch_request("Consumer.fetch", 1, xyz=1)
-
-
-def test_next_has_no_options_of_fetch():
-    """
-    `next` takes one message, so it has no limit of bytes, and it waits.
-    """
-    for name in ("max_bytes", "no_wait"):
-        with pytest.raises(InvalidTypeError, match=rf"Consumer.next\(\) has no argument '{name}'"):
-            fetch_request("Consumer.next", 1, **{name: True})
+    with pytest.raises(InvalidTypeError, match=argument):
+        consumer.consume(**{argument: wrong})
 
 
 @pytest.mark.parametrize("kind", [Consumption, OrderedConsumption])

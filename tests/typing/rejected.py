@@ -20,6 +20,7 @@ def misspelled_keywords(js: jetsync.JetStream, stream: jetsync.Stream) -> None:
     stream.create_consumer("w", ack_wiat=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     stream.consumer("w").fetch(5, timeout=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     stream.consumer("w").consume(max_bytes="9")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    stream.consumer("w").consume(on_error="retry")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.consumer("w").consume().wait(2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     js.create_key_value("B", histroy=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     jetsync.connect(conect_timeout=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
