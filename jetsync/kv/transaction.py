@@ -15,7 +15,7 @@ from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, check_key
+from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX, check_key
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import find_capable, require_atomic
@@ -61,9 +61,10 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
                 deadline,
             )
         except errors.AtomicPublishDisabledError as error:
+            origin = layout.origin_stream.removeprefix(STREAM_PREFIX)
             raise errors.AtomicPublishDisabledError(
-                description=f"bucket {bucket.name!r} does not allow transactions: call"
-                f" update_key_value({bucket.name!r}, atomic=True)",
+                description="it allows no transactions:"
+                f" call update_key_value({origin!r}, atomic=True)",
                 stream=layout.origin_stream,
             ) from error
     subjects = [f"{layout.write_prefix}>"]

@@ -191,11 +191,15 @@ class TestTransactions:
 
     def test_not_allowed(self, js, unique):
         """
-        ``atomic()`` raises an error if the bucket does not allow transactions.
+        ``atomic()`` raises an error if the bucket or its origin does not allow transactions.
         """
         kv = js.create_key_value(unique, storage="memory")
-        with pytest.raises(jetsync.AtomicPublishDisabledError, match="atomic=True"):
-            kv.atomic()
+        copy = js.create_key_value(f"{unique}-copy", mirror=unique, storage="memory")
+        text = rf"^bucket '{unique}': .* update_key_value\('{unique}', atomic=True\)"
+        for handle in (kv, copy):
+            with pytest.raises(jetsync.AtomicPublishDisabledError, match=text):
+                handle.atomic()
+        js.delete_key_value(copy.bucket)
         js.update_key_value(unique, storage="memory", atomic=True)
         with kv.atomic() as tx:
             tx.put("a", b"1")
