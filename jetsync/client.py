@@ -21,7 +21,7 @@ from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
-from jetsync._io.connection import Connection, list_of
+from jetsync._io.connection import Connection, list_of, report_at_exit
 from jetsync._proto import frames
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
@@ -124,6 +124,8 @@ class Client:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        # Those that a signal has ended.
+        self._stopping: list[Subscription] = []
 
     def __repr__(self) -> str:
         url = None if self._connection.state == "forked" else self.server.url
@@ -219,16 +221,23 @@ class Client:
         """
         Return a block of code that a signal ends in order; for ``with`` in the main thread.
 
-        The signal ends consumptions and open subscriptions after the messages that have arrived,
-        so loops over them end. Other loops ask ``is_set()``. If a signal has arrived, the
-        end of the block drains the client and raises SystemExit. A second signal raises SystemExit
-        at once, wherever the main thread is. The block restores the previous signal handlers.
+        The signal ends consumptions, fetches, watches and open subscriptions after the messages
+        that have arrived, so loops over them end. A ``next`` that waits returns None, and so do
+        later ones. Other loops ask ``is_set()``. If a signal has arrived, the end of the block
+        drains the client and raises SystemExit. A second signal raises SystemExit at once, wherever
+        the main thread is. The block restores the previous signal handlers.
+
+        After *timeout* seconds, buffered messages are not handled any more: jetsync gives them back
+        to the server, and drops those of core subscriptions with a warning in the log. Handlers and
+        the body of a loop are never interrupted. If the drain fails, one line on stderr says why,
+        and the exit status stays the same.
 
         If the block raises, its exception propagates and the client is not drained.
 
         Args:
             signals: The signals. Default: SIGTERM and SIGINT.
-            timeout: Seconds to drain the client. Default: the option ``drain_timeout``.
+            timeout: Seconds from the signal in which buffered messages are handled. The drain gets
+                what is left of them, at least one second. Default: the option ``drain_timeout``.
             exit_code: The exit status after a signal. Default: 128 plus the number of the signal,
                 which is 143 for SIGTERM.
 
@@ -241,7 +250,15 @@ class Client:
         if exit_code is not None:
             whole_number("exit_code", exit_code, 0, 255)
         numbers = signals or (signal.SIGTERM, signal.SIGINT)
-        return StopSignal(numbers, exit_code, self._set_stopping, lambda: self._drain_open(timeout))
+        limit = self.options.drain_timeout if timeout is None else timeout
+        return StopSignal(
+            numbers,
+            exit_code,
+            limit,
+            on_change=self._set_stopping,
+            on_timeout=self._stop_now,
+            on_end=self._drain_open,
+        )
 
     @property
     def is_connected(self) -> bool:
@@ -462,16 +479,36 @@ class Client:
         """If *stopping*, end consumptions and subscriptions after what has arrived; never waits."""
         # First, because another thread may be about to begin a consumption.
         self._connection.stopping = stopping
+        self._connection.stopped = False
+        self._stopping = list_of(self._subscriptions) if stopping else []
         if stopping:
+            for box in list_of(self._connection.pull_boxes):
+                self._connection.lane.interrupt(box)
             for consumption in list_of(self._connection.consumptions):
                 consumption.drain()
-            for subscription in list_of(self._subscriptions):
+            for subscription in self._stopping:
                 subscription.drain()
 
-    def _drain_open(self, timeout: Seconds | None) -> None:
-        """Drain the client unless it is closed."""
-        if not self.is_closed:
-            self.drain(timeout=timeout)
+    def _stop_now(self) -> None:
+        """Give back the messages that were not taken, because the time after a signal is over."""
+        self._connection.stopped = True
+        for consumption in list_of(self._connection.consumptions):
+            consumption.close()
+        for subscription in self._stopping:
+            if subscription.pending:
+                _logger.warning("drain", subject=subscription.subject, dropped=subscription.pending)
+            subscription.close()
+
+    def _drain_open(self, seconds: float) -> None:
+        """Drain the client unless it is closed; if that fails, report it on stderr."""
+        try:
+            if not self.is_closed:
+                self.drain(timeout=seconds)
+        except errors.JetSyncError as error:
+            report_at_exit(
+                "the client was not drained, so messages and acknowledgements in flight may be"
+                f" lost: {error}"
+            )
 
     def _end_consumptions(self, deadline: Deadline) -> None:
         """Close the consumptions and wait until their buffered messages are returned."""

@@ -4,9 +4,10 @@ Ending a program at a signal, after its open work is done.
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._base.deadline import Seconds
+
+# Seconds to send acknowledgements if the time after the signal is over.
+SHORTEST_DRAIN: Final = 1.0
 
 
 class StopSignal:
@@ -32,14 +36,19 @@ class StopSignal:
         self,
         signals: Sequence[int],
         exit_code: int | None,
+        timeout: Seconds,
+        *,
         on_change: Callable[[bool], object],
-        on_end: Callable[[], object],
+        on_timeout: Callable[[], object],
+        on_end: Callable[[float], object],
     ) -> None:
         """
-        Args are those of ``Client.stop_on_signal``, and two callbacks.
+        Args are those of ``Client.stop_on_signal``, and three callbacks.
 
         *on_change* is called with True in the signal handler, and with False when the block is
-        over. *on_end* is called at the end of the block after a signal.
+        over. If the block is not over *timeout* seconds after the signal, *on_timeout* is called in
+        a thread of its own. *on_end* is called at the end of the block after a signal, with the
+        seconds that it may take.
         """
         for number in signals:
             if type(number) is bool or number not in list(signal.valid_signals()):
@@ -50,10 +59,16 @@ class StopSignal:
                 )
         self._signals = signals
         self._exit_code = exit_code
+        self._timeout = timeout
         self._on_change = on_change
+        self._on_timeout = on_timeout
         self._on_end = on_end
         self._previous: dict[int, Any] = {}
         self._latch = Latch()
+        # Set at the end of the block.
+        self._over = Latch()
+        # Begins with the signal.
+        self._deadline = Deadline.after(timeout)
         self._number: int | None = None
 
     def __repr__(self) -> str:
@@ -76,9 +91,10 @@ class StopSignal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
         try:
             if self._number is not None and kind is None:
-                self._on_end()
+                self._on_end(max(self._deadline.remaining(), SHORTEST_DRAIN))
         finally:
             self._restore()
         if self._number is not None and kind is None:
@@ -107,8 +123,15 @@ class StopSignal:
             # The second signal: do not wait any longer.
             raise SystemExit(self._status(number))
         self._number = number
+        self._deadline = Deadline.after(self._timeout)
         self._latch.set()
         self._on_change(True)
+        # Not `threading.Thread`: the interrupted code may hold a lock that its `start` takes.
+        _thread.start_new_thread(self._watch_time, ())
+
+    def _watch_time(self) -> None:
+        if not self._over.wait(self._deadline.remaining()):
+            self._on_timeout()
 
     def _status(self, number: int) -> int:
         return 128 + number if self._exit_code is None else self._exit_code

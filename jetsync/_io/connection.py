@@ -26,7 +26,7 @@ from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, held_here, refuse_reentry, take
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
-from jetsync._io.mailbox import ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
 from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
@@ -98,8 +98,12 @@ class Connection:
         # The last permission errors, with the time at which each was read. They explain why a batch
         # is incomplete.
         self.denials: deque[tuple[float, errors.PermissionDeniedError]] = deque(maxlen=100)
-        # Whether a signal has asked the program to stop, so that new consumptions end at once.
+        # Whether a signal has asked the program to stop. No pulls are sent after that.
         self.stopping: bool = False
+        # Whether the time after the signal is over. Messages that were not taken are given back.
+        self.stopped: bool = False
+        # The mailboxes of all pulls. A signal ends the waits for them.
+        self.pull_boxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()
         # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers and atomic batches. Each has `finish`; see `finish_writers`.
@@ -262,12 +266,12 @@ class Connection:
         deadline = Deadline.after(timeout)
         # A quarter of the time is left for closing the connection.
         for report in self.finish_writers(deadline.at_most(timeout * 0.75)):
-            _report_at_exit(report)
+            report_at_exit(report)
         try:
             self.flush(deadline)
         except (errors.TransportError, errors.WaitTimeoutError) as error:
             if self.has_published:
-                _report_at_exit(f"the server did not confirm the last core messages: {error}")
+                report_at_exit(f"the server did not confirm the last core messages: {error}")
         self._exiting = True
         self.lane.outbox.freeze()
         if not self.closed.is_set():
@@ -670,7 +674,8 @@ def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
             return list(handles)
 
 
-def _report_at_exit(text: str) -> None:
+def report_at_exit(text: str) -> None:
+    """Write one line to stderr, because the program is about to end."""
     with contextlib.suppress(Exception):  # There may be no stderr.
         sys.stderr.write(f"jetsync: at exit: {text}\n")
 

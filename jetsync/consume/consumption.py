@@ -152,6 +152,8 @@ class Consumption:
             if not core.over.is_set():
                 return None
             core.raise_error(iterating=False)
+            if core.target.context.connection.stopping:
+                return None
             error = core.engine.error
             raise ConsumptionClosedError(reason=None if error is None else str(error))
         return self._make(frame)

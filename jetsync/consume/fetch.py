@@ -101,6 +101,7 @@ class Fetch:
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
         lane = target.lane
+        self.connection = target.context.connection
         connected = lane.outbox.state is LaneState.OPEN
         self.target = target
         group = request.priorities.group
@@ -132,8 +133,10 @@ class Fetch:
         try:
             if not connected:
                 # Wait for a connection. The pull then expires with the time that is left.
-                lane.write(b"", self._send_until)
+                self._wait_for_connection()
                 request = self._rest() or request
+            if self.connection.stopping:
+                return
             self.inbox = take_inbox(target.pool, target.context)
             self.inbox.pull(target.subject, request, self._send_until)
         except BaseException as error:
@@ -204,10 +207,12 @@ class Fetch:
         """Wait until there are frames; return False if something else has to be done first."""
         box, engine = inbox.box, inbox.engine
         while not box.frames:
-            if self.closing:
+            # Cleared before the check: an interruption after it must end the wait below.
+            box.interrupted = False
+            if self.closing or self.connection.stopping:
+                self._stop()
                 return False
             if box.ready:
-                box.interrupted = False
                 if box.failure is not None:
                     self._fail(box.failure)
                     return False
@@ -235,7 +240,7 @@ class Fetch:
         engine = inbox.engine
         silent = engine.missed(now)
         if silent or self._deadline.expired():
-            self.target.context.connection.probe()
+            self.connection.probe()
         if silent:
             self.target.report_silence(engine.heartbeat, now - engine.heard)
             self._fail(
@@ -350,7 +355,7 @@ class Fetch:
                 lane.wait(inbox.box, pause)
             # Wait here, because the pull expires with the time that is left once it is sent.
             self._wait_for_connection()
-            if self.closing:
+            if self.closing or self.connection.stopping:
                 return
             rest = self._rest()
             if rest is not None:
@@ -367,11 +372,11 @@ class Fetch:
 
     def _wait_for_connection(self) -> None:
         """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
-        while not self.closing and not self._send_until.expired():
+        while not (self.closing or self.connection.stopping) and not self._send_until.expired():
             with contextlib.suppress(errors.DisconnectedError):
                 self._lane.write(b"", self._send_until.at_most(POLL))
                 return
-        if not self.closing:
+        if not (self.closing or self.connection.stopping):
             self._lane.write(b"", self._send_until)
 
     def _probe(self) -> ConsumerInfo | None:
@@ -522,6 +527,7 @@ class MessageBatch:
         fetch = self._fetch
         unused, self._kept = self._kept, iter(())
         resumable = False
+        connection = fetch.connection
         make, acker, acked = fetch.target.make, fetch.target.plain_acker, fetch.target.acked
         error: BaseException | None = None
         try:
@@ -531,14 +537,14 @@ class MessageBatch:
                     if acked:
                         self._yielded.append(message)
                     yield message
-                    if fetch.closing:
-                        # Closed while the message was made.
+                    if fetch.closing or connection.stopped:
+                        # Closed while the message was made or handled.
                         break
                 if len(self._yielded) >= self._prune_at:
                     # Forget acknowledged messages, so that a long batch does not keep all of them.
                     self._yielded = [message for message in self._yielded if not message.is_acked]
                     self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
-                if fetch.closing or fetch.inbox is None:
+                if fetch.closing or fetch.inbox is None or connection.stopped:
                     break
                 unused = iter(fetch.receive())
             if fetch.error is not None:

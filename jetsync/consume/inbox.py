@@ -42,6 +42,7 @@ class PullInbox:
         inbox = context.connection.new_inbox().encode()
         self.lane: Lane = context.lane
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
+        context.connection.pull_boxes.add(self.box)
         self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
         self._listener = Listener(self.lane, self.box)

@@ -113,6 +113,10 @@ class OrderedConsumption:
             return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
         except errors.WaitTimeoutError:
             return None
+        except errors.ConsumptionClosedError:
+            if self._source.context.connection.stopping:
+                return None
+            raise
 
     def take(self, deadline: Deadline) -> Message:
         """Return the next message as :meth:`next`, but raise WaitTimeoutError at the deadline."""
@@ -356,11 +360,12 @@ class OrderedBatch(MessageBatch):
                     reason = "gone"
                 except (errors.NoHeartbeatError, errors.RequestTimeoutError):
                     reason = "silent"
-                if not reason and source.is_current and not self._over.is_set():
+                over = self._over.is_set() or source.context.connection.stopping
+                if not reason and source.is_current and not over:
                     source.fresh = True
                     return
                 source.fresh = False
-                if self._over.is_set() or self._rest() is None:
+                if over or self._rest() is None:
                     return
                 try:
                     source.remake(self._until, reason or "reconnected", self._over)
@@ -382,7 +387,7 @@ class OrderedBatch(MessageBatch):
         source, fetch, seen = self._source, self._fetch, 0
         error: BaseException | None = None
         try:
-            while fetch.inbox is not None and not self._over.is_set():
+            while not (fetch.inbox is None or self._over.is_set() or fetch.connection.stopped):
                 for frame in fetch.receive():
                     seen += 1
                     order = source.cursor.take(frame[1])
@@ -402,7 +407,7 @@ class OrderedBatch(MessageBatch):
                         if asked.max_bytes is not None:
                             self._size += message_size(frame)
                         yield message
-                        if fetch.closing:
+                        if fetch.closing or fetch.connection.stopped:
                             break
             if fetch.error is not None:
                 raise_failure(fetch.error)

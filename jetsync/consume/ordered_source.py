@@ -214,6 +214,9 @@ class OrderedSource:
         attempts = 0
         over.wait(min(cursor.pause(), until.remaining()))
         while not over.is_set():
+            if self.context.connection.stopping:
+                over.set()
+                return
             if failure is not None and until.expired():
                 raise errors.WaitTimeoutError("a message", until.total) from failure
             try:

@@ -198,7 +198,7 @@ class Subscription:
             ConnectionClosedError: The client is closed.
         """
         message = self._take(self._connection.deadline(timeout))
-        if message is None and self._is_over():
+        if message is None and self._is_over() and not self._connection.stopping:
             self._lane.check()
             raise errors.HandleClosedError("subscription")
         return message

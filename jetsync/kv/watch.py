@@ -137,7 +137,7 @@ class Watch:
             entry = self._take(Deadline.after(seconds), initial=False)
         except errors.WaitTimeoutError:
             return None
-        if entry is None:
+        if entry is None and not self._bucket.context.connection.stopping:
             raise errors.HandleClosedError("watch")
         return entry
 

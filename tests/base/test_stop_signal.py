@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,9 +28,15 @@ def block(calls):
     A factory of a block that records its calls.
     """
 
-    def block(exit_code=None):
-        ends = (calls.append, lambda: calls.append("end"))
-        return StopSignal(SIGNALS, exit_code, *ends)
+    def block(exit_code=None, timeout=600.0):
+        return StopSignal(
+            SIGNALS,
+            exit_code,
+            timeout,
+            on_change=calls.append,
+            on_timeout=lambda: calls.append("late"),
+            on_end=lambda seconds: calls.append("end"),
+        )
 
     return block
 
@@ -69,6 +76,23 @@ def test_a_signal(block, calls, number):
     with pytest.raises(SystemExit) as caught:
         program()
     assert (caught.value.code, calls) == (128 + number, [True, "end", False])
+
+
+def test_the_time_after_a_signal(block, calls):
+    """
+    The time runs from the signal, and its end is reported once.
+    """
+
+    def program():
+        with block(timeout=0.1):
+            signal.raise_signal(signal.SIGTERM)
+            until = time.monotonic() + 60
+            while calls != [True, "late"] and time.monotonic() < until:
+                time.sleep(0.01)
+
+    with pytest.raises(SystemExit):
+        program()
+    assert calls == [True, "late", "end", False]
 
 
 def test_an_exit_code(block):

@@ -36,7 +36,7 @@ class StubLane:
 @pytest.fixture
 def context():
     """A context with an inbox and a lane that are stubs."""
-    connection = types.SimpleNamespace(new_inbox=lambda: "_INBOX.a")
+    connection = types.SimpleNamespace(new_inbox=lambda: "_INBOX.a", pull_boxes=set())
     return types.SimpleNamespace(connection=connection, lane=StubLane())
 
 

@@ -12,6 +12,7 @@ import pytest
 from streams import fill
 
 import jetsync
+from jetsync.devserver import DevServer
 
 PROGRAMS = {
     "iterator": """
@@ -30,6 +31,62 @@ PROGRAMS = {
 """,
 }
 
+# Loops with a long body. A client stops them when the time after the signal is over.
+SLOW = {
+    "iterator": """
+    with worker.consume() as messages:
+        for message in messages:
+            slow(message)
+""",
+    "handler": """
+    running = worker.consume(slow)
+    running.wait()
+""",
+    "threads": """
+    running = worker.consume(slow, threads=2, ordered_by="subject")
+    running.wait()
+""",
+    "fetch": """
+    for message in worker.fetch(100):
+        slow(message)
+""",
+    "ordered": """
+    for message in client.jetstream().stream(sys.argv[2]).ordered_consumer().fetch(100):
+        slow(message)
+""",
+    "subscription": """
+    subscription = client.subscribe("slow")
+    for _ in range(100):
+        client.publish("slow", b"")
+    client.flush()
+    for message in subscription:
+        slow(message)
+""",
+}
+
+# Calls that wait for a message that never arrives.
+WAITS = {
+    "next": "assert worker.next(expires=300) is None",
+    "next again": """
+    while not stop.is_set():
+        assert worker.next(expires=300) is None
+    assert worker.next(expires=300) is None""",
+    "fetch": "assert list(worker.fetch(5, expires=300)) == []",
+    "consume": "assert worker.consume().next(timeout=300) is None",
+    "subscription": "assert client.subscribe('nothing').next(timeout=300) is None",
+    "ordered next": """
+    ordered = client.jetstream().stream(sys.argv[2]).ordered_consumer(deliver_policy="new")
+    assert ordered.next(expires=300) is None""",
+    "ordered consume": """
+    ordered = client.jetstream().stream(sys.argv[2]).ordered_consumer(deliver_policy="new")
+    assert ordered.consume().next(timeout=300) is None""",
+    "watch": """
+    bucket = client.jetstream().create_key_value(sys.argv[2] + "-kv", storage="memory")
+    watch = bucket.watch()
+    assert list(watch.initial()) == []
+    assert watch.next(timeout=300) is None""",
+}
+
 START = """
 import sys, time, jetsync
 done = []
@@ -40,7 +97,16 @@ def work(message):
             time.sleep(0.01)
     done.append(message.sequence)
     message.ack()
-with jetsync.connect(sys.argv[1]) as client, client.stop_on_signal() as stop:
+def slow(message):
+    done.append(message)
+    if len(done) == 1:
+        print("ready", flush=True)
+        stop.wait()
+    time.sleep(2)
+    if message.subject != "slow" and message.metadata.consumer == "worker":
+        message.ack()
+limit = float(sys.argv[3])
+with jetsync.connect(sys.argv[1]) as client, client.stop_on_signal(timeout=limit) as stop:
     worker = client.jetstream().consumer(sys.argv[2], "worker")
 """
 
@@ -52,15 +118,17 @@ def program(nats_server, stream, worker):
     """
     processes = []
 
-    def program(body, *numbers):
+    def program(body, *numbers, server=nats_server, name=stream.name, timeout=60, before=None):
         process = subprocess.Popen(
-            [sys.executable, "-c", START + body, nats_server.url, stream.name],
+            [sys.executable, "-c", START + body, server.url, name, str(timeout)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
+        if before is not None:
+            before()
         for number in numbers:
             process.send_signal(number)
         _, errors = process.communicate(timeout=60)
@@ -93,6 +161,56 @@ def test_a_wait_for_messages_ends(js, stream, worker, program):
     body = PROGRAMS["iterator"] + "    print('drained')\n"
     assert program(body, signal.SIGTERM) == (143, "")
     assert worker.info().num_ack_pending == 0
+
+
+@pytest.mark.parametrize("body", SLOW.values(), ids=SLOW)
+def test_the_time_is_over(js, stream, worker, program, body):
+    """
+    The message that is being handled is acknowledged, and the buffered ones are given back.
+    """
+    fill(js, stream, 100)
+    body += "    assert len(done) < 50\n"
+    assert program(body, signal.SIGTERM, timeout=1) == (143, "")
+    if "worker" in body:
+        # Not after the ack wait of 30 seconds.
+        assert worker.next(expires=20).metadata.delivered == 2
+        assert worker.info().ack_floor.stream_seq
+
+
+@pytest.mark.parametrize("body", WAITS.values(), ids=WAITS)
+def test_a_call_that_waits(program, body):
+    """
+    A call that waits for a message returns as if nothing arrived, and so do later calls.
+    """
+    ready = """
+    import threading
+    threading.Timer(1, print, ["ready"], {"flush": True}).start()
+    """
+    assert program(ready + body.lstrip(), signal.SIGTERM) == (143, "")
+
+
+@pytest.mark.parametrize("wait", ["stop.wait()", "worker.next(expires=300)", "running.wait()"])
+def test_a_signal_without_a_server(program, wait):
+    """
+    If the server is down, the exit status is the same, and one line says that the drain failed.
+    """
+    body = f"""
+    running = worker.consume(work)
+    print("ready", flush=True)
+    while client.is_connected:
+        time.sleep(0.01)
+    {wait}
+"""
+    with DevServer() as server:
+        with jetsync.connect(server.url) as client:
+            stream = client.jetstream().create_stream("DOWN", subjects=["down"])
+            stream.create_consumer("worker")
+        status, errors = program(
+            body, signal.SIGTERM, server=server, name="DOWN", timeout=1, before=server.stop
+        )
+    assert status == 143
+    assert errors.startswith("jetsync: at exit: the client was not drained")
+    assert errors.count("\n") == 1
 
 
 def test_a_second_signal(js, stream, program):
