@@ -56,13 +56,15 @@ def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:
         options: The options of the client.
         url: The server.
         nonce: The text to sign, None if the server's INFO has none. Such a server supports no keys,
-            so neither a JWT nor an NKey is sent to it.
+            so neither a JWT nor an NKey is sent to it. Files and seeds are checked nevertheless.
 
     Raises:
         AuthenticationError: A file or a callable of the options gives no login.
         ConfigurationError: The login needs the library nkeys, which is not installed.
     """
-    fields = _signed_login(options, nonce.encode()) if nonce else {}
+    fields = _signed_login(options, (nonce or "").encode())
+    if not nonce:
+        fields = {}
     if options.user is not None:
         fields["user"] = _text("user", options.user)
         # A server can have users without a password, and an auth callout can decide by the name.
@@ -163,6 +165,8 @@ def _text(name: str, given: str | Callable[[], str]) -> str:
 def _call_signer(options: ConnectOptions, nonce: bytes) -> str:
     signer = options.nkey_signature
     assert signer is not None
+    if not nonce:
+        return ""
     signature: object = _call("nkey_signature", signer, nonce)
     if not isinstance(signature, bytes) or len(signature) != _SIGNATURE_BYTES:
         raise AuthenticationError(

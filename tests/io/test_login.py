@@ -190,9 +190,24 @@ class TestKeys:
     @pytest.mark.parametrize("nonce", [None, ""])
     def test_without_nonce(self, nonce, tmp_path):
         """A server that sends no nonce takes no signatures; the other fields are sent."""
-        missing = tmp_path / "missing.creds"
+        pytest.importorskip("nkeys")
+        path = tmp_path / "user.creds"
+        path.write_text(FILE)
         assert fields(nonce, nkey_seed=SEED) == {}
-        assert fields(nonce, credentials=missing, token="t") == {"auth_token": "t"}
+        assert fields(nonce, credentials=path, token="t") == {"auth_token": "t"}
+        assert fields(nonce, nkey=PUBLIC, nkey_signature=lambda _nonce: 1 / 0) == {}
+
+    @pytest.mark.parametrize(
+        ("option", "reason"),
+        [
+            ({"credentials": "/missing.creds"}, "'/missing.creds' cannot be read"),
+            ({"nkey_seed": "SUxx"}, "neither a seed nor a file with one"),
+        ],
+    )
+    def test_errors_without_nonce(self, option, reason):
+        """A login that cannot be read is an error, though the server would not get it."""
+        with pytest.raises(AuthenticationError, match=reason):
+            fields(None, **option)
 
     def test_missing_library(self, monkeypatch):
         """Without the library, the error names the extra to install."""
