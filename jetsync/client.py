@@ -222,10 +222,12 @@ class Client:
         Return a block of code that a signal ends in order; for ``with`` in the main thread.
 
         The signal ends consumptions, fetches, watches and open subscriptions after the messages
-        that have arrived, so loops over them end. A ``next`` that waits returns None, and so do
-        later ones. Other loops ask ``is_set()``. If a signal has arrived, the end of the block
-        drains the client and raises SystemExit. A second signal raises SystemExit at once, wherever
-        the main thread is. The block restores the previous signal handlers.
+        that have arrived, so loops over them end. A ``next`` that waits returns None. Reads that
+        begin after the signal bring nothing. Other loops ask ``is_set()``.
+
+        If a signal has arrived, the end of the block drains the client and raises SystemExit. A
+        second signal raises SystemExit at once, wherever the main thread is. The block restores the
+        previous signal handlers.
 
         After *timeout* seconds, buffered messages are not handled any more: jetsync gives them back
         to the server, and drops those of core subscriptions with a warning in the log. Handlers and
@@ -432,6 +434,8 @@ class Client:
             max_pending_bytes=max_pending_bytes,
         )
         self._subscriptions.add(subscription)
+        if self._connection.stopping:
+            subscription.drain()
         return subscription
 
     # JetStream.

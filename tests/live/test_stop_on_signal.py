@@ -228,9 +228,9 @@ def test_a_second_signal(js, stream, program):
     assert program(body, signal.SIGTERM) == (143, "")
 
 
-def test_a_consumption_that_begins_afterwards(js, stream, worker, program):
+def test_reads_that_begin_afterwards(js, stream, worker, program):
     """
-    A consumption that begins after the signal ends without a message.
+    A consumption, a fetch or a subscription that begins after the signal ends without a message.
     """
     fill(js, stream, 100)
     body = """
@@ -238,6 +238,7 @@ def test_a_consumption_that_begins_afterwards(js, stream, worker, program):
         work(message)
     with worker.consume(work) as running:
         running.wait()
+    assert list(worker.fetch(4)) == list(client.subscribe("later")) == []
     assert len(done) == 4
 """
     assert program(body, signal.SIGTERM) == (143, "")
