@@ -34,7 +34,7 @@ Your handlers can rely on these events:
 - ``callback_failed``: A callback of the application raised an exception.
 - ``plugin_failed``: A plugin raised an exception in a hook that only observes.
 - ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
-  or failed.
+  or failed, and if the time after a signal is over and messages of a subscription are dropped.
 - ``filter_outside_subjects``: A consumer was created that will never get a message.
 - ``list_incomplete``: A cluster could not describe everything, because some servers are down.
 - ``ttl_raised``: The server keeps a message longer than its time-to-live.

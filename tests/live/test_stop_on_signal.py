@@ -189,13 +189,16 @@ def test_a_call_that_waits(program, body):
     assert program(ready + body.lstrip(), signal.SIGTERM) == (143, "")
 
 
-@pytest.mark.parametrize("wait", ["stop.wait()", "worker.next(expires=300)", "running.wait()"])
+@pytest.mark.parametrize(
+    "wait", ["stop.wait()", "worker.next(expires=300)", "running.wait()", "list(ordered)"]
+)
 def test_a_signal_without_a_server(program, wait):
     """
     If the server is down, the exit status is the same, and one line says that the drain failed.
     """
     body = f"""
     running = worker.consume(work)
+    ordered = client.jetstream().stream("DOWN").ordered_consumer().consume()
     print("ready", flush=True)
     while client.is_connected:
         time.sleep(0.01)
