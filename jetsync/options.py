@@ -51,7 +51,7 @@ _ENVIRONMENT: Final = {
 }
 TLS_FIELDS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_first")
 # Options that have no effect without one of the others.
-_NEEDS: Final = {
+_ONLY_WITH: Final = {
     "password": ("user",),
     "nkey": ("nkey_signature",),
     "nkey_signature": ("nkey", "credentials"),
@@ -293,7 +293,7 @@ class ConnectOptions:
                 raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
         if self.servers is not None:
             self.server_list()
-        for name, other in _NEEDS.items():
+        for name, other in _ONLY_WITH.items():
             if getattr(self, name) is not None and all(getattr(self, one) is None for one in other):
                 hint = _HINTS.get(name, "")
                 raise InvalidArgumentError(

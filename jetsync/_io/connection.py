@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 DROP_GRACE: Final = 1.0
 
 # Seconds to wait for the thread of a client that could not connect.
-STOP_TIMEOUT: Final = 1.0
+BRIDGE_STOP_TIMEOUT: Final = 1.0
 
 # Seconds to wait for any data after an ack or a heartbeat is late: much longer than a round trip,
 # and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
@@ -147,7 +147,7 @@ class Connection:
                 self._bridge.start(weak.close_at_exit, weak.after_fork)
                 self._bridge.call(self._connect, find_creator(), deadline=deadline)
             except errors.WaitTimeoutError:
-                self._stop(STOP_TIMEOUT)
+                self._stop(BRIDGE_STOP_TIMEOUT)
                 server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
                 cause = None if last is None else cause_of(last)
@@ -158,7 +158,7 @@ class Connection:
                 if not isinstance(error, Exception):
                     # After Ctrl-C the connection may exist already.
                     self.abandon()
-                self._stop(STOP_TIMEOUT)
+                self._stop(BRIDGE_STOP_TIMEOUT)
                 raise
 
     async def _connect(self, creator: tuple[str, int]) -> None:

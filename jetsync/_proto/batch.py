@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 USUAL_LIMIT: Final = 1000
 
 # More messages than any batch has.
-NEVER: Final = 1 << 62
+UNLIMITED: Final = 1 << 62
 
 # Values of the commit header: on a message that is stored, and on a marker that is not stored.
 STORED: Final = b"1"
@@ -163,14 +163,16 @@ class AtomicBatchEngine(Generic[Item]):
     def _plan(self) -> None:
         """Find the next message that asks for an answer."""
         following, every, limit = self.sent + 1, self._ack_every, self._limit
-        ask = following + -following % every if every else NEVER
+        ask = following + -following % every if every else UNLIMITED
         if limit is None and following <= USUAL_LIMIT + 1:
             # The server may refuse this one and all that follow.
             ask = min(ask, USUAL_LIMIT + 1)
         self._ask = 1 if self._ack_first and following == 1 else ask
         # While there are fewer messages, the caller may extend `items` without calling `add`: there
         # is room for the message, and it does not ask for an answer.
-        self.quiet: int = min(self._ask - 1 + self._hold_back, NEVER if limit is None else limit)
+        self.quiet: int = min(
+            self._ask - 1 + self._hold_back, UNLIMITED if limit is None else limit
+        )
 
     def lost(self, part: Part[Item]) -> BatchState:
         """Record that *part* was sent and not answered, and return the new state."""

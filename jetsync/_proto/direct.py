@@ -46,7 +46,7 @@ NUM_PENDING: Final = headers.NUM_PENDING.encode()
 SUBJECT: Final = headers.SUBJECT.encode()
 _SEQUENCE: Final = headers.SEQUENCE.encode()
 _STREAM: Final = headers.STREAM.encode()
-_ADDED: Final = b"\r\n" + headers.STREAM.encode() + b": "
+_ADDED_STREAM: Final = b"\r\n" + headers.STREAM.encode() + b": "
 
 _ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
     408: errors.BadDirectRequestError,
@@ -371,7 +371,7 @@ def size_of(frame: Frame) -> int:
     """Return the size of a message as servers count it for ``max_bytes``."""
     block = frame[2] or b""
     subject = find_last(block, SUBJECT) or b""
-    own = block.rfind(_ADDED) + 2
+    own = block.rfind(_ADDED_STREAM) + 2
     # The server's headers follow the message's own. Its own header block ended with an empty line
     # (2 bytes). If it had none, only the version line is there, which is not counted.
     own = own + 2 if own > len(b"NATS/1.0\r\n") else 0

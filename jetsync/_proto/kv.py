@@ -46,7 +46,7 @@ DELETE_MARKER: Final = {KV_OPERATION: DELETED}
 PURGE_MARKER: Final = {KV_OPERATION: PURGED, ROLLUP: "sub"}
 """The headers of messages that delete a key."""
 
-_BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*")
 _TOKEN: Final = re.compile(r"[-/_=A-Za-z0-9]+|\*")
 
@@ -103,7 +103,7 @@ def check_bucket(name: str) -> str:
     """
     if not isinstance(name, str):
         raise wrong_type("a bucket name", "text", name, "bucket")
-    if not _BUCKET.fullmatch(name):
+    if not _BUCKET_NAME.fullmatch(name):
         raise InvalidBucketError(name)
     return name
 

@@ -25,7 +25,7 @@ NO_RESPONDERS: Final = 503
 
 # The usual ack of a message or an atomic batch, with names that JSON does not escape: read without
 # building a JSON object.
-_PLAIN: Final = re.compile(
+_PLAIN_ACK: Final = re.compile(
     rb'\{"stream":"([!#-\[\]-~]+)","seq":([0-9]{1,19})'
     rb'(?:,"batch":"([!#-\[\]-~]+)","count":([0-9]{1,19}))?\}'
 )
@@ -46,7 +46,7 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
     Raises:
         ProtocolError: It is neither.
     """
-    plain = _PLAIN.fullmatch(data)
+    plain = _PLAIN_ACK.fullmatch(data)
     if plain is not None:
         stream, sequence, batch, count = plain.groups()
         if batch is None:

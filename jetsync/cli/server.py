@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 4222
 
 # One wait for the end of the server, in seconds; the loop around it makes it endless.
-_LOOK: Final = 60.0
+_EXIT_WAIT: Final = 60.0
 
 
 @click.command()
@@ -81,7 +81,7 @@ def has_ended(running: DevServer) -> bool:
     Wait briefly for the server's process to end, and return whether it has.
     """
     try:
-        running.wait_exit(timeout=_LOOK)
+        running.wait_exit(timeout=_EXIT_WAIT)
     except DevServerError:
         return False
     return True

@@ -26,7 +26,7 @@ USUAL: Final = 10
 """Default number of stored messages to show first."""
 
 # One wait for a message, in seconds; the loop around it makes it endless.
-_LOOK: Final = 3.0
+_MESSAGE_WAIT: Final = 3.0
 
 
 @click.command()
@@ -126,7 +126,7 @@ def follow(
             with ordered.consume(stop_after=count) as messages:
                 while True:
                     try:
-                        message = messages.next(timeout=_LOOK)
+                        message = messages.next(timeout=_MESSAGE_WAIT)
                     except ConsumptionClosedError:
                         return
                     except StreamNotFoundError as error:

@@ -48,7 +48,7 @@ CLOSING_WAIT: Final = 1.0
 END_POLL: Final = 0.2
 
 # Seconds of one wait for a connection, after which the end of the consumption is noticed.
-CONNECTION_POLL: Final = 0.1
+CONNECTION_WAIT: Final = 0.1
 
 # The number of refused pulls in a row at which a warning is logged: they may never end.
 REFUSALS_WARNED: Final = 5
@@ -419,7 +419,7 @@ class ConsumptionCore:
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
                 with contextlib.suppress(errors.TransportError):
-                    self._lane.write(b"", deadline.at_most(CONNECTION_POLL))
+                    self._lane.write(b"", deadline.at_most(CONNECTION_WAIT))
             return
         due = self.engine.next_look()
         if due is not None and due < deadline.at:

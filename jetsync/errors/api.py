@@ -17,7 +17,7 @@ if _t.TYPE_CHECKING:
     import typing_extensions as _te
 
 # The streams of key-value buckets have this prefix (ADR-8).
-_BUCKET: _t.Final = "KV_"
+_BUCKET_PREFIX: _t.Final = "KV_"
 
 
 class _Fields(_t.TypedDict, total=False):
@@ -90,7 +90,7 @@ class ApiError(JetSyncError):
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
 
     def _advice(self) -> str | None:
-        is_bucket = (self.stream or "").startswith(_BUCKET)
+        is_bucket = (self.stream or "").startswith(_BUCKET_PREFIX)
         return (is_bucket and self.bucket_advice) or self.advice
 
     def _named(self) -> str:
@@ -107,8 +107,8 @@ class ApiError(JetSyncError):
             return f"consumer {self.consumer!r}{where}: {text}"
         if self.stream is None:
             return text
-        if self.stream.startswith(_BUCKET):
-            return f"bucket {self.stream.removeprefix(_BUCKET)!r}: {text}"
+        if self.stream.startswith(_BUCKET_PREFIX):
+            return f"bucket {self.stream.removeprefix(_BUCKET_PREFIX)!r}: {text}"
         return f"stream {self.stream!r}: {text}"
 
 

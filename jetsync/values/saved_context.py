@@ -16,7 +16,7 @@ from jetsync.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PLAIN: Final = {
+_COPIED: Final = {
     "url": "servers",
     "ca": "tls_ca",
     "cert": "tls_cert",
@@ -61,7 +61,7 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
             raise ConfigurationError(
                 f"context {name!r} uses {field!r}, which jetsync does not support"
             )
-    fields = {ours: saved[theirs] for theirs, ours in _PLAIN.items() if saved.get(theirs)}
+    fields = {ours: saved[theirs] for theirs, ours in _COPIED.items() if saved.get(theirs)}
     # The prefix is more exact than the domain.
     if "jetstream_prefix" in fields:
         fields.pop("jetstream_domain", None)

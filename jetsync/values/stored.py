@@ -25,7 +25,7 @@ _SERVER_LINES: Final = b"\r\nNats-Stream: "
 
 # The headers that servers add to an answer, in their order, up to the end of the block. Each block
 # has them once, whatever headers the message itself has.
-_ADDED: Final = re.compile(
+_ADDED_BLOCK: Final = re.compile(
     rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
     rb"(?:\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+)?\r\n\r\n"
@@ -295,7 +295,7 @@ def _fast_columns(
     blocks = [message._block for message in messages]  # noqa: SLF001  (its own module)
     if not blocks or None in blocks:
         return None
-    rows = _ADDED.findall(b"".join(blocks))  # type: ignore[arg-type]
+    rows = _ADDED_BLOCK.findall(b"".join(blocks))  # type: ignore[arg-type]
     if len(rows) != len(blocks):
         return None
     subjects, sequences, seconds, fractions = zip(*rows, strict=True)
@@ -319,7 +319,7 @@ def quick_parts(message: StoredMessage) -> tuple[int, int, bool]:
     This costs half as much as reading them one by one.
     """
     block = message.raw_headers
-    added = None if block is None else _ADDED.search(block)
+    added = None if block is None else _ADDED_BLOCK.search(block)
     if block is None or added is None:
         return message.sequence, message.timestamp_ns, True
     seconds, fraction = added.group(3, 4)

@@ -445,12 +445,12 @@ class StreamConfig(ConfigModel):
         """
         wanted: dict[str, Any] = {}
         for feature in features:
-            if feature not in _NEEDS:
-                known = ", ".join(_NEEDS)
+            if feature not in _FEATURE_FIELDS:
+                known = ", ".join(_FEATURE_FIELDS)
                 raise InvalidArgumentError(
                     f"unknown feature {feature!r}; the features are {known}", argument="features"
                 )
-            for name, value in _NEEDS[feature].items():
+            for name, value in _FEATURE_FIELDS[feature].items():
                 has = getattr(self, name)
                 # Any marker lifetime is suitable, and unset means False.
                 fits = bool(has) if isinstance(value, float) else (has or False) == value
@@ -460,7 +460,7 @@ class StreamConfig(ConfigModel):
 
 
 # The configuration that each feature needs.
-_NEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
+_FEATURE_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "atomic": {"allow_atomic": True},
     "counters": {"allow_msg_counter": True},
     "direct": {"allow_direct": True},
