@@ -227,4 +227,4 @@ def test_ctrl_c_while_it_is_made(js):
     while not ended:
         step += 1
         ended = interrupted_at(step, lambda: js.publisher().close())
-        eventually(is_over)
+    eventually(is_over)
