@@ -394,10 +394,12 @@ class Connection:
         lane = self.lane
         if lane.state is not LaneState.OPEN:
             return
+        # Before the write: a thread that reads may get the PONG before `write` returns.
+        bytes_in = lane.bytes_in
         # If there is no room for the PING, the bytes before it get no answer either.
         with contextlib.suppress(errors.TransportError):
             lane.write(PING, Deadline.after(0.0), pong=Waiter(b"PING"))
-        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in, lane.delivered())
+        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, bytes_in, lane.delivered())
 
     def _end_probe(self, epoch: int, bytes_in: int, delivered: int) -> None:
         lane = self.lane

@@ -435,6 +435,19 @@ class TestProbe:
         lane.run()
         assert (lane.aborted, lane.calls) == (0, [])
 
+    def test_an_answer_during_the_write(self, connection, monkeypatch):
+        """Another thread may read the PONG before the write of the PING returns."""
+        lane = connection.lane = ProbedLane()
+
+        def write(*_, **__):
+            lane.bytes_in += 6
+
+        monkeypatch.setattr(lane, "write", write)
+        connection.probe()
+        lane.run()
+        lane.run()
+        assert lane.aborted == 0
+
     def test_a_long_upload(self, lane):
         """While the server's system confirms bytes, the PING may still be queued in the upload."""
         for confirmed in (100, 200):
