@@ -399,16 +399,17 @@ class Connection:
         # If there is no room for the PING, the bytes before it get no answer either.
         with contextlib.suppress(errors.TransportError):
             lane.write(PING, Deadline.after(0.0), pong=Waiter(b"PING"))
-        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, bytes_in, lane.delivered())
+        sent = lane.outbox.bytes_out
+        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, bytes_in, lane.delivered(), sent)
 
-    def _end_probe(self, epoch: int, bytes_in: int, delivered: int) -> None:
+    def _end_probe(self, epoch: int, bytes_in: int, delivered: int, sent: int) -> None:
         lane = self.lane
         if lane.epoch != epoch or lane.bytes_in != bytes_in or lane.has_input():
             return
         progress = lane.delivered()
-        if progress > delivered:
-            # A long upload before the PING still makes progress.
-            lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress)
+        if delivered < sent and progress > delivered:
+            # A long upload before the PING still makes progress. Later writes do not count.
+            lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress, sent)
             return
         _logger.warning("silent", server=self.server.url, seconds=PROBE_TIMEOUT)
         lane.abort()

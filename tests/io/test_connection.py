@@ -391,6 +391,7 @@ class ProbedLane(StubLane):
     def __init__(self):
         super().__init__()
         self.calls, self.aborted, self.confirmed, self.input = [], 0, 0, False
+        self.outbox.bytes_out = 1000
 
     def later(self, seconds, call, *arguments):
         self.calls.append((seconds, call, arguments))
@@ -456,6 +457,16 @@ class TestProbe:
             assert lane.aborted == 0
         lane.run()
         assert lane.aborted == 1
+
+    def test_later_writes(self, connection):
+        """What was sent after the PING does not count as progress."""
+        lane = connection.lane = ProbedLane()
+        lane.confirmed = lane.outbox.bytes_out
+        connection.probe()
+        lane.run()
+        lane.confirmed += 50
+        lane.run()
+        assert (lane.aborted, lane.calls) == (1, [])
 
 
 class TestListener:
