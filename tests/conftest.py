@@ -17,14 +17,6 @@ from interpreters import present, tests_for
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
 
-# Only the newest interpreter runs these: the interpreter does not matter to them.
-_SLOW = (
-    _HERE / "soak",
-    _LIVE / "test_docs_examples.py",
-    _LIVE / "test_docs_tutorial.py",
-    _LIVE / "cli" / "test_demo.py",
-)
-
 # The live tests that depend on the interpreter: sockets, TLS, threads, signals, processes, exits.
 _SENSITIVE = (
     _LIVE / "io",
@@ -58,7 +50,7 @@ if not any(
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), short, sensitive or auto.
+    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive or auto.
 
     tox sets it to auto, which is full for the newest interpreter and for named test files. Worker
     processes inherit the decision.
@@ -86,13 +78,10 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Deselect the tests that the chosen set leaves out.
-
-    The short set leaves out older servers, clusters, the short forms of long runs, the demo and the
-    examples of the documentation. The sensitive set also leaves out most live tests.
+    Deselect the tests that do not depend on the interpreter, if the sensitive set is chosen.
     """
-    left_out = {"full": lambda item: False, "short": _is_slow, "sensitive": _is_insensitive}
-    if dropped := [item for item in items if left_out[_chosen()](item)]:
+    dropped = [item for item in items if _is_insensitive(item)]
+    if _chosen() == "sensitive" and dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
 
@@ -101,20 +90,15 @@ def _chosen() -> str:
     return os.environ.get("JETSYNC_TEST_SET", "full")
 
 
-def _is_in(item: pytest.Item, places: tuple[Path, ...]) -> bool:
-    return any(place == item.path or place in item.path.parents for place in places)
-
-
 def _is_insensitive(item: pytest.Item) -> bool:
-    return _is_slow(item) or (_LIVE in item.path.parents and not _is_in(item, _SENSITIVE))
-
-
-def _is_slow(item: pytest.Item) -> bool:
-    if _is_in(item, _SLOW):
-        return True
-    if _LIVE not in item.path.parents:
-        return False
-    if "luster" in f"{item.cls} {item.name}" or "cluster" in item.fixturenames:
+    places = {item.path, *item.path.parents}
+    if _LIVE not in places:
+        return _HERE / "soak" in places
+    if (
+        places.isdisjoint(_SENSITIVE)
+        or "luster" in f"{item.cls} {item.name}"
+        or "cluster" in item.fixturenames
+    ):
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in ("version", "everywhere"):

@@ -18,8 +18,8 @@ NAMES = [f"py{major}{minor}" for major, minor in interpreters.SUPPORTED]
 @pytest.mark.parametrize(
     ("present", "sets"),
     [
-        ([10, 11, 12, 13], {10: "short", 11: "sensitive", 12: "sensitive", 13: "full"}),
-        ([10, 12], {10: "short", 12: "full"}),
+        ([10, 11, 12, 13], {10: "sensitive", 11: "sensitive", 12: "sensitive", 13: "full"}),
+        ([10, 12], {10: "sensitive", 12: "full"}),
         ([11], {11: "full"}),
     ],
 )

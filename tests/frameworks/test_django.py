@@ -3,6 +3,8 @@ from __future__ import annotations
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+from waiting import eventually
+
 REQUESTS = 40
 
 
@@ -19,7 +21,13 @@ def test_django(start, port, get, stream, ended_well):
     program.wait_for("Quit the server")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(get, map(str, range(REQUESTS))))
-    (start.folder / "site_urls.py").touch()
+
+    def is_reloading():
+        # Repeated, because the reloader does not see a change before its first look.
+        (start.folder / "site_urls.py").touch()
+        return "changed, reloading" in program.output
+
+    eventually(is_reloading)
     program.wait_for("Quit the server", 2)
     with ThreadPoolExecutor(8) as pool:
         answers += pool.map(get, map(str, range(REQUESTS)))

@@ -39,11 +39,9 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: full, short or sensitive.
+    Return the set of tests that one of the present interpreters runs: full or sensitive.
     """
-    if version >= max(versions):
-        return "full"
-    return "short" if version <= min(versions) else "sensitive"
+    return "full" if version >= max(versions) else "sensitive"
 
 
 def main() -> None:

@@ -454,8 +454,11 @@ class TestDoctor:
             assert works == {**works, **kept_by(js)}
             stream = js.create_stream("PROBE", subjects=["probe"], storage="memory")
             stream.create_consumer("C")
-            assert works["reset"] == answers(client, "$JS.API.CONSUMER.RESET.PROBE.C")
-            assert works["pause"] == answers(client, "$JS.API.CONSUMER.PAUSE.PROBE.C")
+            for feature in ("reset", "pause"):
+                # Silence is the answer of servers that do not know the request.
+                subject = f"$JS.API.CONSUMER.{feature.upper()}.PROBE.C"
+                timeout = 10 if works[feature] else 1
+                assert works[feature] == answers(client, subject, timeout)
             stream.delete()
 
     def test_a_required_feature_that_is_missing(self, run, server_for):
@@ -499,12 +502,12 @@ def kept_by(js):
     return kept
 
 
-def answers(client, subject):
+def answers(client, subject, timeout):
     """
     Return whether the server answers an API subject at all.
     """
     try:
-        client.request(subject, b"{}", timeout=10)
+        client.request(subject, b"{}", timeout=timeout)
     except (jetsync.NoRespondersError, jetsync.RequestTimeoutError):
         return False
     return True
