@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +88,39 @@ def matches(pattern: str, key: str) -> bool:
     )
 
 
+def covers(pattern: str, other: str) -> bool:
+    """Return whether *pattern* matches every key that *other* matches."""
+    wanted, parts = pattern.split("."), other.split(".")
+    for place, part in enumerate(wanted):
+        if part == ">":
+            return len(parts) > place
+        if place == len(parts) or parts[place] == ">" or part not in {"*", parts[place]}:
+            return False
+    return len(wanted) == len(parts)
+
+
+def keys_and_patterns(count: int) -> list[str]:
+    """Return so many keys, and as many patterns that match none of them."""
+    return [f"{kind}{number}.{end}" for number in range(count) for kind, end in ("kx", "p*")]
+
+
+def calls_of(function, *arguments) -> int:
+    """Return how many calls of functions a call makes, including those written in C."""
+    calls = 0
+
+    def note(_frame, event, _argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
 class TestPatterns:
     @given(st.lists(PATTERNS, min_size=1, max_size=5), KEYS)
     def test_covering(self, patterns, key):
@@ -96,6 +131,18 @@ class TestPatterns:
         )
         assert set(kept) <= set(patterns)
         assert len(kv.covering([*kept, ">"])) == 1
+
+    @given(st.lists(PATTERNS, min_size=1, max_size=5))
+    def test_no_pattern_covers_another(self, patterns):
+        """What is kept has no pattern that could be left out as well."""
+        kept = kv.covering(patterns)
+        for each in kept:
+            assert [other for other in kept if covers(other, each)] == [each]
+
+    def test_the_work_grows_with_the_number_of_patterns(self):
+        """Ten times as many keys and patterns take at most about ten times as many calls."""
+        few, many = (calls_of(kv.covering, keys_and_patterns(count)) for count in (100, 1000))
+        assert many < 11 * few
 
 
 class TestOperations:
