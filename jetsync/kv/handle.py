@@ -286,8 +286,13 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
-        found = self._last_entries(filters, deadline)
-        return [key for key, entry in found.items() if not entry.is_deleted]
+        found: dict[str, None] = {}
+        with self.watch(*filters, meta_only=True, timeout=deadline.remaining()) as watch:
+            for entry in watch.initial(timeout=deadline.remaining()):
+                found.pop(entry.key, None)
+                if not entry.is_deleted:
+                    found[entry.key] = None
+        return [*found]
 
     def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
         """
@@ -472,8 +477,12 @@ class KeyValue:
         deadline = Deadline.after(READING if timeout is None else timeout)
         age = as_seconds(older_than, "older_than")
         bucket = self._bucket
-        found = self._last_entries((), deadline)
-        deleted = {key: entry for key, entry in found.items() if entry.is_deleted}
+        deleted: dict[str, Entry] = {}
+        with self.watch(meta_only=True, timeout=deadline.remaining()) as watch:
+            for entry in watch.initial(timeout=deadline.remaining()):
+                deleted.pop(entry.key, None)
+                if entry.is_deleted:
+                    deleted[entry.key] = entry
         if not deleted:
             return 0
         # Compare with the clock of the server, which wrote the markers' times.
@@ -508,15 +517,6 @@ class KeyValue:
         """
         with self._bucket.named():
             return KeyValueStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
-
-    def _last_entries(self, filters: Sequence[str], deadline: Deadline) -> dict[str, Entry]:
-        """Return the last entry of each key without its value, in the order of their changes."""
-        found: dict[str, Entry] = {}
-        with self.watch(*filters, meta_only=True, timeout=deadline.remaining()) as watch:
-            for entry in watch.initial(timeout=deadline.remaining()):
-                found.pop(entry.key, None)
-                found[entry.key] = entry
-        return found
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
         return self._bucket.context.deadline(timeout)

@@ -4,6 +4,7 @@ Watching buckets on real servers, and the calls that use a watch: keys, history,
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -479,6 +480,24 @@ class TestKeys:
         assert sorted(kv.keys("a.k1", "b.k77", "b.k78")) == ["a.k1", "b.k77", "b.k78"]
         assert not list(kv.stream.consumer_names())
         js.delete_key_value(unique)
+
+    @pytest.mark.parametrize("call", ["keys", "purge_deletes"])
+    def test_entries_are_not_kept(self, kv, js, monkeypatch, call):
+        """
+        Reading all keys keeps the keys, but not the entries, which are several times as large.
+        """
+        js.publish_many((f"$KV.{kv.bucket}.{number}", b"") for number in range(1000))
+        make, alive = jetsync.kv.watch.delivered_entry, []
+
+        def counted(bucket, key, message):
+            if key == "999":
+                alive.append(sum(type(each) is jetsync.Entry for each in gc.get_objects()))
+            return make(bucket, key, message)
+
+        monkeypatch.setattr(jetsync.kv.watch, "delivered_entry", counted)
+        getattr(kv, call)()
+        assert len(alive) == 1
+        assert alive[0] < 100
 
     def test_in_time(self, kv):
         """
