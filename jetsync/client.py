@@ -23,6 +23,7 @@ from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection, list_of, report_at_exit
 from jetsync._proto import frames
+from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions
@@ -203,9 +204,12 @@ class Client:
                     break
                 # No event tells when another thread takes a message.
                 time.sleep(min(0.01, deadline.remaining()))
-            for consumption in consumptions:
-                if not consumption.settle(deadline):
-                    outcome["consuming"] = outcome.get("consuming", 0) + 1
+            settled = [each for each in consumptions if each.settle(deadline)]
+            if len(settled) < len(consumptions):
+                outcome["consuming"] = len(consumptions) - len(settled)
+            until = deadline.at_most(CLOSING_WAIT)
+            for consumption in settled:
+                consumption.wait_for_taker(until)
             self._end_consumptions(deadline)
             unconfirmed = connection.finish_writers(deadline)
             if unconfirmed:
@@ -521,5 +525,6 @@ class Client:
         consumptions = list_of(self._connection.consumptions)
         for consumption in consumptions:
             consumption.end_with_client()
+        until = deadline.at_most(CLOSING_WAIT)
         for consumption in consumptions:
-            consumption.wait_until_given_back(deadline)
+            consumption.wait_until_given_back(until)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
-# Seconds that a closing or draining client waits for a thread that still has a message.
+# Seconds that a closing or draining client waits for threads that still have a message: together,
+# because 1,000 consumptions that one thread reads in turn would take 1,000 times as long.
 CLOSING_WAIT: Final = 1.0
 
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
@@ -184,18 +185,23 @@ class ConsumptionCore:
 
     def settle(self, deadline: Deadline) -> bool:
         """
-        Wait until all messages are known to be handled; for a client that drains.
+        Wait until all messages are taken or, with a handler, handled; for a client that drains.
 
-        A thread that took the last message is known to be done when it asks for another one. It may
-        never do that, so the wait for it is short.
+        Returns whether they are. Call :meth:`wait_for_taker` after it.
         """
         if self.pool is not None and self.pool.is_own_thread():
             return True
-        if self._is_taking_here() or not self.wait(deadline):
-            return False
+        return not self._is_taking_here() and self.wait(deadline)
+
+    def wait_for_taker(self, deadline: Deadline) -> None:
+        """
+        Wait until the last message is known to be handled.
+
+        The thread that took it is known to be done when it asks for another one. It may never do
+        that, so give it at most :data:`CLOSING_WAIT`, and all consumptions of a client together.
+        """
         if self.pool is None and self.engine.admitted:
-            self.end_seen.wait(deadline.at_most(CLOSING_WAIT).remaining())
-        return True
+            self.end_seen.wait(deadline.remaining())
 
     def end_with_client(self) -> None:
         """End it because its client is being closed; threads in ``next`` get that as the error."""
@@ -207,7 +213,7 @@ class ConsumptionCore:
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until the driving thread has ended it, unless that is this thread."""
         if not self._is_taking_here():
-            self.over.wait(deadline.at_most(CLOSING_WAIT).remaining())
+            self.over.wait(deadline.remaining())
 
     def after_fork(self) -> None:
         """

@@ -16,6 +16,7 @@ from streams import fill, fill_in_trouble
 from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, holds, is_led, timed
 
 import jetsync
+from jetsync._base.locks import Latch
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
@@ -291,6 +292,29 @@ class TestEnd:
         assert messages.wait(timeout=10)
         with pytest.raises(jetsync.ConsumptionClosedError):
             messages.next()
+
+    def test_the_client_waits_once_for_all(self, nats_server, js, stream, monkeypatch):
+        """
+        A client that drains waits 1 s for threads with a last message, not 1 s per consumption.
+        """
+        fill(js, stream, 5)
+        waited = []
+        wait = Latch.wait
+
+        def noted(latch, timeout=threading.TIMEOUT_MAX):
+            if any(latch is each._core.end_seen for each in running):
+                waited.append(timeout)
+            return wait(latch, timeout)
+
+        with jetsync.connect(nats_server.url) as client:
+            mine = client.jetstream().stream(stream.name)
+            running = [mine.create_consumer(f"c{number}").consume() for number in range(5)]
+            for messages in running:
+                take(messages, 5)
+            monkeypatch.setattr(Latch, "wait", noted)
+            client.drain()
+        assert len(waited) == 5
+        assert sum(waited) <= 1.0
 
     def test_stop_after_drain(self, js, stream, worker):
         """
