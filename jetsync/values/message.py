@@ -214,7 +214,7 @@ class Message:
         Acknowledge the message; return without the server's confirmation.
 
         jetsync collects acknowledgements and sends them together: with the next request, when a
-        thread next waits for messages, after 512 of them, and in any case within 5 milliseconds.
+        thread next waits for messages, after 128 of them, and in any case within 5 milliseconds.
         :meth:`nak`, :meth:`term` and :meth:`in_progress` are sent at once.
 
         Raises:

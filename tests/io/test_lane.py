@@ -468,7 +468,7 @@ class TestAcks:
         assert rig.receive(len(ONE)) == ONE
 
     def test_many(self, rig):
-        """The acknowledging thread itself sends after every 512 acks."""
+        """The acknowledging thread itself sends after every 128 acks."""
         rig.stall()
         for _ in range(ACK_LIMIT):
             rig.lane.ack(b"1", 1.0)
