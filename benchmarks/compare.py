@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import Settings, run_row
-from benchmarks.rows import ROWS
-from benchmarks.table import render, to_json
+from benchmarks.rows import JOBS, ROWS
+from benchmarks.table import render, summary, to_json
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from benchmarks.rows import Row
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -27,7 +29,8 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, 3 rounds")
-    parser.add_argument("--rows", help=f"comma-separated: {','.join(row.name for row in ROWS)}")
+    names = ",".join(row.name for row in ROWS)
+    parser.add_argument("--rows", help=f"all, or comma-separated (the first {len(JOBS)}): {names}")
     parser.add_argument("--contenders", help="comma-separated parts of their labels")
     parser.add_argument("--rounds", type=int, help="how often each contender has its turn (5)")
     parser.add_argument("--single", type=int, help="messages published one at a time (3000)")
@@ -46,15 +49,7 @@ def main(given: Sequence[str]) -> int:
     Run the rows that were asked for and print their tables.
     """
     asked = arguments(given)
-    known = [row.name for row in ROWS]
-    names = []
-    for name in asked.rows.split(",") if asked.rows else known:
-        # The rows of a group begin with its name.
-        found = [name] if name in known else [row for row in known if row.startswith(f"{name}_")]
-        if not found:
-            print(f"there is no row {name}", file=sys.stderr)
-            return 2
-        names += found
+    rows = JOBS if asked.rows is None else ROWS if asked.rows == "all" else find(asked.rows)
     settings = Settings(
         rounds=asked.rounds or (3 if asked.quick else 5),
         single=asked.single or (300 if asked.quick else 3_000),
@@ -64,16 +59,14 @@ def main(given: Sequence[str]) -> int:
         batch=asked.batch,
         storage=asked.storage,
     )
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
     parts = asked.contenders.split(",") if asked.contenders else [""]
-    tables = []
+    tables, measured = [], []
     with DevServer(asked.server) as server:
         print(
-            f"nats-server {server.version}, Python {platform.python_version()}, "
-            f"{os.cpu_count()} cores; x: how many times as fast, above 1 is faster"
+            f"nats-server {server.version}, {machine}; x: how many times as fast, above 1 is faster"
         )
-        for row in ROWS:
-            if row.name not in names:
-                continue
+        for row in rows:
             contenders = [
                 contender
                 for contender in row.contenders
@@ -87,10 +80,33 @@ def main(given: Sequence[str]) -> int:
             )
             print(render(row, results, heading), flush=True)
             tables.append(to_json(row, results))
+            if not row.own:
+                measured.append((row, results))
+        if measured:
+            print(f"\n{summary(measured)}")
         if asked.json:
-            run = {"server": server.version, "settings": vars(settings), "rows": tables}
-            asked.json.write_text(json.dumps(run, indent=2) + "\n")
+            run = {
+                "server": server.version,
+                "machine": machine,
+                "settings": vars(settings),
+                "rows": tables,
+            }
+            asked.json.write_text(json.dumps(run, indent=1) + "\n")
     return 0
+
+
+def find(names: str) -> list[Row]:
+    """
+    Return the rows with these names, or whose names begin with one of them and an underscore.
+    """
+    found: list[Row] = []
+    for name in names.split(","):
+        some = [row for row in ROWS if row.name == name]
+        some = some or [row for row in ROWS if row.name.startswith(f"{name}_")]
+        if not some:
+            sys.exit(f"there is no row {name}")
+        found += some
+    return found
 
 
 def progress(text: str) -> None:

@@ -103,13 +103,31 @@ class Sample:
 
     p99: float | None = None
 
+    p999: float | None = None
+
+    background: int = 0
+    """Messages that a bulk publisher stored beside the measured calls."""
+
+    background_seconds: float = 0.0
+    """How long it ran."""
+
     def latencies(self, nanoseconds: Sequence[int]) -> None:
         """
         Take the times of the single calls.
         """
         ordered = sorted(nanoseconds)
-        self.p50 = ordered[len(ordered) // 2] / 1e9
-        self.p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e9
+
+        def percentile(rank: int, calls: int) -> float | None:
+            if len(ordered) < calls:
+                return None
+            return ordered[len(ordered) * rank // 1000] / 1e9
+
+        # A percentile of too few calls would only be their maximum.
+        self.p50, self.p99, self.p999 = (
+            percentile(500, 1),
+            percentile(990, 100),
+            percentile(999, 1000),
+        )
 
 
 @contextmanager

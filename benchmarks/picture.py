@@ -26,14 +26,14 @@ WAYS = (
     ("publish", "publish", JETSYNC),
     ("publisher", "publisher", JETSYNC),
     ("publish_many", "publish_many", JETSYNC),
-    ("publish_batch", "atomic", JETSYNC),
-    ("fast_publisher", "fast_ingest", JETSYNC),
+    ("publish_batch", "publish_batch", JETSYNC),
+    ("fast_publisher", "fast_add_many", JETSYNC),
 )
 """Names in the picture, with the row and its line that is compared with the raw socket's."""
 
 ONE_BY_ONE = (
-    ("batch.add", "atomic", "jetsync, batch.add"),
-    ("fast.add", "fast_ingest", "jetsync, fast.add"),
+    ("batch.add", "atomic_add", JETSYNC),
+    ("fast.add", "fast_add", JETSYNC),
 )
 """What stands in the table only."""
 

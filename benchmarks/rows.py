@@ -4,7 +4,7 @@ What is measured, and who takes part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from benchmarks.plugins import installed
@@ -74,6 +74,9 @@ class Row:
     own_consumer: bool = False
     """Whether contenders read with a consumer of their own, which they make and count by."""
 
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Options of all contenders; a peer ignores options that it does not know."""
+
     @property
     def method(self) -> str:
         """
@@ -86,7 +89,8 @@ class Row:
         """
         Who takes part.
         """
-        return self.extra if self.own else (*CONTENDERS, *self.extra)
+        found = self.extra if self.own else (*CONTENDERS, *self.extra)
+        return tuple(replace(each, options={**self.options, **each.options}) for each in found)
 
 
 RAW = Contender("raw socket", "raw_socket")
@@ -129,48 +133,109 @@ def with_plugins() -> tuple[Contender, ...]:
     )
 
 
-ROWS = (
+_ATOMIC = {"allow_atomic": True}
+_FAST = {"allow_batched": True}
+_DIRECT = {"allow_direct": True}
+
+JOBS = (
     Row("publish", "publish, one at a time", "publish", latency=True),
+    Row("publish_many", "publish_many, every ack seen", "publish"),
+    Row("publisher", "publisher.publish, a future for each message", "publish"),
     Row(
-        "publish_many",
-        "publish in bulk, every ack seen",
+        "publish_batch",
+        "publish_batch, one atomic batch after the other",
         "publish",
-        extra=(
-            # jetsync never waits without a limit; this is nats-py when it does not either.
-            Contender("nats-py, bounded wait", "nats_py", {"loop": "uvloop", "wait_stall": 5.0}),
-            Contender("jetsync, one idle plugin", "jetsync", {"loop": "uvloop", "plugin": True}),
-        ),
+        stream_config=_ATOMIC,
+        work="atomic",
     ),
     Row(
-        "publisher",
-        "publish message by message, a future for each",
+        "atomic_add",
+        "atomic_batch with add, one atomic batch after the other",
         "publish",
-        extra=(Contender("jetsync, publish_many", "jetsync", {"loop": "uvloop", "bulk": True}),),
+        stream_config=_ATOMIC,
+        work="atomic",
+        options={"add": True},
     ),
     Row(
-        "atomic",
-        "publish atomic batches, one after the other",
+        "fast_add_many",
+        "fast_publisher.add_many",
         "publish",
-        stream_config={"allow_atomic": True},
-        extra=(Contender("jetsync, batch.add", "jetsync", {"loop": "uvloop", "add": True}),),
+        stream_config=_FAST,
+        work="fast_ingest",
     ),
     Row(
-        "fast_ingest",
-        "publish by fast ingest",
+        "fast_add",
+        "fast_publisher.add",
         "publish",
-        stream_config={"allow_batched": True},
-        extra=(
-            Contender("jetsync, fast.add", "jetsync", {"loop": "uvloop", "add": True}),
-            Contender("jetsync, publish_many", "jetsync", {"loop": "uvloop", "bulk": True}),
-        ),
+        stream_config=_FAST,
+        work="fast_ingest",
+        options={"add": True},
     ),
     Row("fetch", "fetch, no acks", "read"),
+    Row("fetch_ack", "fetch, message.ack() for each message", "read", ack_policy="explicit"),
     Row(
-        "fetch_ack",
-        "fetch, each message acknowledged",
+        "fetch_batch_ack",
+        "fetch, batch.ack() for each batch",
         "read",
         ack_policy="explicit",
-        extra=(_BATCH_ACK,),
+        work="fetch_ack",
+        options={"batch_ack": True},
+    ),
+    Row(
+        "consume",
+        "consume, no acks",
+        "read",
+        extra=(Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),),
+    ),
+    Row(
+        "consume_ack",
+        "consume, message.ack() for each message",
+        "read",
+        ack_policy="explicit",
+        extra=(
+            Contender("jetsync, ack='auto'", "jetsync", {"loop": "uvloop", "auto": True}),
+            Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),
+        ),
+    ),
+    Row(
+        "ordered",
+        "read in order with an ordered consumer",
+        "read",
+        extra=(Contender("jetsync, fetch", "jetsync", {"loop": "uvloop", "fetch": True}),),
+        own_consumer=True,
+    ),
+    Row(
+        "scan",
+        "scan, direct reads in pages of 10,000",
+        "direct",
+        stream_config=_DIRECT,
+        batch=10_000,
+    ),
+    Row(
+        "get_last",
+        "get_last, a direct read of the last message of a subject",
+        "direct",
+        latency=True,
+        stream_config=_DIRECT,
+    ),
+    Row("kv_put", "kv.put, one at a time", "publish", latency=True, stream_config=BUCKET),
+    Row("kv_get", "kv.get, one at a time", "publish", latency=True, stream_config=BUCKET),
+)
+"""The main ways to publish and to read: the rows of a run that does not name any."""
+
+VARIATIONS = (
+    Row(
+        "bulk_variants",
+        "publish_many with a plugin that does nothing, and nats-py with a limit on each wait",
+        "publish",
+        # jetsync never waits without a limit; this is nats-py when it does not either.
+        extra=(
+            JETSYNC_UVLOOP,
+            Contender("jetsync, one idle plugin", "jetsync", {"loop": "uvloop", "plugin": True}),
+            Contender("nats-py, bounded wait", "nats_py", {"loop": "uvloop", "wait_stall": 5.0}),
+        ),
+        own=True,
+        work="publish_many",
     ),
     Row(
         "fetch_1",
@@ -211,31 +276,6 @@ ROWS = (
         work="fetch_ack",
         batch=10_000,
     ),
-    Row(
-        "ordered",
-        "read in order, with a consumer that is made again where it has to be",
-        "read",
-        extra=(Contender("jetsync, fetch", "jetsync", {"loop": "uvloop", "fetch": True}),),
-        own_consumer=True,
-    ),
-    Row(
-        "consume",
-        "consume, no acks",
-        "read",
-        extra=(Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),),
-    ),
-    Row(
-        "consume_ack",
-        "consume, each message acknowledged",
-        "read",
-        ack_policy="explicit",
-        extra=(
-            Contender("jetsync, ack='auto'", "jetsync", {"loop": "uvloop", "auto": True}),
-            Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),
-        ),
-    ),
-    Row("kv_put", "put keys, one at a time", "publish", latency=True, stream_config=BUCKET),
-    Row("kv_get", "get keys, one at a time", "publish", latency=True, stream_config=BUCKET),
     Row("kv_watch", "watch a bucket until all is there", "publish", stream_config=BUCKET, part=8),
     Row(
         "kv_get_many",
@@ -246,33 +286,19 @@ ROWS = (
         part=8,
     ),
     Row(
-        "scan",
-        "read a stream directly, in pages of 1,000",
+        "scan_1000",
+        "scan, direct reads in pages of 1,000",
         "direct",
-        stream_config={"allow_direct": True},
-        batch=1000,
-    ),
-    Row(
-        "scan_10000",
-        "read a stream directly, in pages of 10,000",
-        "direct",
-        stream_config={"allow_direct": True},
+        stream_config=_DIRECT,
         work="scan",
-        batch=10_000,
-    ),
-    Row(
-        "get_last",
-        "read the last message of a subject directly",
-        "direct",
-        latency=True,
-        stream_config={"allow_direct": True},
+        batch=1000,
     ),
     Row(
         "get_last_for",
         "read the last messages of 100 subjects directly",
         "direct",
         latency=True,
-        stream_config={"allow_direct": True},
+        stream_config=_DIRECT,
         subjects=100,
     ),
     Row(
@@ -295,3 +321,6 @@ ROWS = (
         document=True,
     ),
 )
+"""More rows, for runs that name them."""
+
+ROWS = (*JOBS, *VARIATIONS)

@@ -99,21 +99,53 @@ def render(row: Row, results: Sequence[Result], heading: str) -> str:
             continue
         if result.note:
             notes.append(f"  {label}: stopped early: {result.note}")
-        cpu = [_micro(result.cpu)]
+        cpu = [micro(result.cpu)]
         if row.latency:
-            cells = [_micro(result.p50), *ratios(result, p50_speed, *both)]
-            cells += [_micro(result.p99), *ratios(result, p99_speed, *both)]
+            cells = [micro(result.p50), *ratios(result, p50_speed, *both)]
+            cells += [micro(result.p99), *ratios(result, p99_speed, *both)]
             cells += [*cpu, *ratios(result, cpu_speed, "nats_py")]
         else:
             cells = [f"{result.rate:,.0f}", *ratios(result, rate_speed, *both)]
             cells += [*cpu, *ratios(result, cpu_speed, *both)]
         lines.append([label, *cells])
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    text = [heading]
-    for line in lines:
-        rest = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        text.append("  ".join([line[0].ljust(widths[0]), *rest]))
-    return "\n".join([*text, *notes])
+    return "\n".join([heading, *aligned(lines), *notes])
+
+
+def summary(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
+    """
+    Return one line per row: jetsync on uvloop, and its speed beside the raw socket and nats-py.
+    """
+    lines = [["", "jetsync", "raw socket", "share of raw", "x nats-py"]]
+    for row, results in rows:
+        speed = p50_speed if row.latency else rate_speed
+        raw, nats_py = (best(results, peer, speed) for peer in ("raw_socket", "nats_py"))
+        own = next(
+            (speed(result) for result in results if result.contender.label == "jetsync, uvloop"),
+            None,
+        )
+
+        def shown(value: float | None, *, latency: bool = row.latency) -> str:
+            if not value:
+                return "-"
+            return micro(1 / value) if latency else f"{value:,.0f} msg/s"
+
+        ratios = [f"{own / other:.2f}" if own and other else "-" for other in (raw, nats_py)]
+        lines.append([row.name, shown(own), shown(raw), *ratios])
+    return "\n".join(aligned(lines))
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """
+    Return the lines of a table, of which the first *left* columns are flush left.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
@@ -133,6 +165,8 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
                 "rate": result.rate,
                 "p50": result.p50,
                 "p99": result.p99,
+                "p999": result.p999,
+                "background": result.background,
                 "cpu_per_message": result.cpu,
                 "times_nats_py": own / nats_py if own and nats_py else None,
                 "times_raw": own / raw if own and raw else None,
@@ -143,5 +177,8 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
     return {"row": row.name, "title": row.title, "lines": lines}
 
 
-def _micro(seconds: float | None) -> str:
+def micro(seconds: float | None) -> str:
+    """
+    Return a time in microseconds.
+    """
     return "-" if seconds is None else f"{seconds * 1e6:.1f} us"

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jetsync
 from benchmarks.jobs import measured
 from benchmarks.peers._buckets import BlockingBuckets
+from benchmarks.peers._callers import in_threads
 from benchmarks.plugins import make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from benchmarks.jobs import Job, Sample
+    from benchmarks.peers._callers import Running
 
 
 class IdlePlugin:
@@ -44,12 +47,17 @@ class Peer(BlockingBuckets):
             plugins.append(IdlePlugin())
         self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
         self.jetstream = self.client.jetstream()
+        self.bulk_client = (
+            jetsync.connect(url, loop=options.get("loop", "auto")) if options.get("two") else None
+        )
 
     def close(self) -> None:
         """
-        Close the client.
+        Close the clients.
         """
         self.client.close()
+        if self.bulk_client is not None:
+            self.bulk_client.close()
 
     def publish(self, job: Job) -> Sample:
         """
@@ -82,8 +90,6 @@ class Peer(BlockingBuckets):
         """
         Give a publisher message after message; what fails is raised at its end.
         """
-        if job.options.get("bulk"):
-            return self.publish_many(job)
         payload = job.payload()
         with measured(job.count) as sample:
             with self.jetstream.publisher(window=job.window) as publisher:
@@ -118,8 +124,6 @@ class Peer(BlockingBuckets):
         """
         Hand an iterable to a fast publisher, or message by message when the options say so.
         """
-        if job.options.get("bulk"):
-            return self.publish_many(job)
         message = (job.subject, job.payload())
         with measured(job.count) as sample, self.jetstream.fast_publisher() as fast:
             if job.options.get("add"):
@@ -250,6 +254,24 @@ class Peer(BlockingBuckets):
         if len(list(stream.get_last_for(names))) != job.subjects:
             raise RuntimeError("messages are missing")
         return sample
+
+    def concurrent(self, job: Job) -> Sample:
+        """
+        Publish from several threads, which share a client; a bulk publish shares it unless the
+        options say two.
+        """
+        message = (job.subject, job.payload())
+        publish = partial(self.jetstream.publish, *message)
+        bulk_jetstream = self.bulk_client.jetstream() if self.bulk_client else self.jetstream
+
+        def bulk(running: Running) -> int:
+            def messages() -> Iterator[tuple[str, bytes]]:
+                while running():
+                    yield from itertools.repeat(message, 100)
+
+            return bulk_jetstream.publish_many(messages(), window=job.window).count
+
+        return in_threads(job, [publish] * job.options["callers"], bulk)
 
     @staticmethod
     def _timed(job: Job, call: Callable[[], object]) -> Sample:

@@ -12,12 +12,14 @@ import nats
 
 from benchmarks.jobs import measured
 from benchmarks.peers._buckets import AwaitedBuckets
+from benchmarks.peers._callers import in_tasks
 from benchmarks.peers._loop import LoopPeer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from benchmarks.jobs import Job, Sample
+    from benchmarks.peers._callers import Running
 
 
 class Peer(AwaitedBuckets, LoopPeer):
@@ -153,6 +155,25 @@ class Peer(AwaitedBuckets, LoopPeer):
             await asyncio.gather(*[get(job.stream, name, direct=True) for name in names])
 
         return self.run(self._timed(job, get_last_for))
+
+    def concurrent(self, job: Job) -> Sample:
+        """
+        Publish from several tasks on one connection, which the bulk publish shares.
+        """
+        payload = job.payload()
+
+        async def publish() -> None:
+            await self.jetstream.publish(job.subject, payload)
+
+        async def bulk(running: Running) -> int:
+            context = self.client.jetstream(publish_async_max_pending=min(job.window, 4000))
+            futures = []
+            while running():
+                futures.append(await context.publish_async(job.subject, payload))
+            await context.publish_async_completed()
+            return sum(future.exception() is None for future in futures)
+
+        return self.run(in_tasks(job, publish, bulk))
 
     async def _timed(self, job: Job, call: Callable[[], Awaitable[None]]) -> Sample:
         times = []

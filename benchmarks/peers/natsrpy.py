@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 from natsrpy import Nats
 
 from benchmarks.jobs import measured
+from benchmarks.peers._buckets import BUCKET, keys_of
+from benchmarks.peers._callers import in_tasks
 from benchmarks.peers._loop import LoopPeer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from benchmarks.jobs import Job, Sample
+    from benchmarks.peers._callers import Running
 
 
 class Peer(LoopPeer):
@@ -81,6 +86,29 @@ class Peer(LoopPeer):
 
     publisher = publish_many
 
+    def concurrent(self, job: Job) -> Sample:
+        """
+        Publish from several tasks on one connection, which the bulk publish shares.
+        """
+        payload = job.payload()
+        publish = self.jetstream.publish
+
+        async def one() -> None:
+            await publish(job.subject, payload, wait=True)
+
+        async def bulk(running: Running) -> int:
+            pending: deque[Any] = deque()
+            count = 0
+            while running() or pending:
+                if running():
+                    pending.append(publish(job.subject, payload, wait=True))
+                if len(pending) >= job.window or not running():
+                    await pending.popleft()
+                    count += 1
+            return count
+
+        return self.run(in_tasks(job, one, bulk))
+
     def fetch(self, job: Job) -> Sample:
         """
         Fetch batch after batch.
@@ -107,4 +135,51 @@ class Peer(LoopPeer):
                 left -= len(messages)
             if ack:
                 await self.client.flush()
+        return sample
+
+    # Its own consume is slower than fetching in a loop.
+    consume = fetch
+    consume_ack = fetch_ack
+
+    def get_last(self, job: Job) -> Sample:
+        """
+        Await the last message again and again.
+        """
+        return self.run(self._get_last(job))
+
+    async def _get_last(self, job: Job) -> Sample:
+        stream = await self.jetstream.streams.get(job.stream)
+        get = stream.direct_get_last_for_subject
+        return await self._timed(job, lambda _: get(job.subject))
+
+    def kv_put(self, job: Job) -> Sample:
+        """
+        Await each put.
+        """
+        return self.run(self._put(job))
+
+    async def _put(self, job: Job) -> Sample:
+        kv, payload = await self.jetstream.kv.get(BUCKET), job.payload()
+        return await self._timed(job, lambda key: kv.put(key, payload))
+
+    def kv_get(self, job: Job) -> Sample:
+        """
+        Await each get.
+        """
+        return self.run(self._get(job))
+
+    async def _get(self, job: Job) -> Sample:
+        kv, payload = await self.jetstream.kv.get(BUCKET), job.payload()
+        for key in keys_of(job):
+            await kv.put(key, payload)
+        return await self._timed(job, kv.get)
+
+    async def _timed(self, job: Job, call: Callable[[str], Awaitable[Any]]) -> Sample:
+        times, now = [], time.perf_counter_ns
+        with measured(job.count) as sample:
+            for key in keys_of(job):
+                begin = now()
+                await call(key)
+                times.append(now() - begin)
+        sample.latencies(times)
         return sample

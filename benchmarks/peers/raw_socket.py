@@ -14,9 +14,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import measured
+from benchmarks.peers._buckets import BUCKET, keys_of
+from benchmarks.peers._callers import LIMIT, in_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from benchmarks.jobs import Job, Sample
+    from benchmarks.peers._callers import Running
 
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\nPING\r\n'
@@ -48,7 +53,7 @@ class RawConnection:
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("nats://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), 10)
+        self.socket = socket.create_connection((host, int(port)), 30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.inbox = b"_INBOX.%b" % secrets.token_hex(8).encode()
         self.send(CONNECT + b"SUB " + self.inbox + b" 1\r\n")
@@ -137,6 +142,7 @@ class Peer:
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url = url
         self.connection = RawConnection(url)
         self.traced = bool(options.get("traced"))
 
@@ -150,18 +156,7 @@ class Peer:
         """
         Publish one message and wait for its ack, again and again.
         """
-        connection = self.connection
-        message = _publish(job, connection.inbox)
-        times = []
-        now = time.perf_counter_ns
-        with measured(job.count) as sample:
-            for _ in range(job.count):
-                begin = now()
-                connection.send(message)
-                connection.count_lines(2)
-                times.append(now() - begin)
-        sample.latencies(times)
-        return sample
+        return self._timed(job, _publish(job, self.connection.inbox), 2)
 
     def publish_many(self, job: Job) -> Sample:
         """
@@ -303,12 +298,115 @@ class Peer:
         # Its end has one line more than that of a batch.
         return self._timed(job, request, job.subjects * DIRECT_LINES + END_LINES + 1)
 
+    def kv_put(self, job: Job) -> Sample:
+        """
+        Publish the value of one key after the other.
+        """
+        inbox, payload = self.connection.inbox, job.payload()
+        return self._each(job, [_pub(key, inbox, payload) for key in _key_subjects(job)], 2)
+
+    def kv_get(self, job: Job) -> Sample:
+        """
+        Ask for the last message of one key after the other.
+        """
+        connection, payload = self.connection, job.payload()
+        for subject in _key_subjects(job):
+            connection.send(_pub(subject, connection.inbox, payload))
+            connection.count_lines(2)
+        requests = [_direct(job, connection.inbox, b"", f".{key}") for key in _key_subjects(job)]
+        return self._each(job, requests, DIRECT_LINES - 2)
+
+    def concurrent(self, job: Job) -> Sample:
+        """
+        Publish from several threads with a connection each, and in bulk with another one.
+
+        If the options say so, all share one connection instead. Then one thread does the work of
+        all of them: it sends the next message of a caller when it has read the ack of the last one.
+        """
+        if job.options.get("one"):
+            return self._share(job)
+        publishers = [RawConnection(self.url) for _ in range(job.options["callers"] + 1)]
+
+        def call(connection: RawConnection) -> Callable[[], None]:
+            message = _publish(job, connection.inbox)
+
+            def publish() -> None:
+                connection.send(message)
+                connection.count_lines(2)
+
+            return publish
+
+        def bulk(running: Running) -> int:
+            connection = publishers[-1]
+            block = _publish(job, connection.inbox) * BLOCK
+            sent = lines = 0
+            while running() or lines // 2 < sent:
+                while running() and sent - lines // 2 + BLOCK <= job.window:
+                    connection.send(block)
+                    sent += BLOCK
+                if lines // 2 < sent:
+                    lines += connection.receive().count(b"\n")
+            return sent
+
+        try:
+            return in_threads(job, list(map(call, publishers[:-1])), bulk)
+        finally:
+            for connection in publishers:
+                connection.close()
+
+    def _share(self, job: Job) -> Sample:
+        callers, connection = job.options["callers"], self.connection
+        window = job.window if job.options["bulk"] else 0
+        payload = job.payload()
+        # Caller n gets its acks at .n, the bulk publish at .b.
+        messages = [
+            _pub(job.subject, b"%b.%d" % (connection.inbox, n), payload) for n in range(callers)
+        ]
+        block = _pub(job.subject, connection.inbox + b".b", payload) * BLOCK
+        connection.send(b"SUB %b.* 2\r\n" % connection.inbox)
+        open_bulk = background = 0
+        begins, times, now = [0] * callers, [], time.perf_counter_ns
+        answered = Answered(connection)
+        with measured(job.count) as sample:
+            started = min(callers, job.count)
+            for n in range(started):
+                begins[n] = now()
+                connection.send(messages[n])
+            end = begins[0] + int(LIMIT * 1e9)
+            while len(times) < job.count and now() < end:
+                while open_bulk + BLOCK <= window:
+                    connection.send(block)
+                    open_bulk += BLOCK
+                    background += BLOCK
+                for name in answered.read():
+                    if name == b"b":
+                        open_bulk -= 1
+                        continue
+                    n = int(name)
+                    times.append(now() - begins[n])
+                    if started < job.count:
+                        started += 1
+                        begins[n] = now()
+                        connection.send(messages[n])
+        sample.count = started
+        waiting = open_bulk + started - len(times)
+        while waiting:
+            waiting -= len(answered.read())
+        connection.send(b"UNSUB 2\r\n")
+        sample.latencies(times)
+        if window:
+            sample.background, sample.background_seconds = background, sample.seconds
+        return sample
+
     def _timed(self, job: Job, request: bytes, lines: int) -> Sample:
+        return self._each(job, [request] * job.count, lines)
+
+    def _each(self, job: Job, requests: Sequence[bytes], lines: int) -> Sample:
         connection = self.connection
         times = []
         now = time.perf_counter_ns
         with measured(job.count) as sample:
-            for _ in range(job.count):
+            for request in requests:
                 begin = now()
                 connection.send(request)
                 connection.count_lines(lines)
@@ -322,14 +420,45 @@ def _direct(job: Job, inbox: bytes, body: bytes, subject: str = "") -> bytes:
     return b"PUB %b %b %d\r\n%b\r\n" % (where, inbox, len(body), body)
 
 
+def _pub(subject: str, inbox: bytes, payload: bytes) -> bytes:
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox, len(payload), payload)
+
+
 def _publish(job: Job, inbox: bytes) -> bytes:
-    return b"PUB %b %b %d\r\n%b\r\n" % (job.subject.encode(), inbox, job.size, job.payload())
+    return _pub(job.subject, inbox, job.payload())
+
+
+def _key_subjects(job: Job) -> list[str]:
+    return [f"$KV.{BUCKET}.{key}" for key in keys_of(job)]
 
 
 def _publish_traced(job: Job, inbox: bytes) -> bytes:
     size, payload = len(TRACED), job.payload()
     sizes = b"%d %d" % (size, size + len(payload))
     return b"HPUB %b %b %b\r\n%b%b\r\n" % (job.subject.encode(), inbox, sizes, TRACED, payload)
+
+
+class Answered:
+    """
+    Whose acks have come, by the last token of their subjects.
+    """
+
+    def __init__(self, connection: RawConnection) -> None:
+        self._connection = connection
+        self._rest = b""
+
+    def read(self) -> list[bytes]:
+        """
+        Read what is there.
+        """
+        *lines, self._rest = (self._rest + self._connection.receive()).split(b"\r\n")
+        names = []
+        for line in lines:
+            if line.startswith(b"MSG "):
+                names.append(line.split(b" ", 2)[1].rpartition(b".")[2])
+            elif b'"error"' in line:
+                raise ConnectionError(line)
+        return names
 
 
 class Acks:

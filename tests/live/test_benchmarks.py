@@ -1,0 +1,117 @@
+"""
+Each row of the benchmarks does its work: messages are stored, delivered and acknowledged.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from benchmarks.jobs import Sample
+    from jetsync.devserver import DevServer
+
+# Behind everything else, so that the installed jetsync is tested.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks import compare, latency
+from benchmarks.measure import Result, Settings, Stage
+from benchmarks.peers import jetsync as jetsync_peer
+from benchmarks.peers import raw_socket
+from benchmarks.rows import JETSYNC_UVLOOP, JOBS, RAW, ROWS, Contender, Row
+from benchmarks.table import summary, to_json
+
+SETTINGS = Settings(
+    rounds=1, single=120, bulk=600, size=32, window=512, batch=100, storage="memory"
+)
+
+# nats-py and natsrpy are left out: they do not wait as long as a busy machine may need.
+PEERS = {"raw_socket": raw_socket.Peer, "jetsync": jetsync_peer.Peer}
+
+PAIRS = [
+    (row, contender)
+    for row in (*ROWS, *latency.ROWS)
+    for contender in row.contenders
+    if hasattr(PEERS.get(contender.peer), row.method)
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "contender"),
+    PAIRS,
+    ids=lambda value: value.name if isinstance(value, Row) else value.label,
+)
+def test_contender_does_the_work_of_a_row(
+    row: Row, contender: Contender, nats_server: DevServer
+) -> None:
+    """
+    The work is done and measured, also beside a bulk publish.
+    """
+    sample = _sample(nats_server.url, row, contender)
+    assert sample.seconds > 0
+    assert (sample.p50 is not None) == row.latency
+    assert (sample.background > 0) == bool(row.options.get("bulk"))
+
+
+def test_every_job_is_compared_with_the_raw_socket(nats_server: DevServer) -> None:
+    """
+    The summary has a line with the share of the raw socket for each job.
+    """
+    rows = []
+    for row in JOBS:
+        results = [
+            Result(contender, [_sample(nats_server.url, row, contender)])
+            for contender in row.contenders
+            if contender.label in {RAW.label, JETSYNC_UVLOOP.label}
+        ]
+        assert [each.contender.peer for each in results] == ["raw_socket", "jetsync"]
+        share = to_json(row, results)["lines"][1]["times_raw"]
+        assert share > 0
+        rows.append((row, results))
+    lines = summary(rows).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [row.name for row in JOBS]
+    place = lines[0].index("share of raw")
+    assert all(float(line[place:].split()[0]) >= 0 for line in lines[1:])
+
+
+def test_run_with_processes_prints_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The controller starts the contenders, takes turns and writes the samples.
+    """
+    options = ["--rounds", "1", "--contenders", "raw,jetsync"]
+    saved = tmp_path / "run.json"
+    few = ["--rows", "fetch_batch_ack", "--single", "20", "--bulk", "200"]
+    assert compare.main([*options, *few, "--json", str(saved)]) == 0
+    assert "share of raw" in capsys.readouterr().out
+    assert '"times_raw"' in saved.read_text("utf-8")
+
+
+def test_unknown_row_is_refused() -> None:
+    """
+    The error names the row.
+    """
+    with pytest.raises(SystemExit, match="there is no row nothing"):
+        compare.find("publish,nothing")
+
+
+def _sample(url: str, row: Row, contender: Contender) -> Sample:
+    """
+    Let one contender do a row in this process, and check what the server has afterwards.
+    """
+    stage = Stage(url, row, SETTINGS)
+    try:
+        peer = PEERS[contender.peer](url, contender.options)
+        try:
+            job = stage.job(contender)
+            sample: Sample = getattr(peer, row.method)(job)
+            assert not stage.check(job, sample)
+            return sample
+        finally:
+            peer.close()
+    finally:
+        stage.close()
