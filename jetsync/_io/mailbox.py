@@ -253,6 +253,47 @@ class Mailbox:
         """Take all frames and runs, oldest first; never blocks."""
         return take_all(self.frames)
 
+    # Pages of stored messages, whose lines are nearly all alike.
+
+    def read_pages(self, sid: bytes) -> None:
+        """
+        Split the messages of pages in runs.
+
+        The lines of a page only differ in their sizes, so most lines equal the line before. A
+        message costs 0.4 us, and 0.8 us if its line is parsed.
+        """
+        prefix = re.escape(self.interest.removesuffix(b"*"))
+        self._pattern = re.compile(
+            rb"HMSG (%b[0-9a-f]+) %b ([0-9]{1,10}) ([0-9]{1,10})\r\n" % (prefix, sid)
+        )
+        self.express = self._take_page
+
+    def _take_page(self, data: bytes, position: int) -> int:
+        """Take whole frames until one has another form, which the splitter reads."""
+        assert self._pattern is not None
+        read, same, push, end = self._pattern.match, data.startswith, self.push, len(data)
+        line = b"-"
+        subject = b""
+        line_size = header_size = size = 0
+        while position < end:
+            if not same(line, position):
+                found = read(data, position)
+                if found is None:
+                    break
+                subject, header_size, size = found[1], int(found[2]), int(found[3])
+                if header_size > size:
+                    break
+                line = found[0]
+                line_size = len(line)
+            start = position + line_size
+            middle = start + header_size
+            after = start + size
+            if after + 2 > end:
+                break
+            push((subject, b"", data[start:middle], data[middle:after]))
+            position = after + 2
+        return position
+
     def _take_run(self, data: bytes, position: int) -> int:
         """Take all frames but the last if every one of them is a plain ack."""
         assert self._pattern is not None

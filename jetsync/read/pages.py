@@ -383,7 +383,10 @@ class PageReader:
     def _ask(self) -> None:
         """Send the request for the next page."""
         context, engine = self.context, self.plan.engine
-        listener = self._listener = self._listener or Listener(context.lane, self._box)
+        listener = self._listener
+        if listener is None:
+            listener = self._listener = Listener(context.lane, self._box)
+            self._box.read_pages(listener.sid)
         # Each request has its own reply subject, so that late answers are not mistaken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
