@@ -27,10 +27,11 @@ from jetsync.read.direct import (
     StreamScan,
     beginning,
     optional_number,
+    page_sizes,
     subject_filters,
 )
 from jetsync.read.last import LastPlan
-from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated
+from jetsync.read.pages import PAGE_BYTES, PageReader, check_stream, repeated
 from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset
@@ -626,13 +627,14 @@ class Stream:
             InvalidArgumentError: The arguments exclude each other or are not valid.
         """
         deadline = self._context.deadline(timeout)
+        wanted = None if subject is None else validate_filter(subject)
         engine = BatchRead(
             self._name,
             limit=whole_number("batch", batch),
             size_limit=optional_number("max_bytes", max_bytes),
-            page=PAGE,
             page_bytes=PAGE_BYTES,
-            subject=None if subject is None else validate_filter(subject),
+            subject=wanted,
+            **page_sizes(None, wanted),
             **beginning(sequence, start_time, "sequence"),
         )
         known = check_stream(self._context, self._name, deadline)
@@ -732,7 +734,9 @@ class Stream:
             start_time: The time to begin at, instead of a sequence: an aware datetime, or
                 nanoseconds since 1970, inclusive.
             subject: Read only messages of this subject or wildcard.
-            page: Maximum number of messages per request. Default: 2,000.
+            page: Maximum number of messages per request. Default: 2,000. If *subject* has a
+                wildcard, the pages grow to 32,000 by default, because the server looks at all
+                matching subjects before each page.
             max_bytes: Size of a request in bytes, as in :meth:`get_batch`. Default: 2 MiB. At most
                 two pages are in memory.
             timeout: Seconds for the call, and then for each further page.
@@ -751,15 +755,16 @@ class Stream:
         # A range without messages ends right before its start.
         if start is not None and last is not None and last < start - 1:
             raise InvalidArgumentError(f"end {last} lies before start {start}", argument="end")
-        page_size = optional_number("page", page) or PAGE
+        page_size = optional_number("page", page)
         page_bytes = optional_number("max_bytes", max_bytes) or PAGE_BYTES
         wanted = None if subject is None else validate_filter(subject)
         check_stream(self._context, self._name, deadline)
         known = self._current(deadline)
         if last is None:
             last = known.state.last_seq
+        sizes = page_sizes(page_size, wanted)
         engine = BatchRead(
-            self._name, subject=wanted, end=last, page=page_size, page_bytes=page_bytes, **where
+            self._name, subject=wanted, end=last, page_bytes=page_bytes, **sizes, **where
         )
         engine.done = engine.reached_end or not last
         plan = SequencePlan(engine, end=last, known=known)

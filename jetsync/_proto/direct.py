@@ -234,6 +234,7 @@ class BatchRead(PagedRead):
         end: The last sequence to read; ``None`` for no end.
         page: The most messages per request.
         page_bytes: The most bytes per request.
+        largest_page: Each full page is followed by one of twice as many messages, up to this many.
     """
 
     _stream: str
@@ -246,6 +247,7 @@ class BatchRead(PagedRead):
     _end: int | None = attrs.field(default=None, kw_only=True)
     _page: int = attrs.field(kw_only=True)
     _page_bytes: int = attrs.field(kw_only=True)
+    _largest_page: int = attrs.field(default=0, kw_only=True)
 
     _size = 0
     # Whether the open page is the last one, because it may use the rest of the size limit.
@@ -321,6 +323,8 @@ class BatchRead(PagedRead):
 
     def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
         self.pending = number_in(block, NUM_PENDING)
+        if self.page_count >= self._page:
+            self._page = max(self._page, min(2 * self._page, self._largest_page))
         if self.page_count:
             self._continue_after(self.last_sequence)
         self.done = self._is_last or self._is_complete()

@@ -18,10 +18,10 @@ from jetsync._base.fields import check_exclusive, whole_number, wrong_type
 from jetsync._base.iterations import one_at_a_time
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
-from jetsync.read.pages import ReadPlan
+from jetsync.read.pages import LARGEST_PAGE, PAGE, ReadPlan
 from jetsync.values.codec import format_time
 from jetsync.values.stream_info import StreamInfo
-from jetsync.values.subjects import validate_filter
+from jetsync.values.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -277,6 +277,17 @@ def beginning(
 def optional_number(name: str, value: int | None, least: int = 1) -> int | None:
     """Return an integer that servers accept, or None."""
     return None if value is None else whole_number(name, value, least)
+
+
+def page_sizes(page: int | None, subject: str | None) -> dict[str, Any]:
+    """
+    Return the sizes of the pages of a :class:`BatchRead`; *page* is that of a public call.
+    """
+    if page is not None:
+        return {"page": page}
+    if subject is not None and has_wildcard(subject):
+        return {"page": PAGE, "largest_page": LARGEST_PAGE}
+    return {"page": PAGE}
 
 
 def subject_filters(subjects: Iterable[str] | str) -> tuple[str, ...]:

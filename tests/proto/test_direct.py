@@ -102,6 +102,18 @@ class TestRequest:
 
 
 class TestBatchPages:
+    def test_pages_grow(self):
+        """
+        A full page is followed by one of twice as many messages, up to the largest page.
+        """
+        engine = batch_read(limit=None, page=2, largest_page=5)
+        asked, sequence = [], 0
+        for size in (2, 4, 3, 5, 5):
+            frames = [message(sequence + number) for number in range(1, size + 1)]
+            sequence += size
+            asked.append(answer(engine, *frames, eob(9))[0]["batch"])
+        assert asked == [2, 4, 5, 5, 5]
+
     def test_the_next_page_begins_after_the_last_message(self):
         """
         A batch continues while the end of a page reports remaining messages.

@@ -114,6 +114,32 @@ class TestScan:
         assert numbers(stream.scan(start_time=since, page=100)) == [*range(2000, 2501)]
         stream.delete()
 
+    @pytest.mark.parametrize(
+        ("options", "batches"),
+        [
+            ({"subject": "*"}, [2000, 4000, 3500]),
+            ({"subject": "00000"}, [2000, 2000, 2000, 2000, 1500]),
+            ({}, [2000, 2000, 2000, 2000, 1500]),
+            ({"subject": "*", "page": 4000}, [4000, 4000, 1500]),
+        ],
+    )
+    def test_pages_of_a_wildcard_grow(self, client, unique, options, batches):
+        """
+        For each page of a wildcard, the server looks at all subjects that match it. So the pages
+        grow, unless the caller says how large they are.
+        """
+        stream = make(client, unique, 9500)
+        if "subject" in options:
+            options = {**options, "subject": f"{unique}.{options['subject']}"}
+        with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
+            client.flush()
+            assert numbers(stream.scan(**options)) == [*range(1, 9501)]
+            asked = [json.loads(wire.next(timeout=20).data)["batch"] for _ in batches]
+            client.flush()
+            assert wire.pending == 0
+        assert asked == batches
+        stream.delete()
+
     def test_gaps(self, any_client, unique):
         """
         Deleted messages are left out, wherever a page ends.
