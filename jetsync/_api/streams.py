@@ -18,7 +18,7 @@ from jetsync.values.subjects import validate_filter, validate_name
 from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
@@ -105,15 +105,32 @@ def info(
     *,
     subjects_filter: str | None = None,
     deleted_details: bool = False,
-    page_deadlines: bool = False,
 ) -> StreamInfo:
     """
-    Request the description of a stream.
+    Request the description of a stream, with the subjects that match *subjects_filter*.
+    """
+    return read_info(
+        context,
+        name,
+        lambda request: request(deadline),
+        subjects_filter=subjects_filter,
+        deleted_details=deleted_details,
+    )
 
-    With *subjects_filter*, this also requests the stream's subjects, page by page. With
-    *page_deadlines*, each page after the first gets the default timeout of the context. The reason
-    is that the server lists and sorts all subjects for each page, which takes 1 to 2 s for
-    1 million subjects.
+
+def read_info(
+    context: Context,
+    name: str,
+    run: Callable[[Callable[[Deadline], dict[str, Any]]], dict[str, Any]],
+    *,
+    subjects_filter: str | None = None,
+    deleted_details: bool = False,
+) -> StreamInfo:
+    """
+    Request the description of a stream and, page by page, the subjects that match a filter.
+
+    *run* is called with each request and gives it a deadline. A list of 1 million subjects takes 10
+    requests, and the server lists and sorts all subjects for each of them, in about 1 s.
     """
     endpoint = f"STREAM.INFO.{validate_name('stream', name)}"
     request: dict[str, Any] = {}
@@ -121,17 +138,18 @@ def info(
         request["deleted_details"] = True
     if subjects_filter is not None:
         request["subjects_filter"] = validate_filter(subjects_filter)
-    answer = context.api(endpoint, request or None, deadline, stream=name)
+
+    def ask(body: dict[str, Any]) -> dict[str, Any]:
+        return run(lambda deadline: context.api(endpoint, body or None, deadline, stream=name))
+
+    answer = ask(request)
     found = stream_info(answer)
     if subjects_filter is None:
         return found
     subjects = dict(found.state.subjects)
     offset = len(subjects)
     while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
-        page = {"subjects_filter": subjects_filter, "offset": offset}
-        if page_deadlines:
-            deadline = context.deadline(None)
-        answer = context.api(endpoint, page, deadline, stream=name)
+        answer = ask({"subjects_filter": subjects_filter, "offset": offset})
         more = stream_info(answer).state.subjects
         if not more:
             break

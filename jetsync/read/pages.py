@@ -19,6 +19,7 @@ from jetsync import errors
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import info as stream_info
+from jetsync._api.streams import read_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
@@ -170,16 +171,25 @@ class PageReader:
         plan: Makes the requests and interprets the answers.
         name: The name of the reading method, for plugins.
         seconds: Seconds to wait for one page. The caller's own time does not count.
+        patient: Whether each request of a list of subjects has that time, and not all of a page.
     """
 
     def __init__(
-        self, context: Context, stream: str, plan: ReadPlan, *, name: str, seconds: float
+        self,
+        context: Context,
+        stream: str,
+        plan: ReadPlan,
+        *,
+        name: str,
+        seconds: float,
+        patient: bool = False,
     ) -> None:
         self.context = context
         self.stream = stream
         self.plan = plan
         self.name = name
         self.seconds = seconds
+        self._patient = patient
         # Seconds left for the open page.
         self.left: float = seconds
         # How many answers to the open page came from a server with fewer messages than the stream,
@@ -552,13 +562,16 @@ class PageReader:
 
     def info(self, subjects: str | None = None) -> StreamInfo:
         """Fetch the stream's info from the leader, with the subjects that a wildcard matches."""
-        with self.page_time() as deadline:
-            return repeated(
-                lambda until: stream_info(
-                    self.context, self.stream, until, subjects_filter=subjects
-                ),
-                deadline,
-            )
+
+        def ask(send: Callable[[Deadline], T]) -> T:
+            # Only the request that fails is repeated, and not the whole list.
+            with self.page_time() as deadline:
+                answer = repeated(send, deadline)
+            if self._patient and subjects is not None:
+                self.left = self.seconds
+            return answer
+
+        return read_info(self.context, self.stream, ask, subjects_filter=subjects)
 
     @contextlib.contextmanager
     def page_time(self) -> Iterator[Deadline]:

@@ -18,8 +18,10 @@ import pytest
 from waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, timed
 
 import jetsync
+from jetsync._api.context import Context
 from jetsync._io.mailbox import Mailbox
 from jetsync.devserver import DevServer
+from jetsync.read.pages import PageReader, ReadPlan
 from jetsync.testing import CutProxy
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
@@ -454,6 +456,44 @@ class TestManySubjects:
         assert numbers(batch) == [n for n in range(1, 31) if n != 25]
         assert (batch.vanished, batch.missing) == (1, (f"{unique}.00025",))
         stream.delete()
+
+    def test_a_long_list_of_subjects(self, client, unique, monkeypatch):
+        """
+        If a page of the list is not answered, only that page is requested again.
+        """
+        stream = make(client, unique, 1100, subjects=1100)
+        api, offsets = Context.api, []
+
+        def paged(context, endpoint, body, deadline, **names):
+            answer = api(context, endpoint, body, deadline, **names)
+            if "subjects_filter" in (body or ()):
+                offset = body.get("offset", 0)
+                offsets.append(offset)
+                if offsets == [0, 400]:
+                    raise jetsync.ConnectionLostError(sent=True)
+                found = sorted(answer["state"]["subjects"])
+                answer["state"]["subjects"] = dict.fromkeys(found[:400], 1)
+            return answer
+
+        monkeypatch.setattr(Context, "api", paged)
+        assert sorted(numbers(stream.get_last_for(f"{unique}.>", timeout=60))) == [*range(1, 1101)]
+        assert offsets == [0, 400, 400, 800]
+        stream.delete()
+
+    @pytest.mark.parametrize("patient", [True, False])
+    def test_time_for_a_long_list(self, stream, patient):
+        """
+        Each page of the list has the default timeout, unless the caller gave one for all.
+        """
+        context = stream._context
+        reader = PageReader(
+            context, stream.name, ReadPlan(), name="test", seconds=60.0, patient=patient
+        )
+        reader.left = 50.0
+        reader.info()
+        assert reader.left < 50.0
+        reader.info(">")
+        assert (reader.left == 60.0) is patient
 
     def test_more_than_a_server_resolves(self, any_client, unique):
         """
