@@ -13,13 +13,18 @@ Implements ADR-17 for pull consumers, see ADR-37.
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+import operator
+import re
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from jetsync._base.integers import read_digits
+from jetsync._base.integers import LARGEST, read_digits
 from jetsync.errors import ProtocolError
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Seconds without a pull after which servers delete a consumer.
 INACTIVE_THRESHOLD: Final = 300.0
@@ -27,6 +32,9 @@ INACTIVE_THRESHOLD: Final = 300.0
 # Seconds before the second attempt to create a consumer; doubled each time up to the limit.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
+
+# How many messages are checked at once, see `look_ahead`.
+AHEAD: Final = 128
 
 
 Order: TypeAlias = Literal["next", "repeat", "gap"]
@@ -64,15 +72,27 @@ class OrderedCursor:
         self.name: str = ""
         #: The stream sequence up to which everything is known; None before there is one.
         self.last: int | None = None
-        #: How many messages have arrived in order.
-        self.delivered: int = 0
         #: How many attempts to create a consumer have failed in a row.
         self.failures: int = 0
         self._token = b""
+        # The number of the next message of the current consumer, and how many messages in order
+        # there were before its first one.
         self._expected = 1
+        self._before = 0
         self._pause = 0.0
         # The value of `last` before the newest message.
         self._last_before: int | None = None
+        # Finds the sequences in the reply subjects of its messages.
+        self._sequences = re.compile(b"")
+        #: The reply subjects of the next messages, which were checked; the last one first.
+        self.ahead: list[bytes] = []
+        # Their stream sequences.
+        self._ahead_sequences: list[int] = []
+
+    @property
+    def delivered(self) -> int:
+        """How many messages have arrived in order."""
+        return self._before + self._expected - 1
 
     def next_config(self) -> ConsumerConfig:
         """Return the configuration of the next consumer, and expect its messages from now on."""
@@ -80,7 +100,9 @@ class OrderedCursor:
         self.name = f"{self._prefix}_{self.number}"
         # Every message is delivered once.
         self._token = f".{self.name}.1.".encode()
-        self._expected = 1
+        self._sequences = re.compile(re.escape(self._token) + rb"([0-9]{1,20})\.[0-9]{1,20}\.")
+        self._before, self._expected = self.delivered, 1
+        self.ahead.clear()
         named = attrs.evolve(self._wanted, name=self.name)
         if self.last is None:
             return named
@@ -126,9 +148,15 @@ class OrderedCursor:
         Raises:
             ProtocolError: The reply subject is not that of a consumer's message.
         """
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
-        # with a domain and an account before the stream in the longer form.
-        numbers = reply.partition(self._token)[2].split(b".", 2)
+        ahead = self.ahead
+        if ahead:
+            if ahead[-1] is reply:
+                self._last_before, self.last = self.last, self._ahead_sequences[len(ahead) - 1]
+                self._expected += 1
+                ahead.pop()
+                return "next"
+            ahead.clear()
+        numbers = self._numbers(reply)
         if numbers == [b""]:
             return "repeat"
         if len(numbers) < 3:
@@ -140,11 +168,39 @@ class OrderedCursor:
         sequence = read_digits(numbers[0])
         self._expected = expected + 1
         if last is not None and sequence <= last:
+            self._before -= 1
             return "repeat"
         self._last_before, self.last = last, sequence
-        self.delivered += 1
         self._pause = 0.0
         return "next"
+
+    def look_ahead(self, replies: Sequence[bytes]) -> None:
+        """
+        Check the next messages at once, given their reply subjects, for the next calls of `take`.
+
+        If any of them does not continue the sequence, this does nothing.
+        """
+        # One regular expression for all takes a third of the time of `take` for each.
+        found = self._sequences.findall(b"\n".join(replies))
+        if not found or len(found) != len(replies):
+            return
+        # Sequences that increase rule out repeated and reordered messages. A consumer numbers its
+        # messages in the same order, so missing ones show in the number of the last message.
+        first, last = self._numbers(replies[0])[1], self._numbers(replies[-1])[1]
+        expected = self._expected
+        if (first, last) != (b"%d" % expected, b"%d" % (expected + len(found) - 1)):
+            return
+        sequences = list(map(int, found))
+        before = [-1 if self.last is None else self.last, *sequences]
+        if all(map(operator.lt, before, sequences)) and sequences[-1] <= LARGEST:
+            self.ahead, self._ahead_sequences = list(replies)[::-1], sequences[::-1]
+            self._pause = 0.0
+
+    def _numbers(self, reply: bytes) -> list[bytes]:
+        """Return the stream sequence, the number and the rest; less from another consumer."""
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
+        # with a domain and an account before the stream in the longer form.
+        return reply.partition(self._token)[2].split(b".", 2)
 
     def put_back(self) -> None:
         """
@@ -152,6 +208,6 @@ class OrderedCursor:
 
         All later messages of its consumer are gaps then.
         """
+        self.ahead.clear()
         self._expected -= 1
         self.last = self._last_before
-        self.delivered -= 1

@@ -7,7 +7,9 @@ is lost.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
@@ -18,6 +20,7 @@ from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
+from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
@@ -185,7 +188,9 @@ class OrderedConsumption:
             raise errors.CallInSignalHandlerError
         return self._over.wait(deadline.remaining())
 
-    def _take(self, deadline: Deadline | None) -> Message | None:
+    def _take(  # noqa: C901 - runs for each message; more calls would slow it down.
+        self, deadline: Deadline | None
+    ) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
         cursor, me = self._source.cursor, threading.get_ident()
         frame: Frame | None
@@ -210,6 +215,8 @@ class OrderedConsumption:
                     continue
                 if len(core.buffer) <= core.low:
                     core.refill()
+                if not cursor.ahead:
+                    self._look_ahead(core, frame)
                 order = cursor.take(frame[1])
                 if order == "next":
                     try:
@@ -220,7 +227,7 @@ class OrderedConsumption:
                         raise
                     self._received += 1
                     if self._received == self.options.stop_after or (
-                        core.engine.draining and core.closed
+                        not core.buffer and core.engine.draining and core.closed
                     ):
                         self._over.set()
                     return message
@@ -241,6 +248,12 @@ class OrderedConsumption:
         if self._core is not None:
             self._core.end_seen.set()
         return None
+
+    def _look_ahead(self, core: ConsumptionCore, frame: Frame) -> None:
+        """Check a message and those that follow it in the buffer at once."""
+        with contextlib.suppress(RuntimeError):  # Another thread has added some.
+            following = list(islice(core.buffer, AHEAD))
+            self._source.cursor.look_ahead([frame[1], *[later[1] for later in following]])
 
     def _wait(self, deadline: Deadline | None) -> ConsumptionCore | None:
         """Wait for a message, and return the core that buffers it; None at the end."""
@@ -388,7 +401,9 @@ class OrderedBatch(MessageBatch):
         error: BaseException | None = None
         try:
             while not (fetch.inbox is None or self._over.is_set() or fetch.connection.stopped):
-                for frame in fetch.receive():
+                frames = fetch.receive()
+                source.cursor.look_ahead([frame[1] for frame in frames])
+                for frame in frames:
                     seen += 1
                     order = source.cursor.take(frame[1])
                     if order == "gap":

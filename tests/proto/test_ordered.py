@@ -117,6 +117,69 @@ class TestOrder:
         assert len(got) >= 8
 
 
+class TestLookAhead:
+    SENT = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "lose", "repeat", "swap"])))
+
+    @given(SENT, st.integers(1, 9))
+    def test_like_one_at_a_time(self, sent, size):
+        """
+        A run that was checked at once is taken like single messages, whatever is lost or repeated.
+        """
+        sequence, replies = 0, []
+        for number, (step, happening) in enumerate(sent, 1):
+            sequence += step
+            copies = {"lose": 0, "repeat": 2}.get(happening, 1)
+            replies += [reply(sequence, number)] * copies
+            if happening == "swap":
+                replies[-2:] = reversed(replies[-2:])
+        single, ahead = cursor(), cursor()
+        for start in range(0, len(replies), size):
+            run = replies[start : start + size]
+            ahead.look_ahead(run)
+            for subject in run:
+                assert ahead.take(subject) == single.take(subject)
+                assert (ahead.last, ahead.delivered) == (single.last, single.delivered)
+
+    def test_whole_runs(self):
+        """
+        Messages in order are recognised as a run, and those of another consumer are not.
+        """
+        made = cursor()
+        made.look_ahead([])
+        first, second = reply(4, 1), reply(6, 2)
+        made.look_ahead([first, second])
+        assert made.take(first) == "next"
+        assert made.ahead == [second]
+        made.next_config()
+        assert made.ahead == []
+        made.look_ahead([reply(5, 1, "R_2"), reply(6, 2)])
+        made.look_ahead([reply(4, 1, "R_2"), reply(6, 2, "R_2")])
+        assert made.ahead == []
+
+    def test_a_message_that_disappears(self):
+        """
+        A message that is lost after it was checked is a gap.
+        """
+        made = cursor()
+        run = [reply(sequence, sequence) for sequence in (1, 2, 3)]
+        made.look_ahead(run)
+        assert [made.take(run[0]), made.take(run[2]), made.take(run[2])] == ["next", "gap", "gap"]
+        assert (made.last, made.delivered) == (1, 1)
+
+    def test_a_message_that_is_put_back(self):
+        """
+        After a message was put back, the rest of its run are gaps.
+        """
+        made = cursor()
+        first = reply(4, 1)
+        made.look_ahead([first, reply(6, 2)])
+        made.take(first)
+        made.put_back()
+        assert (made.last, made.delivered) == (None, 0)
+        made.look_ahead([reply(6, 2)])
+        assert made.take(reply(6, 2)) == "gap"
+
+
 def test_a_message_that_is_put_back():
     """
     The next consumer delivers a message that was put back, and later messages are gaps.
