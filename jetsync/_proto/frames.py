@@ -16,6 +16,7 @@ servers 2.10 to 2.15.
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jetsync.errors import MaxControlLineError
@@ -44,8 +45,10 @@ MAX_CONTROL_LINE: Final = 4096
 # Bytes reserved for what follows an inbox on a line: 68 for fast ingest, fewer for everything else.
 REPLY_ROOM: Final = 72
 
-_MSG: Final = ord("M")
-_HMSG: Final = ord("H")
+# The sizes of small frames, as they end a line. Looking one up costs a third of parsing it.
+_SIZES: Final = {b"%d\r\n" % size: size for size in range(2048)}
+
+_VERBS: Final = frozenset({b"MSG", b"HMSG"})
 
 
 class Inbound(Protocol):
@@ -121,62 +124,64 @@ class Splitter:
         self, data: bytes, touched: list[Inbound], foreign: list[bytes]
     ) -> int:
         """Pass on all whole frames of *data*, and return how many bytes they were."""
-        find, boxes, size = data.find, self.boxes, len(data)
-        position = 0
+        boxes, sizes = self.boxes, _SIZES
+        # Slicing at computed positions took nearly twice as long as reading from a stream.
+        stream = io.BytesIO(data)
+        read = stream.read
         last_sid = b""
         box: Inbound | None = None
         by_run = True
-        while position < size:
-            eol = find(b"\r\n", position)
-            if eol < 0:
-                break
-            kind = data[position]
-            if kind == _MSG:
+        for line in stream:
+            words = line.split(b" ")
+            verb = words[0]
+            size = sizes.get(words[-1], -1)
+            if size < 0 and verb in _VERBS:
+                if line[-1:] != b"\n":
+                    return len(data) - len(line)
+                size = self._read_size(words[-1])
+            count = len(words)
+            if verb == b"MSG":
                 # MSG <subject> <sid> [reply] <size>
-                words = data[position + 4 : eol].split(b" ")
-                count = len(words)
-                if count == 3:
-                    subject, sid, digits = words
-                    reply = b""
+                if count == 5:
+                    _, subject, sid, reply, _ = words
                 elif count == 4:
-                    subject, sid, reply, digits = words
+                    _, subject, sid, _ = words
+                    reply = b""
                 else:
                     raise ValueError("a MSG line without a subject, an id and a size")
-                # int() also takes signs, underscores and white space.
-                if not digits.isdigit():
-                    raise ValueError("a MSG line without a size")
-                start = eol + 2
-                end = start + int(digits)
-                if end + 2 > size:
-                    self._want(end - start, end + 2 - position)
-                    break
-                frame: Frame = (subject, reply, None, data[start:end])
-            elif kind == _HMSG:
+                header = None
+                payload = read(size)
+            elif verb == b"HMSG":
                 # HMSG <subject> <sid> [reply] <header size> <total size>
-                words = data[position + 5 : eol].split(b" ")
-                count = len(words)
-                if count == 4:
-                    subject, sid, header_digits, digits = words
-                    reply = b""
+                if count == 6:
+                    _, subject, sid, reply, header_digits, _ = words
                 elif count == 5:
-                    subject, sid, reply, header_digits, digits = words
+                    _, subject, sid, header_digits, _ = words
+                    reply = b""
                 else:
                     raise ValueError("an HMSG line without a subject, an id and two sizes")
-                if not (digits.isdigit() and header_digits.isdigit()):
-                    raise ValueError("an HMSG line without two sizes")
-                start = eol + 2
-                end = start + int(digits)
-                middle = start + int(header_digits)
-                if middle > end:
+                header_size = self._read_size(header_digits + b"\r\n")
+                if header_size > size:
                     raise ValueError("an HMSG line whose sizes contradict each other")
-                if end + 2 > size:
-                    self._want(end - start, end + 2 - position)
-                    break
-                frame = (subject, reply, data[start:middle], data[middle:end])
+                header = read(header_size)
+                payload = read(size - header_size)
             else:
-                foreign.append(data[position : eol + 2])
-                position = eol + 2
+                position = stream.tell() - len(line)
+                end = data.find(b"\r\n", position)
+                if end < 0:
+                    return position
+                if line[:1] in {b"M", b"H"}:
+                    raise ValueError("a message line without a subject, an id and a size")
+                foreign.append(data[position : end + 2])
+                stream.seek(end + 2)
                 continue
+            end_of_frame = read(2)
+            if end_of_frame != b"\r\n":
+                got = len(header or b"") + len(payload) + len(end_of_frame)
+                if got == size + 2:
+                    raise ValueError("a frame without a line end")
+                self._wanted = len(line) + size + 2
+                return len(data) - len(line) - got
             # Frames come in runs of one subscription. One lookup per run is measurably cheaper.
             if sid != last_sid:
                 last_sid = sid
@@ -184,25 +189,33 @@ class Splitter:
                 if box is not None:
                     touched.append(box)
                     if by_run and box.express is not None:
+                        position = stream.tell() - len(line) - size - 2
                         next_position = box.express(data, position)
                         if next_position > position:
-                            position = next_position
+                            stream.seek(next_position)
                             continue
                         # Frames of several subscriptions are mixed. Searching the rest of the data
                         # at each change of subscription would take quadratic time.
                         by_run = False
             if box is not None:
-                box.push(frame)
+                box.push((subject, reply, header, payload))
             else:
                 self.strays += 1
-            position = end + 2
-        return position
+        return len(data)
 
-    def _want(self, size: int, whole: int) -> None:
-        """Wait for the rest of a frame of *whole* bytes with a body of *size* bytes."""
-        if size > self._limit:
-            raise ValueError(f"the server sent a frame of {size} bytes; the limit is {self._limit}")
-        self._wanted = whole
+    def _read_size(self, digits: bytes) -> int:
+        """Return the size that ends a line, or raise if no server sends that."""
+        size = _SIZES.get(digits)
+        if size is None:
+            # int() also takes signs, underscores and white space.
+            if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
+                raise ValueError("a message line without a size")
+            size = int(digits)
+            if size > self._limit:
+                raise ValueError(
+                    f"the server sent a frame of {size} bytes; the limit is {self._limit}"
+                )
+        return size
 
 
 def check_subject(subject: bytes, inbox: str) -> None:

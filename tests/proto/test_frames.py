@@ -191,12 +191,28 @@ class TestSplitter:
             b"HMSG a 1000000 1 " + b"9" * 4300,
             b"HMSG a 1000000 %b %b" % (b"9" * 4300, b"9" * 4300),
             b"MSG a 1000000 99000000000",
+            b"MSG a 1000000 1\n",
+            b"MSG a 1000000 1\nx",
+            b"MSG a\n 1000000 1",
+            b"MSG\n",
+            b"MSGS a 1000000 0",
+            b"HMSG a 1000000 0 0\n",
         ],
     )
     def test_garbage(self, line):
         """An invalid message line is a ValueError, and never an endless loop."""
         with pytest.raises(ValueError, match=r".+"):
             cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
+
+    @pytest.mark.parametrize("header", [None, BLOCK])
+    @pytest.mark.parametrize("size", [0, 5, 2047, 2048, 5000])
+    def test_the_end_of_a_frame(self, header, size):
+        """A frame has to end where its line says."""
+        data = wire(OURS[0], b"a", b"r", header, b"x" * size)
+        for end in (b"x\r\n", b"\n\n", b"\r\r", b"MSG "):
+            with pytest.raises(ValueError, match="line end"):
+                cut(data[:-2] + end)
+        cut(data[:-2] + b"\r")
 
     def test_a_body_beyond_the_limit(self):
         """A frame above the server's limit is refused before its body arrives."""
