@@ -38,7 +38,6 @@ from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.events import PullOutcome
-from jetsync.values.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from jetsync.consume.target import PullTarget
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.frame import Frame
+    from jetsync.values.message import Message
 
 __all__ = ["MessageBatch"]
 
@@ -528,22 +528,22 @@ class MessageBatch:
         unused, self._kept = self._kept, iter(())
         resumable = False
         connection = fetch.connection
-        make, acker, acked = fetch.target.make, fetch.target.plain_acker, fetch.target.acked
+        make, acked, yielded = fetch.target.make, fetch.target.acked, self._yielded
         error: BaseException | None = None
         try:
             while True:
                 for frame in () if fetch.closing else unused:
-                    message = make(frame) if acker is None else Message(*frame, acker)
+                    message = make(frame)
                     if acked:
-                        self._yielded.append(message)
+                        yielded.append(message)
                     yield message
                     if fetch.closing or connection.stopped:
                         # Closed while the message was made or handled.
                         break
-                if len(self._yielded) >= self._prune_at:
+                if len(yielded) >= self._prune_at:
                     # Forget acknowledged messages, so that a long batch does not keep all of them.
-                    self._yielded = [message for message in self._yielded if not message.is_acked]
-                    self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
+                    yielded[:] = [message for message in yielded if not message.is_acked]
+                    self._prune_at = max(PRUNE_AT, 2 * len(yielded))
                 if fetch.closing or fetch.inbox is None or connection.stopped:
                     break
                 unused = iter(fetch.receive())

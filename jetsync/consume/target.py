@@ -12,7 +12,7 @@ from jetsync._proto.frames import answers
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy
-from jetsync.values.message import Message
+from jetsync.values.message import Message, plain_maker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,13 +63,10 @@ class PullTarget:
         self.info_subject: bytes = (endpoint % "INFO").encode()
         acker: Acker = context.connection if self.acked else UnwantedAcks(context.connection)
         plugins = context.plugins
-        # The acker of messages that no plugin is shown; None if plugins are shown each message.
-        self.plain_acker: Acker | None = None
         # Makes the message of a frame.
         self.make: Callable[[Frame], Message]
         if plugins.received is None and plugins.ttl_marker is None:
-            self.plain_acker = acker
-            self.make = lambda frame: Message(*frame, acker)
+            self.make = plain_maker(acker)
         else:
             self.make = self._shown_maker(acker)
 
