@@ -171,7 +171,7 @@ class Splitter:
                 if end < 0:
                     return position
                 if line[:1] in {b"M", b"H"}:
-                    raise ValueError("a message line without a subject, an id and a size")
+                    raise ValueError("a line that is neither MSG nor HMSG")
                 foreign.append(data[position : end + 2])
                 stream.seek(end + 2)
                 continue
@@ -209,7 +209,7 @@ class Splitter:
         if size is None:
             # int() also takes signs, underscores and white space.
             if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
-                raise ValueError("a message line without a size")
+                raise ValueError("a MSG or HMSG line without a size")
             size = int(digits)
             if size > self._limit:
                 raise ValueError(
