@@ -60,6 +60,7 @@ class LastRead(PagedRead):
         up_to_time: Read messages before this time, instead of up to a moment.
         page: The most messages of one request; ``None`` lets the server decide.
         page_bytes: The most bytes of one request.
+        named: Whether the parts have no wildcards, so that it is known which messages to expect.
     """
 
     _stream: str
@@ -71,11 +72,15 @@ class LastRead(PagedRead):
     _up_to_time: str | None = attrs.field(default=None, kw_only=True)
     _page: int | None = attrs.field(default=None, kw_only=True)
     _page_bytes: int = attrs.field(kw_only=True)
+    _named: bool = attrs.field(default=False, kw_only=True)
 
     #: The first sequence of the next page.
     position: int = attrs.field(default=1, init=False)
-    #: The headers of all messages that arrived, to find the missing subjects.
+    #: The headers of all messages that arrived, or of those of the open part if the parts are
+    #: named: a snapshot of a million subjects would keep 200 MB of them.
     blocks: list[bytes] = attrs.field(factory=list, init=False)
+    #: The subjects of named parts that brought no message.
+    absent: set[str] = attrs.field(factory=set, init=False)
     _held: list[Frame] = attrs.field(factory=list, init=False)
     _part = 0
     _part_began = False
@@ -126,7 +131,7 @@ class LastRead(PagedRead):
         return held if self._time is None else ()
 
     def subjects(self) -> set[str]:
-        """Return the subjects of all messages that arrived."""
+        """Return the subjects of the messages in :attr:`blocks`."""
         found = (find_last(block, SUBJECT) for block in self.blocks)
         return {(name or b"").decode("utf-8", "surrogateescape") for name in found}
 
@@ -250,6 +255,9 @@ class LastRead(PagedRead):
         return super().on_status(status, block, messages)
 
     def _next_part(self) -> None:
+        if self._named:
+            self.absent.update(set(self.part).difference(self.subjects()))
+            self.blocks.clear()
         self._part += 1
         self._part_began = False
         self.position = self._after + 1

@@ -139,7 +139,12 @@ class LastPlan(OnePage):
             self.engine.done = self.engine.cut = True
 
     def _engine(
-        self, parts: Sequence[tuple[str, ...]], moment: int | None, time: str | None = None
+        self,
+        parts: Sequence[tuple[str, ...]],
+        moment: int | None,
+        time: str | None = None,
+        *,
+        named: bool = False,
     ) -> LastRead:
         return LastRead(
             self._stream,
@@ -149,6 +154,7 @@ class LastPlan(OnePage):
             up_to_time=self.up_to_time,
             page=self._page,
             page_bytes=PAGE_BYTES,
+            named=named,
         )
 
     def extend(self, reader: PageReader) -> list[StoredMessage]:
@@ -234,7 +240,7 @@ class LastPlan(OnePage):
         if len(parts) > 1 and not self._split:
             raise TooManySubjectsError(stream=self._stream)
         time = self._time_after(moment, reader) if parts else None
-        self.engine = self._engine(parts, moment, time)
+        self.engine = self._engine(parts, moment, time, named=True)
 
     def _names(self) -> set[str]:
         """Return the subjects that are requested by name."""
@@ -251,16 +257,15 @@ class LastPlan(OnePage):
         if not engine.moment or (since is None and not engine.vanished):
             return []
         reader.left = reader.seconds
-        came = engine.subjects()
         certain: set[str] = set()
         parts: list[tuple[str, ...]] = [self._subjects]
         if since is not None:
-            absent = self._names() - came
-            parts = chunks(sorted(absent), self._room)
+            parts = chunks(sorted(engine.absent), self._room)
             if engine.moment >= since:
                 # All listed subjects had a message at that moment.
-                certain = absent.intersection(self._counts)
-        found = self._newer(parts, engine.moment if since is None else since, came, reader)
+                certain = engine.absent.intersection(self._counts)
+        after, came = engine.moment if since is None else since, engine.subjects()
+        found = self._newer(parts, after, came, reader)
         missing = certain | found.keys()
         if missing != certain:
             new = self._new_subjects(missing - certain, reader)

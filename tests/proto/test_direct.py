@@ -445,6 +445,23 @@ class TestLastPages:
         assert (engine.done, engine.vanished) == (True, 3)
         assert engine.subjects() == {"a"}
 
+    def test_named_subjects_without_a_message(self):
+        """
+        A read by name keeps the names that brought no message, and no headers of ended parts.
+        """
+        engine = LastRead(
+            STREAM, [("a", "b"), ("c", "d"), ("e",)], moment=9, page_bytes=BIG, named=True
+        )
+        answer(engine, message(3, left=1, subject="b"), eob(1, 3, up_to=9))
+        assert (len(engine.blocks), engine.absent) == (1, set())
+        answer(engine, message(4, subject="a"), eob(0, 4, up_to=9))
+        assert (engine.blocks, engine.absent) == ([], set())
+        answer(engine, message(5, subject="d"), eob(0, 5, up_to=9))
+        assert (engine.blocks, engine.absent) == ([], {"c"})
+        answer(engine, status("404 No Results"))
+        engine.confirm()
+        assert (engine.done, engine.absent) == (True, {"c", "e"})
+
     def test_a_lost_first_page_is_requested_again(self):
         """
         A first page that is lost is requested from the beginning, because its moment is not known.
