@@ -9,6 +9,7 @@ import sys
 
 COMMANDS = {
     "compare": "benchmarks.compare",
+    "growth": "benchmarks.growth",
     "latency": "benchmarks.latency",
 }
 """The module of each command; its ``main`` takes the other arguments. The first is the default."""
