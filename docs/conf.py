@@ -11,12 +11,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphinx.ext.autodoc.mock import mock
 from sphinx.pycode import ModuleAnalyzer
-
-import jetsync
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+# The plugins are read from the source, and jetsync-spark without Spark.
+sys.path[:0] = [str(HERE / "_ext"), *map(str, HERE.parent.glob("plugins/*"))]
+
+from api_pages import MOCKED, MODULES  # noqa: E402 - found by the line above
 
 project = "jetsync"
 author = "The jetsync authors"
@@ -24,8 +29,17 @@ copyright = "The jetsync authors"  # noqa: A001 - the name that Sphinx reads
 release = importlib.metadata.version("jetsync")
 version = release
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pull_statuses"]
+autodoc_mock_imports = MOCKED
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "api_pages",
+    "pull_statuses",
+]
+# The tables of a page lead to texts on the same page.
+autosummary_generate = False
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
@@ -38,7 +52,12 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 # In docstrings `x` is code. Cross references are written out where they help.
 default_role = "code"
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    # What a class inherits from jetsync's own classes, and nothing of these.
+    "inherited-members": "Exception, dict, enum.StrEnum, object, str, tuple",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -57,22 +76,26 @@ nitpick_ignore_regex = [
 suppress_warnings = ["ref.python"]
 
 
-def merge_field_docs() -> None:
+def show_as_public(module: str) -> None:
     """
-    Let Sphinx find the strings below fields.
+    Let Sphinx show the public names of a module as names of this module, with the texts of fields.
 
-    It looks for them in the file that `__module__` names. For all that is on the facade that is
-    `jetsync/__init__.py`, so what the other files say is added to what it says.
+    Sphinx looks for the strings below fields in the file that `__module__` names, so this file gets
+    those of all files.
     """
-    facade = ModuleAnalyzer.for_module("jetsync")
+    facade = ModuleAnalyzer.for_module(module)
     facade.analyze()
-    for module in pkgutil.walk_packages(jetsync.__path__, "jetsync."):
-        if not module.name.startswith(("jetsync.cli", "jetsync.testing", "jetsync.__main__")):
-            importlib.import_module(module.name)
-            analyzer = ModuleAnalyzer.for_module(module.name)
+    home = importlib.import_module(module)
+    for found in pkgutil.walk_packages(home.__path__, f"{module}."):
+        if not found.name.endswith("__main__"):
+            analyzer = ModuleAnalyzer.for_module(found.name)
             analyzer.analyze()
             facade.attr_docs.update(analyzer.attr_docs)
             facade.tagorder.update(analyzer.tagorder)
+    for name in home.__all__:
+        value = getattr(home, name)
+        if getattr(value, "__module__", "").startswith(module):
+            value.__module__ = module
 
 
 def shield_first_line(_app: Sphinx, what: str, *arguments: object) -> None:
@@ -91,5 +114,7 @@ def setup(app: Sphinx) -> None:
     """
     Run before napoleon, whose priority is 500.
     """
-    merge_field_docs()
+    with mock(MOCKED):
+        for module in MODULES:
+            show_as_public(module)
     app.connect("autodoc-process-docstring", shield_first_line, priority=400)

@@ -53,22 +53,55 @@ class StatusKind(str, enum.Enum):
     """
 
     PULL_STATUS = "pull_status"
+    """The server answered a pull with a status line."""
+
     HEARTBEAT_MISSED = "heartbeat_missed"
+    """Neither a message nor a heartbeat arrived for two heartbeat intervals."""
+
     DISCONNECTED = "disconnected"
+    """The connection was lost."""
+
     RECONNECTED = "reconnected"
+    """The client has reconnected."""
+
     CLOSED = "closed"
+    """The client is closed."""
+
     LAME_DUCK = "lame_duck"
+    """The server is about to shut down."""
+
     SERVERS_DISCOVERED = "servers_discovered"
+    """The server named other servers of its cluster."""
+
     SLOW_CONSUMER = "slow_consumer"
+    """Messages of a subscription were dropped."""
+
     PERMISSION_DENIED = "permission_denied"
+    """The server refused a subject."""
+
     ASYNC_ERROR = "async_error"
+    """The server reported an error that belongs to no call."""
+
     HANDLER_ERROR = "handler_error"
+    """A message handler raised."""
+
     ORDERED_RESET = "ordered_reset"
+    """An ordered consumer has replaced its consumer on the server."""
+
     BATCH_ABANDONED = "batch_abandoned"
+    """The server dropped an atomic batch."""
+
     BATCH_GAP = "batch_gap"
+    """The server missed messages of a fast batch."""
+
     TTL_RAISED = "ttl_raised"
+    """The server keeps a message longer than its time-to-live."""
+
     FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
+    """A consumer was created that will never get a message."""
+
     RETRY = "retry"
+    """A plugin lets an operation be tried again."""
 
 
 class PullOutcome(str, enum.Enum):

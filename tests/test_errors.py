@@ -189,7 +189,7 @@ class TestApiErrors:
     def test_no_err_code_twice(self):
         """No two classes have the same err_code, and those of key-value buckets have none."""
         codes = [
-            cls.usual[1]
+            cls._usual[1]
             for cls in all_classes()
             if issubclass(cls, ApiError) and "usual" in vars(cls)
         ]

@@ -39,9 +39,9 @@ class ApiError(JetSyncError):
     classes: _t.ClassVar[dict[int, type[ApiError]]] = {}
     """The class for each ``err_code``. Do not change it."""
 
-    usual: _t.ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
-    advice: _t.ClassVar[str | None] = None
-    bucket_advice: _t.ClassVar[str | None] = None
+    _usual: _t.ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
+    _common_advice: _t.ClassVar[str | None] = None
+    _bucket_advice: _t.ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class ApiError(JetSyncError):
         stream: str | None = None,
         consumer: str | None = None,
     ) -> None:
-        self.code: int = self.usual[0] if code is None else code
-        self.err_code: int = self.usual[1] if err_code is None else err_code
-        self.description: str = self.usual[2] if description is None else description
+        self.code: int = self._usual[0] if code is None else code
+        self.err_code: int = self._usual[1] if err_code is None else err_code
+        self.description: str = self._usual[2] if description is None else description
         self.stream = stream
         self.consumer = consumer
         numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
@@ -82,16 +82,16 @@ class ApiError(JetSyncError):
             bucket_advice: The same if the stream stores a key-value bucket.
         """
         if advice is not None:
-            cls.advice = advice
+            cls._common_advice = advice
         if bucket_advice is not None:
-            cls.bucket_advice = bucket_advice
+            cls._bucket_advice = bucket_advice
         if usual is not None:
-            cls.usual = (*usual[:2], usual[2] if len(usual) > 2 else cls.usual[2])
+            cls._usual = (*usual[:2], usual[2] if len(usual) > 2 else cls._usual[2])
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
 
     def _advice(self) -> str | None:
         is_bucket = (self.stream or "").startswith(_BUCKET_PREFIX)
-        return (is_bucket and self.bucket_advice) or self.advice
+        return (is_bucket and self._bucket_advice) or self._common_advice
 
     def _named(self) -> str:
         """

@@ -18,7 +18,7 @@ class StatusError(JetSyncError):
     ``code`` is 0 if jetsync detected the failure itself, without a status line of the server.
     """
 
-    usual: _t.ClassVar[tuple[int, str]] = (0, "fault")
+    _usual: _t.ClassVar[tuple[int, str]] = (0, "fault")
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class StatusError(JetSyncError):
         consumer: str | None = None,
         stream: str | None = None,
     ) -> None:
-        self.code: int = self.usual[0] if code is None else code
-        self.description: str = self.usual[1] if description is None else description
+        self.code: int = self._usual[0] if code is None else code
+        self.description: str = self._usual[1] if description is None else description
         self.consumer = consumer
         self.stream = stream
         text = f"{self.code} {self.description}".strip() if self.code else self.description
@@ -42,7 +42,7 @@ class StatusError(JetSyncError):
         Set the code and text for errors that jetsync raises without a status line of the server.
         """
         if usual is not None:
-            cls.usual = usual
+            cls._usual = usual
 
 
 class ConsumerDeletedError(StatusError, usual=(409, "Consumer Deleted")):

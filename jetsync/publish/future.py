@@ -37,6 +37,8 @@ class DeliveryReport:
     """
 
     message: OutboundMessage
+    """The message that was published."""
+
     ack: PubAck | None
     """The stream's acknowledgement; None if the message failed."""
 

@@ -78,9 +78,17 @@ class PublisherStatistics:
     """
 
     published: int
+    """Messages that were passed to the publisher."""
+
     acknowledged: int
+    """Messages that a stream has stored, including duplicates."""
+
     duplicates: int
+    """Messages whose message id the stream knew already, so that it did not store them again."""
+
     failed: int
+    """Messages with an error, including those whose outcome is unknown."""
+
     pending: int
     """Messages that are neither stored nor failed yet."""
 

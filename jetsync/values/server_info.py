@@ -37,7 +37,10 @@ class ServerInfo:
     """The most bytes that one message may have, headers and payload together."""
 
     server_id: str = ""
+    """The id that the server draws when it starts."""
+
     server_name: str = ""
+    """The name from the server's configuration; its id if it has none."""
 
     cluster: str | None = None
     """The cluster's name; ``None`` if there is none."""
@@ -79,8 +82,13 @@ class Statistics:
     """
 
     bytes_in: int
+    """Bytes received."""
+
     bytes_out: int
+    """Bytes sent."""
+
     reconnects: int
+    """How often the client has connected again."""
 
     requests_in_flight: int
     """Requests and single publishes that are waiting for their answer."""

@@ -57,6 +57,7 @@ class OTel:
     """
 
     name = "otel"
+    """The plugin's name in errors and logs."""
 
     def __init__(
         self,

@@ -50,7 +50,10 @@ class RetryCount:
     """The error's class."""
 
     decision: Decision
+    """What the plugin decided."""
+
     count: int
+    """How often it decided that."""
 
 
 @attrs.frozen

@@ -57,10 +57,14 @@ class Problem:
     """
 
     bucket: str
+    """The bucket's name."""
+
     key: str | None
     """The key of the definition; None if the bucket cannot be read."""
 
     reason: str
+    """What is wrong."""
+
     revision: int = 0
     """The revision of the definition; 0 if the bucket cannot be read."""
 

@@ -1,0 +1,120 @@
+"""
+The block `api` of the reference pages: names become a table, followed by the text of each name.
+
+    ```{api} jetsync
+    connect
+    Client
+    ```
+
+A class with many members gets a table of its own. The kind of each name (class, function, error,
+constant) comes from the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+from sphinx.ext.autodoc.mock import mock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sphinx.application import Sphinx
+
+MODULES = (
+    "jetsync",
+    "jetsync.devserver",
+    "jetsync.testing",
+    "jetsync_otel",
+    "jetsync_retry",
+    "jetsync_schema",
+    "jetsync_spark",
+)
+"""The modules that users import from. Their `__all__` is what is public."""
+
+MOCKED = ["pandas", "pyarrow", "pyspark"]
+"""What jetsync-spark needs, and what is not installed to build the documentation."""
+
+BLOCK = re.compile(r"^```\{api\} ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+MANY = 6
+"""A class with this many members gets a table of them."""
+
+
+def expand(text: str) -> str:
+    """
+    Return the text of a page with each block `api` replaced by directives of Sphinx.
+    """
+    return BLOCK.sub(lambda block: "\n".join(directives(block[1], block[2].split())), text)
+
+
+def directives(module: str, names: list[str]) -> Iterator[str]:
+    """
+    Yield the lines that document these names of a module.
+    """
+    yield from ("```{eval-rst}", f".. currentmodule:: {module}", "", *table(names))
+    home = importlib.import_module(module)
+    for name in names:
+        value = getattr(home, name)
+        yield from ("", f".. {kind(value)}:: {name}")
+        if kind(value) == "autoexception":
+            # The attributes of each of them are those of the base class.
+            yield "   :no-inherited-members:"
+        yield ""
+        if kind(value) == "autoclass":
+            members = public_members(value)
+            if len(members) >= MANY:
+                yield from table([f"~{name}.{member}" for member in members], "   ")
+    yield "```"
+
+
+def table(names: list[str], indent: str = "") -> Iterator[str]:
+    """
+    Yield the lines of a table of names and the first sentences about them.
+    """
+    yield from (f"{indent}.. autosummary::", f"{indent}   :nosignatures:", "")
+    yield from (f"{indent}   {name}" for name in names)
+    yield ""
+
+
+def kind(value: Any) -> str:
+    """
+    Return the directive that documents a value.
+    """
+    if inspect.isclass(value):
+        return "autoexception" if issubclass(value, BaseException) else "autoclass"
+    return "autofunction" if inspect.isroutine(value) else "autodata"
+
+
+def public_members(cls: type) -> list[str]:
+    """
+    Return the names of the members that the package itself defines, bases included.
+
+    Fields that the text of the class describes as arguments have no entry of their own.
+    The names are in the order of the source, and those of the class come before those of its bases.
+    """
+    package = cls.__module__.partition(".")[0]
+    ours = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == package]
+    names = [name for base in ours for name in (*inspect.get_annotations(base), *vars(base))]
+    arguments = re.findall(r"^ +(\w+): ", cls.__doc__ or "", re.MULTILINE)
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if name[0] != "_" and hasattr(cls, name) and name not in arguments
+    ]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """
+    Expand the blocks when Sphinx reads a page.
+    """
+
+    def on_read(app: Sphinx, _page: str, source: list[str]) -> None:
+        with mock(app.config.autodoc_mock_imports):
+            source[0] = expand(source[0])
+
+    app.connect("source-read", on_read)
+    return {"parallel_read_safe": True}
