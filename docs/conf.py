@@ -35,6 +35,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
     "api_pages",
     "pull_statuses",
 ]
@@ -44,6 +47,9 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "jetsync"
+html_logo = "logo.svg"
+html_favicon = "logo.svg"
+html_theme_options = {"sidebar_hide_name": False}
 
 # Headings can be linked to from other pages: [text](page.md#heading).
 myst_heading_anchors = 3
@@ -54,7 +60,6 @@ default_role = "code"
 
 autodoc_default_options = {
     "members": True,
-    "show-inheritance": True,
     # What a class inherits from jetsync's own classes, and nothing of these.
     "inherited-members": "Exception, dict, enum.StrEnum, object, str, tuple",
 }

@@ -6,7 +6,7 @@ The block `api` of the reference pages: names become a table, followed by the te
     Client
     ```
 
-A class with many members gets a table of its own. The kind of each name (class, function, error,
+A class with many methods gets a table of its own. The kind of each name (class, function, error,
 constant) comes from the code.
 """
 
@@ -41,7 +41,7 @@ MOCKED = ["pandas", "pyarrow", "pyspark"]
 BLOCK = re.compile(r"^```\{api\} ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 MANY = 6
-"""A class with this many members gets a table of them."""
+"""A class with this many methods and properties gets a table of them."""
 
 
 def expand(text: str) -> str:
@@ -62,12 +62,17 @@ def directives(module: str, names: list[str]) -> Iterator[str]:
         yield from ("", f".. {kind(value)}:: {name}")
         if kind(value) == "autoexception":
             # The attributes of each of them are those of the base class.
-            yield "   :no-inherited-members:"
+            yield from ("   :show-inheritance:", "   :no-inherited-members:")
         yield ""
         if kind(value) == "autoclass":
-            members = public_members(value)
-            if len(members) >= MANY:
-                yield from table([f"~{name}.{member}" for member in members], "   ")
+            calls = [
+                member
+                for member in public_members(value)
+                if inspect.isroutine(getattr(value, member))
+                or isinstance(getattr(value, member), property)
+            ]
+            if len(calls) >= MANY:
+                yield from table([f"~{name}.{call}" for call in calls], "   ")
     yield "```"
 
 
