@@ -4,13 +4,19 @@ Sphinx configuration. `tox run -e docs` builds with every warning as an error.
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
+import enum
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 import sys
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 from sphinx.ext.autodoc.mock import mock
 from sphinx.pycode import ModuleAnalyzer
 
@@ -115,6 +121,24 @@ def shield_first_line(_app: Sphinx, what: str, *arguments: object) -> None:
         lines[:0] = ["..", ""]
 
 
+def hide_internal_signature(
+    _app: Sphinx, what: str, name: str, value: object, _options: object, text: str, result: str
+) -> tuple[str, str] | None:
+    """
+    Hide the arguments of classes that users get from a call and do not make themselves.
+
+    An argument of such a class has a type that is not public. Enumerations hide theirs, too.
+    """
+    module = name.rpartition(".")[0]
+    if what != "class" or module not in MODULES or attrs.has(value):
+        return None
+    known = {*sys.modules[module].__all__, *dir(builtins), *dir(collections.abc), *dir(typing)}
+    types = re.findall(r"\b[A-Z]\w+", text or "")
+    if issubclass(value, enum.Enum) or not known.issuperset(types):
+        return ("", "")
+    return (text, result)
+
+
 def setup(app: Sphinx) -> None:
     """
     Run before napoleon, whose priority is 500.
@@ -122,4 +146,5 @@ def setup(app: Sphinx) -> None:
     with mock(MOCKED):
         for module in MODULES:
             show_as_public(module)
+    app.connect("autodoc-process-signature", hide_internal_signature)
     app.connect("autodoc-process-docstring", shield_first_line, priority=400)
