@@ -130,8 +130,11 @@ def hide_internal_signature(
     An argument of such a class has a type that is not public. Enumerations hide theirs, too.
     """
     module = name.rpartition(".")[0]
-    if what != "class" or module not in MODULES or attrs.has(value):
+    if what != "class" or module not in MODULES:
         return None
+    if attrs.has(value):
+        # Converters accept Any. The fields below the class show what is meant.
+        return ("", "") if ": Any = " in text or "NOTHING" in text else None
     known = {*sys.modules[module].__all__, *dir(builtins), *dir(collections.abc), *dir(typing)}
     types = re.findall(r"\b[A-Z]\w+", text or "")
     if issubclass(value, enum.Enum) or not known.issuperset(types):
