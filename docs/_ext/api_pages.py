@@ -96,13 +96,13 @@ def kind(value: Any) -> str:
 
 def public_members(cls: type) -> list[str]:
     """
-    Return the names of the members that the package itself defines, bases included.
+    Return the names of the members that the class or a public base of it defines.
 
     Fields that the text of the class describes as arguments have no entry of their own.
     The names are in the order of the source, and those of the class come before those of its bases.
     """
-    package = cls.__module__.partition(".")[0]
-    ours = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == package]
+    # The bases that are public, because what is public names this module.
+    ours = [base for base in cls.__mro__ if base.__module__ == cls.__module__]
     names = [name for base in ours for name in (*inspect.get_annotations(base), *vars(base))]
     arguments = re.findall(r"^ +(\w+): ", cls.__doc__ or "", re.MULTILINE)
     return [

@@ -62,31 +62,42 @@ class FutureOwner:
     full_ack: Callable[[PubAck | int], PubAck]
 
 
-class PublishFuture:
+class PendingMessage:
+    """
+    What a publisher keeps of a message until its outcome is known.
+    """
+
+    __slots__ = ("callbacks", "encoded", "hooked", "item", "notifier", "observed", "outcome")
+
+    # An `OutboundMessage` or a tuple.
+    item: Any
+    # The encoded message; None for plain pairs, which are encoded when they are written.
+    encoded: Encoded | None
+    # None while the outcome is unknown. Of a plain ack, only the sequence is kept.
+    outcome: PubAck | Exception | int | None
+    # Wakes the threads that wait for the outcome.
+    notifier: Notifier | None
+    # The callbacks to call. None are added once the outcome is known.
+    callbacks: list[Callable[[PublishFuture], object]] | None
+    # The message's window, if plugins wrap it.
+    hooked: HookedWindow | None
+    # Whether your code has asked for the outcome.
+    observed: bool
+
+
+class PublishFuture(PendingMessage):
     """
     The outcome of one message, which may not be known yet. Thread-safe.
     """
 
-    __slots__ = (
-        "_owner", "callbacks", "encoded", "hooked", "item", "notifier", "observed", "outcome",
-    )  # fmt: skip
+    __slots__ = ("_owner",)
 
     def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
         self._owner = owner
-        # An `OutboundMessage` or a tuple.
-        self.item: Any = item
-        # The encoded message; None for plain pairs, which are encoded when they are written.
-        self.encoded: Encoded | None = None
-        # None while the outcome is unknown. Of a plain ack, only the sequence is kept.
-        self.outcome: PubAck | Exception | int | None = None
-        # Wakes the threads that wait for the outcome.
-        self.notifier: Notifier | None = None
-        # The callbacks to call. None are added once the outcome is known.
-        self.callbacks: list[Callable[[PublishFuture], object]] | None = None
-        # The message's window, if plugins wrap it.
-        self.hooked: HookedWindow | None = hooked
-        # Whether your code has asked for the outcome.
-        self.observed: bool = False
+        self.item = item
+        self.hooked = hooked
+        self.encoded = self.outcome = self.notifier = self.callbacks = None
+        self.observed = False
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError(
