@@ -21,6 +21,7 @@ import math
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -46,7 +47,7 @@ from jetsync.values.outbound import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload
+    from jetsync.values.outbound import Payload, PubAck
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
@@ -562,9 +563,8 @@ class Publisher:
                 future.outcome = outcome
                 if future.notifier is not None:
                     future.notifier.notify()
-                if future.hooked is not None:
-                    report = future.report()
-                    self._hooks.part(future.hooked, report.error or report.ack)
+            if self._hooks.wraps:
+                self._part(acked, failures)
             if on_report is None:
                 for number, future, _ in failures:
                     self._keep_failure(number, future)
@@ -581,6 +581,21 @@ class Publisher:
                 self._guard(on_report, future.report())
             for callback in future.callbacks or ():
                 self._guard(callback, future)
+
+    def _part(
+        self,
+        acked: Sequence[tuple[PublishFuture, PubAck | int]],
+        failures: Sequence[tuple[int, PublishFuture, Exception]],
+    ) -> None:
+        """Subtract ended messages from the windows that plugins wrap; the lock is held."""
+        # One call per window. A call per message took longer than all other work for a message.
+        last = {future.hooked: ack for future, ack in acked}
+        for window, count in Counter(future.hooked for future, _ in acked).items():
+            if window is not None:
+                self._hooks.part(window, self._pipeline.full_ack(last[window]), count)
+        for _, future, error in failures:
+            if future.hooked is not None:
+                self._hooks.part(future.hooked, error)
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
         """Keep a failure until its future is observed or the publisher ends; the lock is held."""
