@@ -14,17 +14,14 @@ Implements ADR-17 for pull consumers, see ADR-37.
 from __future__ import annotations
 
 import operator
-import re
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from jetsync._base.integers import LARGEST, read_digits
+from jetsync._base.integers import read_digits
 from jetsync.errors import ProtocolError
+from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Seconds without a pull after which servers delete a consumer.
 INACTIVE_THRESHOLD: Final = 300.0
@@ -70,8 +67,6 @@ class OrderedCursor:
         self.number: int = 0
         #: The name of the newest consumer.
         self.name: str = ""
-        #: The stream sequence up to which everything is known; None before there is one.
-        self.last: int | None = None
         #: How many attempts to create a consumer have failed in a row.
         self.failures: int = 0
         self._token = b""
@@ -80,14 +75,23 @@ class OrderedCursor:
         self._expected = 1
         self._before = 0
         self._pause = 0.0
-        # The value of `last` before the newest message.
-        self._last_before: int | None = None
-        # Finds the sequences in the reply subjects of its messages.
-        self._sequences = re.compile(b"")
+        # The position, and the one before the newest message: a stream sequence, or the reply
+        # subject that contains it. Most are never read, and reading one takes 0.2 us.
+        self._position: int | bytes | None = None
+        self._position_before: int | bytes | None = None
         #: The reply subjects of the next messages, which were checked; the last one first.
         self.ahead: list[bytes] = []
-        # Their stream sequences.
-        self._ahead_sequences: list[int] = []
+
+    @property
+    def last(self) -> int | None:
+        """The stream sequence up to which everything is known; None before there is one."""
+        position = self._position
+        if not isinstance(position, bytes):
+            return position
+        parsed = parse_ack_reply(position)
+        if parsed is None:
+            raise ProtocolError(f"not the reply subject of a message: {position[:80]!r}")
+        return parsed.stream_sequence
 
     @property
     def delivered(self) -> int:
@@ -100,16 +104,15 @@ class OrderedCursor:
         self.name = f"{self._prefix}_{self.number}"
         # Every message is delivered once.
         self._token = f".{self.name}.1.".encode()
-        self._sequences = re.compile(re.escape(self._token) + rb"([0-9]{1,20})\.[0-9]{1,20}\.")
         self._before, self._expected = self.delivered, 1
         self.ahead.clear()
-        named = attrs.evolve(self._wanted, name=self.name)
-        if self.last is None:
+        named, last = attrs.evolve(self._wanted, name=self.name), self.last
+        if last is None:
             return named
         return attrs.evolve(
             named,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self.last + 1,
+            opt_start_seq=last + 1,
             opt_start_time=None,
         )
 
@@ -124,7 +127,7 @@ class OrderedCursor:
         # These policies select another place each time, so the place of the first consumer counts.
         moving = (DeliverPolicy.NEW, DeliverPolicy.LAST)
         if self.last is None and self._wanted.deliver_policy in moving:
-            self.last = position
+            self._position = position
 
     def failed(self) -> int:
         """Count an attempt that failed, and return how many have failed in a row."""
@@ -151,12 +154,14 @@ class OrderedCursor:
         ahead = self.ahead
         if ahead:
             if ahead[-1] is reply:
-                self._last_before, self.last = self.last, self._ahead_sequences[len(ahead) - 1]
+                self._position_before, self._position = self._position, reply
                 self._expected += 1
                 ahead.pop()
                 return "next"
             ahead.clear()
-        numbers = self._numbers(reply)
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
+        # with a domain and an account before the stream in the longer form.
+        numbers = reply.partition(self._token)[2].split(b".", 2)
         if numbers == [b""]:
             return "repeat"
         if len(numbers) < 3:
@@ -170,37 +175,35 @@ class OrderedCursor:
         if last is not None and sequence <= last:
             self._before -= 1
             return "repeat"
-        self._last_before, self.last = last, sequence
+        self._position_before, self._position = last, sequence
         self._pause = 0.0
         return "next"
 
-    def look_ahead(self, replies: Sequence[bytes]) -> None:
+    def look_ahead(self, replies: list[bytes]) -> None:
         """
         Check the next messages at once, given their reply subjects, for the next calls of `take`.
 
         If any of them does not continue the sequence, this does nothing.
         """
-        # One regular expression for all takes a third of the time of `take` for each.
-        found = self._sequences.findall(b"\n".join(replies))
-        if not found or len(found) != len(replies):
+        # This takes a tenth of the time of `take` for each. If reply subjects increase, those
+        # between the first and the last one have the same consumer, and no message is repeated or
+        # out of order. A consumer numbers its messages in this order, so a missing one shows in the
+        # number of the last one. Where sequences get longer, as from 99 to 100, they are compared
+        # one by one, because these are bytes.
+        if not replies or not all(map(operator.lt, replies, replies[1:])):
             return
-        # Sequences that increase rule out repeated and reordered messages. A consumer numbers its
-        # messages in the same order, so missing ones show in the number of the last message.
-        first, last = self._numbers(replies[0])[1], self._numbers(replies[-1])[1]
-        expected = self._expected
-        if (first, last) != (b"%d" % expected, b"%d" % (expected + len(found) - 1)):
+        first, newest = parse_ack_reply(replies[0]), parse_ack_reply(replies[-1])
+        if first is None or newest is None:
             return
-        sequences = list(map(int, found))
-        before = [-1 if self.last is None else self.last, *sequences]
-        if all(map(operator.lt, before, sequences)) and sequences[-1] <= LARGEST:
-            self.ahead, self._ahead_sequences = list(replies)[::-1], sequences[::-1]
+        numbers = first.consumer_sequence, newest.consumer_sequence
+        if numbers != (self._expected, self._expected + len(replies) - 1):
+            return
+        head, token, _ = replies[0].partition(self._token)
+        if not token or not replies[-1].startswith(head + token):
+            return
+        if first.stream_sequence > (self.last or 0):
+            self.ahead = replies[::-1]
             self._pause = 0.0
-
-    def _numbers(self, reply: bytes) -> list[bytes]:
-        """Return the stream sequence, the number and the rest; less from another consumer."""
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
-        # with a domain and an account before the stream in the longer form.
-        return reply.partition(self._token)[2].split(b".", 2)
 
     def put_back(self) -> None:
         """
@@ -210,4 +213,4 @@ class OrderedCursor:
         """
         self.ahead.clear()
         self._expected -= 1
-        self.last = self._last_before
+        self._position = self._position_before
