@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -158,9 +159,10 @@ class FastPublisher:
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger
-        self._targets = link.stream.encoder.targets
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and self._hooks is None
+        # The known subjects of messages that `add` may stage without a further step.
+        self._targets = link.stream.encoder.targets if self._is_plain else {}
         self._callback_errors = 0
         self._connection.writers.add(self)
         link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
@@ -241,7 +243,7 @@ class FastPublisher:
         Send a message and return its number, counted from 1 over the whole publisher.
 
         The first message waits for the server's answer. Later ones wait only while the allowed
-        number of messages is in flight, and small ones are collected for about 2 ms. So the message
+        number of messages is in flight, and small ones are collected for up to 4 ms. So the message
         may not be stored yet when the call returns. A later call raises the error of an earlier
         message, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or may not
         have been sent. If it was numbered but not sent, it is reported as a gap.
@@ -270,19 +272,18 @@ class FastPublisher:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
-        link, run, targets = self._link, self._run, self._targets
+        link, run = self._link, self._run
         if (
-            self._is_plain
-            and type(data) is bytes
-            and len(data) <= link.small
+            type(data) is bytes
+            and len(data) <= run.small
             and type(subject) is str
             and headers is None
             and msg_id is None
             and ttl is None
             and expect is None
             and timeout is None
-            and (target := targets.get(subject)) is not None
-            and (number := link.stage((target, b"", data, ())))
+            and (target := self._targets.get(subject)) is not None
+            and (number := run.stage(target, data))
         ):
             return number
         self._lane.check()
@@ -294,11 +295,16 @@ class FastPublisher:
         if not self._is_plain:
             item = self._prepared(item)
         subject = subject_of(item)
-        if run.places > 0 and type(subject) is str and subject in targets:
-            encoded = link.stream.encoder.encode(item)
-            if len(encoded[1]) + len(encoded[2]) <= link.small and (number := link.stage(encoded)):
-                self._raised_ttls.check((item,))
-                return number
+        encoder = link.stream.encoder
+        if run.places > 0 and type(subject) is str and subject in encoder.targets:
+            encoded = encoder.encode(item)
+            target, header, payload, _ = encoded
+            if len(header) + len(payload) <= run.small:
+                frame = partial(encoder.framed, encoded) if header else None
+                number = run.stage(target, payload, frame)
+                if number:
+                    self._raised_ttls.check((item,))
+                    return number
         try:
             with Locked(self._lock, deadline):
                 link.begin()
@@ -374,7 +380,8 @@ class FastPublisher:
             with Locked(self._lock, deadline):
                 self._link.begin()
                 sent = self._link.add_block(chunk, deadline)
-            self._raised_ttls.check(chunk[:sent])
+            if self._link.stream.encoder.has_ttl:
+                self._raised_ttls.check(chunk[:sent])
             return sent
         finally:
             if self._ledger.gaps:

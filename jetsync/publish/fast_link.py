@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -29,7 +28,6 @@ from jetsync._proto.fastingest import (
     FastIngest,
     Phase,
 )
-from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
 from jetsync.publish.staged_run import RUN_MESSAGES, SMALL, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._io.lane import Lane
-    from jetsync.publish.encode import Encoded
     from jetsync.publish.fast import FastOptions
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
@@ -81,10 +78,6 @@ class FastLink:
         self._inbox = inbox
         self._connection = connection
         self._lane = context.lane
-        self.run: Final = StagedRun(context.lane)
-        self._box = Answers(inbox + b".>", self.run)
-        # The SUB line is written with the first message.
-        self._listener = Listener(self._lane, self._box)
         self.engine: Final = FastIngest(
             inbox,
             secrets.token_hex(8),
@@ -93,9 +86,11 @@ class FastLink:
             gap_ok=options.gap == "ok",
         )
         self.ledger: Final = self.engine.ledger
+        self.run: Final = StagedRun(context.lane, self.ledger)
+        self._box = Answers(inbox + b".>", self.run)
+        # The SUB line is written with the first message.
+        self._listener = Listener(self._lane, self._box)
         self.stream: Final = FastStream(context)
-        # The largest message that may be staged.
-        self.small: int = 0
         # What the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
         # How often the loop thread has sent it. No other thread changes this number.
@@ -128,36 +123,6 @@ class FastLink:
         with run.lock:
             run.places = 0
 
-    def stage(self, encoded: Encoded) -> int:
-        """
-        Stage a valid and small message, and return its number; any thread, without the lock.
-
-        Return 0 if :meth:`add` has to read answers, to wait for room or to write first.
-        """
-        run, encoder = self.run, self.stream.encoder
-        if run.is_over:
-            # Before the lock is taken: in a forked child, its owner may not exist.
-            return 0
-        with run.lock:
-            places = run.places
-            if places <= 0 or run.is_over:
-                return 0
-            # A signal handler that interrupts the next steps must not stage another message.
-            run.places = 0
-            ledger = self.ledger
-            ledger.sent = seq = ledger.sent + 1
-            target, header, payload, _ = encoded
-            prefix = self.engine.prefix
-            if header:
-                frame = encoder.framed(encoded, prefix, seq)
-            else:
-                frame = encoder.pub % (target, prefix, seq, len(payload), payload)
-            run.frames.append(frame)
-            if not run.is_armed:
-                run.arm()
-            run.places = places - 1
-            return ledger.base + seq
-
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
         engine, run, stream = self.engine, self.run, self.stream
@@ -174,34 +139,38 @@ class FastLink:
         else:
             self._start(item, deadline)
         number = self.ledger.added
-        self.small = min(SMALL, stream.encoder.limit)
+        run.small = min(SMALL, stream.encoder.limit)
         if not self.closed:
             run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
         return number
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
         """Send the first of *items* in one write, and return how many were sent."""
-        engine, ledger = self.engine, self.ledger
+        engine, ledger, run = self.engine, self.ledger, self.run
         self.stream.deadline = deadline
-        room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
+        pieces: list[bytes] = []
+        invalid: errors.JetSyncError | None = None
+        state = engine.prefix, ledger.sent, run.epoch
+        if engine.phase is Phase.OPEN:
+            # Encoded before there is room, while the server still has messages to store.
+            try:
+                self.stream.encoder.frames(items, pieces, engine.prefix, ledger.sent + 1)
+            except errors.JetSyncError as error:
+                invalid = error
+        room = self._make_room(len(pieces) or 1, deadline)
         if not room:
             self._start(items[0], deadline)
             return 1
-        pieces: list[bytes] = []
-        invalid: errors.JetSyncError | None = None
-        try:
-            self.stream.encoder.frames(
-                islice(items, room), pieces, engine.prefix, ledger.sent + 1, most=room
-            )
-        except errors.JetSyncError as error:
-            invalid = error
-        count = len(pieces)
+        if state != (engine.prefix, ledger.sent, run.epoch):
+            # Meanwhile, another batch began, or another server has other limits.
+            return 0
+        count = min(room, len(pieces))
         if count:
             engine.claim(count, time.monotonic())
-            if not self._write(b"".join(pieces), count, deadline):
+            if not self._write(b"".join(pieces[:count]), count, deadline):
                 return 0
             engine.subject = subject_of(items[count - 1])
-        if invalid is not None:
+        if invalid is not None and count == len(pieces):
             # The messages before it were sent, as if each had been added by itself.
             raise invalid
         return count
@@ -325,6 +294,8 @@ class FastLink:
         self.run.epoch = stream.look_up(subject, deadline, wait=self.engine.batches > 0)
         assert stream.known is not None
         self.engine.open(stream.known.name)
+        self.run.prefix = prefix = self.engine.prefix
+        self.run.form = stream.encoder.form(prefix)
         if self.added_before is None:
             self.added_before = 0
             self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))

@@ -1,9 +1,9 @@
 """
 A run of messages that a caller has added one by one and that are sent together.
 
-A call that takes the lock of its publisher and writes costs about 3 us. Staging costs a third of
-it. The run is sent by a call that finds it full, by a call that is about to wait, or by the loop
-thread after a short pause. The loop thread only joins the frames and sends them.
+A call that takes the lock of its publisher and writes costs about 3 us, and staging costs a fifth
+of it. The run is encoded and sent by a call that finds it full, by a call that is about to wait, or
+by the loop thread after a short pause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from jetsync._base.deadline import Deadline
 from jetsync.errors import DisconnectedError, TransportError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._io.lane import Lane
+    from jetsync._proto.fastingest import Ledger
 
 # A run is full at this many messages or bytes. With 128-byte messages, runs of half that length
 # cost a sixth more CPU. Longer runs let the server idle.
@@ -34,34 +37,84 @@ _NO_WAIT: Final = Deadline(0.0, 0.0)
 
 class StagedRun:
     """
-    Frames that wait to be sent on one connection.
+    Messages that have numbers and wait to be sent on one connection.
 
-    A thread may stage a frame under *lock* while there are *places* and the run is not over. All
+    A thread may stage a message under *lock* while there are *places* and the run is not over. All
     other calls are for the publisher, which holds its own lock and has set *places* to 0.
+
+    Args:
+        lane: The lane.
+        ledger: The counts of the publisher.
     """
 
-    __slots__ = ("_lane", "epoch", "frames", "is_armed", "is_over", "lock", "places", "size")
+    __slots__ = (
+        "_lane", "_ledger", "_was_taken", "epoch", "form", "frames", "is_armed", "is_over", "lock",
+        "places", "prefix", "size", "small",
+    )  # fmt: skip
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, ledger: Ledger) -> None:
         # Held for a few steps only, so waiting for it needs no deadline.
         self.lock: threading.RLock = threading.RLock()
-        # How many more frames may be staged.
+        # How many more messages may be staged.
         self.places: int = 0
-        # Whether no more frames may be staged until the publisher has read an answer.
+        # Whether no more messages may be staged until the publisher has read an answer.
         self.is_over: bool = False
-        # The connection that has to send the frames.
+        # The largest message that may be staged.
+        self.small: int = 0
+        # The connection that has to send the messages.
         self.epoch: int = 0
-        self.frames: list[bytes] = []
+        # The reply subject up to the sequence, and the format of frames without headers.
+        self.prefix: bytes = b""
+        self.form: bytes = b""
+        # Frames, and the arguments of the format. Making the frames of a run at once costs a third
+        # less than making each one when its message is staged.
+        self.frames: list[bytes | tuple[bytes, int, int, bytes]] = []
         # Bytes of the frames that the publisher has added; others are small.
         self.size: int = 0
-        # Whether the loop thread is going to send the staged frames.
+        # Whether the loop thread is going to send the staged messages.
         self.is_armed: bool = False
+        # Whether the publisher has taken messages since the loop thread last looked.
+        self._was_taken = False
         self._lane = lane
+        self._ledger = ledger
 
     @property
     def is_full(self) -> bool:
         """Whether to send the run before more is staged."""
         return len(self.frames) >= RUN_MESSAGES or self.size >= RUN_BYTES
+
+    def stage(
+        self, target: bytes, payload: bytes, frame: Callable[[bytes, int], bytes] | None = None
+    ) -> int:
+        """
+        Stage a valid and small message, and return its number; any thread, without the lock.
+
+        Return 0 if the publisher has to read answers, to wait for room or to write first.
+
+        Args:
+            target: The subject.
+            payload: The payload.
+            frame: Makes the frame of a message with headers, given the prefix and its sequence.
+        """
+        if self.is_over:
+            # Before the lock is taken: in a forked child, its owner may not exist.
+            return 0
+        with self.lock:
+            places = self.places
+            if places <= 0 or self.is_over:
+                return 0
+            # A signal handler that interrupts the next steps must not stage another message.
+            self.places = 0
+            ledger = self._ledger
+            ledger.sent = seq = ledger.sent + 1
+            if frame is None:
+                self.frames.append((target, seq, len(payload), payload))
+            else:
+                self.frames.append(frame(self.prefix, seq))
+            if not self.is_armed:
+                self.arm()
+            self.places = places - 1
+            return ledger.base + seq
 
     def add(self, frames: list[bytes]) -> None:
         """Add frames at the end, and have the loop thread send them."""
@@ -72,32 +125,49 @@ class StagedRun:
             self.arm()
 
     def arm(self) -> None:
-        """Have the loop thread send the staged frames."""
+        """Have the loop thread send the staged messages."""
         if not self.is_armed:
             # In this order: after Ctrl-C in between, the next call arms it once more.
             self._lane.later(0.0, self._send)
             self.is_armed = True
 
     def take(self) -> list[bytes]:
-        """Return the frames and forget them."""
+        """Return the frames of the staged messages and forget them."""
         with self.lock:
-            frames, self.frames = self.frames, []
-            self.size = 0
+            frames = self._made()
+            self._forget()
+            self._was_taken = True
         return frames
 
+    def _made(self) -> list[bytes]:
+        form = self.form
+        return [frame if type(frame) is bytes else form % frame for frame in self.frames]
+
+    def _forget(self) -> None:
+        self.frames = []
+        self.size = 0
+
     def _send(self) -> None:
-        """Send the frames, and again after each pause in which some were staged; loop thread."""
+        """
+        Send the messages that no call has sent, and look again after a pause; loop thread.
+
+        Ends after a pause in which no message was staged.
+        """
         with self.lock:
-            if not self.frames:
-                self.is_armed = False
-                return
-            try:
-                self._lane.write(b"".join(self.frames), _NO_WAIT, self.epoch)
-                self.take()
-            except DisconnectedError:
-                pass  # The socket is full.
-            except TransportError:
-                # The connection is lost. The publisher reports the frames as lost.
-                self.is_armed = False
-                return
+            # Calls that add one message after another send full runs. Sending smaller ones here,
+            # and arming the loop for each run, cost a tenth of the CPU of such a program.
+            if not self._was_taken:
+                if not self.frames:
+                    self.is_armed = False
+                    return
+                try:
+                    self._lane.write(b"".join(self._made()), _NO_WAIT, self.epoch)
+                    self._forget()
+                except DisconnectedError:
+                    pass  # The socket is full.
+                except TransportError:
+                    # The connection is lost. The publisher reports the frames as lost.
+                    self.is_armed = False
+                    return
+            self._was_taken = False
         self._lane.later(RUN_PAUSE, self._send)

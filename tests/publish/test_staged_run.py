@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from jetsync import errors
+from jetsync._proto.fastingest import Ledger
 from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, StagedRun
 
 
@@ -47,7 +48,7 @@ def lane():
 @pytest.fixture
 def run(lane):
     """A run with two frames for connection 3, which the loop thread is going to send."""
-    run = StagedRun(lane)
+    run = StagedRun(lane, Ledger())
     run.epoch = 3
     run.frames += [b"one", b"two"]
     run.arm()
@@ -56,7 +57,7 @@ def run(lane):
 
 class TestPause:
     def test_send(self, lane, run):
-        """The loop sends the frames of one pause in one write, until a pause brings none."""
+        """The loop sends the messages of one pause in one write, until a pause brings none."""
         run.arm()
         assert lane.run() == 0.0
         run.frames.append(b"three")
@@ -113,7 +114,17 @@ class TestOwner:
         assert run.take() == [b"one", b"two"]
         assert (run.frames, run.size) == ([], 0)
         lane.run()
+        assert lane.run() == RUN_PAUSE
         assert (lane.blocks, lane.calls) == ([], [])
+
+    def test_busy(self, lane, run):
+        """While the owner takes full runs, the loop leaves the next one to it for a pause."""
+        run.take()
+        run.frames.append(b"three")
+        lane.run()
+        assert lane.blocks == []
+        lane.run()
+        assert lane.blocks == [(3, b"three")]
 
     def test_full(self, run):
         """A run is full by its messages or by its bytes."""
@@ -123,3 +134,32 @@ class TestOwner:
         run.take()
         run.frames += [b""] * RUN_MESSAGES
         assert run.is_full
+
+
+class TestStage:
+    @pytest.fixture
+    def run(self, lane):
+        """A run of a batch with room for three messages, the first of which has the number 8."""
+        run = StagedRun(lane, Ledger(base=5, sent=2))
+        run.prefix, run.form, run.places = b"r.", b"%b r.%d %d %b.", 3
+        return run
+
+    def test_frames(self, run):
+        """Messages are numbered when they are staged, and their frames are made at the end."""
+        assert run.stage(b"a", b"xyz") == 8
+        assert run.stage(b"b", b"", lambda prefix, number: b"h %b%d." % (prefix, number)) == 9
+        assert run.stage(b"c", b"%d") == 10
+        assert run.stage(b"d", b"") == 0
+        assert run.take() == [b"a r.3 3 xyz.", b"h r.4.", b"c r.5 2 %d."]
+
+    def test_over(self, run):
+        """A run that is over takes no message."""
+        run.is_over = True
+        assert (run.stage(b"a", b""), run.frames) == (0, [])
+
+    def test_the_loop_sends(self, lane, run):
+        """The first message has the loop thread send the run."""
+        run.stage(b"a", b"x")
+        run.stage(b"a", b"y")
+        assert lane.run() == 0.0
+        assert lane.blocks == [(0, b"a r.3 1 x.a r.4 1 y.")]
