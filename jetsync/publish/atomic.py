@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -63,6 +62,8 @@ USED: Final = "another call on the batch"
 # committed without that message.
 _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
 
+_NO_WAIT: Final = Deadline(0.0, 0.0)
+
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
 
@@ -94,11 +95,9 @@ class AtomicBatch:
         self._lane = context.lane
         self._options = options
         self._id = options.batch_id or context.connection.new_batch_id()
-        # Only one call at a time uses the batch. Plugins run without the lock, and commits wait
-        # without it.
+        # Only one call at a time uses the batch. Plugins run without the lock, commits wait without
+        # it, and small messages are staged without it.
         self._lock = threading.RLock()
-        # Takes the lock for calls without a timeout of their own.
-        self._locked = Locked(self._lock, options.timeout, USED)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
         self._hooks = PublishHooks(plugins) if sees_messages else None
@@ -197,8 +196,25 @@ class AtomicBatch:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
-        now = time.monotonic()
-        deadline = None if timeout is None else Deadline.after(timeout)
+        attempt = self._attempt
+        try:
+            if (
+                attempt is not None
+                and headers is None
+                and msg_id is None
+                and ttl is None
+                and expect is None
+                and timeout is None
+                and self._hooks is None
+                and attempt.stage(subject, data)
+            ):
+                return
+        except BaseException as error:
+            # After Ctrl-C the message may be missing, or the caller may think that it is.
+            if not isinstance(error, Exception):
+                self._end(error, _NO_WAIT)
+            raise
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
         # Most messages are plain pairs, which cost less to create and to encode.
         item: Any = (subject, data)
@@ -207,14 +223,11 @@ class AtomicBatch:
         if self._hooks is not None:
             item = self._hooks.prepared(item, self._operation)
         try:
-            with self._locked if deadline is None else Locked(self._lock, deadline, USED):
+            with Locked(self._lock, deadline, USED):
                 if self._closed is not None or self._discarding:
                     raise self._closed_error()
-                attempt = self._attempt
                 try:
-                    if attempt is None or not attempt.stage(item, now):
-                        seconds = self._options.timeout
-                        self._add(item, deadline or Deadline(now + seconds, seconds))
+                    self._add(item, deadline)
                 except BaseException as error:
                     # After Ctrl-C a message of the batch may be missing.
                     if not isinstance(error, Exception):
@@ -364,7 +377,8 @@ class AtomicBatch:
             admitted: list[BatchItem] = []
             try:
                 for item in items:
-                    encoded = messages.plain(item)
+                    is_pair = type(item) is tuple and len(item) == 2
+                    encoded = messages.plain(*item) if is_pair else None
                     admitted.append(encoded or messages.admit(item, deadline))
             except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
                 _number(error, len(admitted))
@@ -409,6 +423,7 @@ class AtomicBatch:
             raise errors.CallInSignalHandlerError
         size, attempt = 0, self._attempt
         if attempt is not None:
+            attempt.stop_staging()
             size = len(attempt.engine.items)
             dropped = attempt.abandoned(deadline)
             if dropped is not None:
@@ -449,7 +464,7 @@ class AtomicBatch:
         """Carry out a discard. If another call is using the batch, that call does it at its end."""
         while self._discarding:
             try:
-                with Locked(self._lock, Deadline(0.0, 0.0)):
+                with Locked(self._lock, _NO_WAIT):
                     self._lost = False
                     if self._closed is None:
                         self._closed = DISCARDED
@@ -461,13 +476,17 @@ class AtomicBatch:
 
     def finish(self, deadline: Deadline) -> None:
         """Discard the batch if it is open, because the client or the interpreter ends."""
+        self._end(errors.ConnectionClosedError(), deadline)
+
+    def _end(self, error: BaseException, deadline: Deadline) -> None:
+        """Discard the batch if it is open, because of *error*."""
         with (
             contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
             Locked(self._lock, deadline, USED),
         ):
             if self._closed is None and self._attempt is not None:
                 self._attempt.discard()
-                self._lose(errors.ConnectionClosedError())
+                self._lose(error)
 
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""
@@ -489,6 +508,8 @@ class AtomicBatch:
         try:
             with Locked(self._lock, deadline, USED):
                 try:
+                    if self._attempt is not None:
+                        self._attempt.stop_staging()
                     send = begin()
                     self._committing = deadline
                     self._closed = COMMITTED

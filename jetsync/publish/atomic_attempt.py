@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
+from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import LaneState
@@ -22,7 +24,7 @@ from jetsync._proto.frames import hpub
 from jetsync.publish.advisories import Advisories, listen
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, SMALL
+from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
@@ -43,13 +45,16 @@ IDLE_LIMIT: Final = 10.0
 DENIAL_WAIT: Final = 0.25
 DENIAL_POLL: Final = 0.005
 
+# Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
+_OPEN: Final = LaneState.OPEN
+
 # The server's reason for dropping an idle batch.
 TIMED_OUT: Final = "timeout"
 
 
 class Attempt:
     """
-    Sends a batch under one id; not thread-safe.
+    Sends a batch under one id; not thread-safe, except for :meth:`stage`.
 
     Args:
         context: Context of the batch.
@@ -85,10 +90,15 @@ class Attempt:
         self._lane = context.lane
         self._outbox = context.lane.outbox
         self._wire = messages.wire
-        # While the batch has fewer messages, the next one may wait to be written.
-        self._quiet = 0
+        # Held for a few steps only, so waiting for it needs no deadline. The lock of the batch may
+        # be held during a wait, so taking it costs more.
+        self._staging = threading.RLock()
+        # How many more messages may wait to be written.
+        self._places = 0
         # When the next message is written at once.
         self._due = 0.0
+        # Whether the batch has ended, or the server has reported something about one.
+        self._is_over = False
         # Receives the answer to the first message if the call does not wait for it.
         self._opening: Waiter | None = None
         # The latest part that asked for an answer.
@@ -107,6 +117,7 @@ class Attempt:
     def on_advisory(self, frame: Frame) -> None:
         """Keep an advisory and report it; runs in the thread that reads the socket."""
         self._advisory = frame
+        self._is_over = True
         self._connection.emit(partial(self._read_advisory, frame))
 
     def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
@@ -138,6 +149,7 @@ class Attempt:
 
     def end(self) -> None:
         """Mark the batch as finished and stop listening for its advisory; never waits."""
+        self._is_over = True
         if self.engine.state is BatchState.OPEN:
             self.engine.state = BatchState.FAILED
         if self._advisories is not None:
@@ -180,28 +192,41 @@ class Attempt:
         if engine.state is BatchState.FAILED and not refused:
             self.discard()
 
-    def stage(self, item: Any, now: float) -> bool:
+    def stage(self, subject: Any, data: Any) -> bool:
         """
-        Add a message to those that wait to be written, or return False if it needs another step.
+        Add a small message to those that wait to be written, or return False if :meth:`add` has to.
 
-        The run is written by a message that fills it, by one that is added :data:`RUN_PAUSE`
-        seconds after the last write, and by the commit. No timer is needed, because only the
-        commit makes the messages visible.
+        Any thread may call this, without the lock of the batch. The run is written by a message
+        that fills it, by one that is added :data:`RUN_PAUSE` seconds after the last write, and by
+        the commit. No timer is needed, because only the commit makes the messages visible.
         """
-        items, outbox = self.engine.items, self._outbox
+        outbox = self._outbox
+        item = self.messages.plain(subject, data)
         if (
-            len(items) >= self._quiet
-            or now > self._due
+            item is None
+            or self._is_over
             or outbox.epoch != self._epoch
-            or outbox.state is not LaneState.OPEN
-            or self._advisory is not None
+            # Before the lock is taken: in a forked child, its owner may not exist.
+            or outbox.state is not _OPEN
+            or time.monotonic() > self._due
         ):
             return False
-        plain = self.messages.plain(item)
-        if plain is None:
-            return False
-        items.append(plain)
-        return True
+        with self._staging:
+            places = self._places
+            if places <= 0:
+                return False
+            # A signal handler that interrupts the next steps must not stage another message.
+            self._places = 0
+            self.engine.items.append(item)
+            self._places = places - 1
+            return True
+
+    def stop_staging(self) -> None:
+        """Have other threads wait for the lock of the batch, which the caller holds."""
+        # A signal handler may have interrupted the thread that stages.
+        refuse_reentry(self._staging)
+        with self._staging:
+            self._places = 0
 
     def add(self, item: BatchItem, deadline: Deadline) -> None:
         """Add a message, and write all that wait unless they can wait for more."""
@@ -213,9 +238,10 @@ class Attempt:
             or time.monotonic() > self._due
         ):
             parts = engine.take()
-            self._quiet = min(engine.quiet, engine.sent + RUN_MESSAGES - 1)
             if parts:
                 self.send(parts, deadline)
+        # Other threads may stage from here on.
+        self._places = min(engine.quiet, engine.sent + RUN_MESSAGES - 1) - len(engine.items)
 
     def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:
         """
@@ -228,7 +254,11 @@ class Attempt:
         # A message subscribes to the advisories, unless another batch did.
         line = b"" if advisories is None else advisories.line
         frames = [line] if line else []
-        size = 0
+
+        def write() -> None:
+            lane.write(b"".join(frames), deadline, epoch)
+            frames.clear()
+
         now = time.monotonic()
         self._first_at = self._first_at or now
         self._idle = now - (self._last_at or now)
@@ -248,18 +278,11 @@ class Attempt:
                     items = items[:-1]
                 if opening and first == 1:
                     items, first = items[1:], 2
-                for frame in wire.frames(items, first) if items else ():
-                    frames.append(frame)
-                    size += len(frame)
-                    if size >= RUN_BYTES:
-                        lane.write(b"".join(frames), deadline, epoch)
-                        frames.clear()
-                        size = 0
+                wire.encode(items, first, frames, write)
                 if part.asks:
                     self._ask(part, frames, deadline)
-                    size = 0
             if frames:
-                lane.write(b"".join(frames), deadline, epoch)
+                write()
             if line and advisories is not None:
                 advisories.line = b""
             self._due = time.monotonic() + RUN_PAUSE

@@ -19,12 +19,12 @@ from jetsync.publish.capability import (
     stream_for,
 )
 from jetsync.publish.encode import Encoder
-from jetsync.publish.staged_run import SMALL
+from jetsync.publish.staged_run import RUN_BYTES, SMALL
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
@@ -46,18 +46,37 @@ class Wire:
     def __init__(self, batch_id: str) -> None:
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
         self._head = head
+        # Without the digits of the sequence.
         self._size = len(head) + len(b"\r\n")
         # The most bytes that the batch adds to a message.
         self.added: int = self._size + len(b"1000") + len(b"Nats-Batch-Commit: 1\r\n")
-        self._frame = b"HPUB %%b %%d %%d\r\n%b%%b\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
+        self._frame = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
 
-    def frames(self, items: Sequence[BatchItem], first: int) -> Iterator[bytes]:
-        """Make the frames of messages that need no answer. The first has the sequence *first*."""
-        frame, before = self._frame, self._size
+    def encode(
+        self,
+        items: Sequence[BatchItem],
+        first: int,
+        frames: list[bytes],
+        write: Callable[[], object],
+    ) -> None:
+        """
+        Append the frames of messages that need no answer to *frames*; *first* is their sequence.
+
+        Call *write* whenever :data:`RUN_BYTES` have been appended.
+        """
+        frame, append, room = self._frame, frames.append, RUN_BYTES
+        digits = len(b"%d" % first)
+        before, longer = self._size + digits, 10**digits
         for number, (target, tail, payload) in enumerate(items, first):
-            digits = b"%d" % number
-            size = before + len(digits) + len(tail)
-            yield frame % (target, size, size + len(payload), digits, tail, payload)
+            if number == longer:
+                before, longer = before + 1, 10 * longer
+            header = before + len(tail)
+            size = header + len(payload)
+            append(frame % (target, header, size, number, tail, payload))
+            room -= size
+            if room <= 0:
+                write()
+                room = RUN_BYTES
 
     def last(self, part: Part[BatchItem], before: BatchItem) -> BatchItem:
         """
@@ -139,14 +158,12 @@ class BatchMessages:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         self.known, self.wire = known, wire
 
-    def plain(self, item: Any) -> BatchItem | None:
-        """Return the parts of a small plain pair if the batch has its subject already, or None."""
-        if type(item) is tuple and len(item) == 2:
-            subject, data = item
-            if type(subject) is str and type(data) is bytes and len(data) <= self._small:
-                target = self._subjects.get(subject)
-                if target is not None:
-                    return target, _NO_HEADERS, data
+    def plain(self, subject: Any, data: Any) -> BatchItem | None:
+        """Return the parts of a small message if the batch has its subject already, or None."""
+        if type(data) is bytes and len(data) <= self._small and type(subject) is str:
+            target = self._subjects.get(subject)
+            if target is not None:
+                return target, _NO_HEADERS, data
         return None
 
     def admit(self, item: Any, deadline: Deadline) -> BatchItem:

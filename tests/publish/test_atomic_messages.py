@@ -19,6 +19,7 @@ from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.atomic_messages import BatchMessages, Wire
+from jetsync.publish.staged_run import RUN_BYTES
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
 
@@ -49,16 +50,49 @@ def request(wire, part, before=(b"S.A", b"", b"")):
     return hpub(target, b"_R.1", header, payload)
 
 
+def frames(wire, items, first):
+    """
+    Return the frames of messages, which are less than a run.
+    """
+    found = []
+    wire.encode(items, first, found, found.clear)
+    return found
+
+
 class TestWire:
     def test_a_message(self):
         """
         The batch's headers come first, then those of the message.
         """
-        (frame,) = Wire("b1").frames([(b"S.A", b"A: 1\r\n\r\n", b"data")], 3)
+        (frame,) = frames(Wire("b1"), [(b"S.A", b"A: 1\r\n\r\n", b"data")], 3)
         assert frame == (
             b"HPUB S.A 61 65\r\n"
             b"NATS/1.0\r\nNats-Batch-Id: b1\r\nNats-Batch-Sequence: 3\r\nA: 1\r\n\r\ndata\r\n"
         )
+
+    def test_longer_numbers(self):
+        """
+        The sizes in a frame count the digits of its sequence.
+        """
+        wire, item = Wire("b1"), (b"S.A", b"\r\n", b"data")
+        single = [frames(wire, [item], number) for number in range(8, 102)]
+        assert frames(wire, [item] * 94, 8) == [frame for (frame,) in single]
+        for number, (frame,) in enumerate(single, 8):
+            _, _, pairs, data = parsed(frame)
+            assert (pairs[1], data) == (("Nats-Batch-Sequence", str(number)), b"data")
+
+    def test_blocks(self):
+        """
+        Frames are written whenever they have the bytes of a run, and the rest is left over.
+        """
+        sizes, found = [], []
+
+        def write():
+            sizes.append(len(found))
+            found.clear()
+
+        Wire("b1").encode([(b"S.A", b"\r\n", bytes(RUN_BYTES // 2))] * 5, 1, found, write)
+        assert (sizes, len(found)) == ([2, 2], 1)
 
     def test_the_last_message(self):
         """
@@ -107,7 +141,7 @@ class TestWire:
         if asks or commit:
             block = request(wire, Part(sequence, [] if marker else [item], True, commit), item)
         else:
-            (block,) = wire.frames([item], sequence)
+            (block,) = frames(wire, [item], sequence)
         subject, replies, pairs, data = parsed(block)
         own = [] if marker or header == b"\r\n" else [("A", "100%"), ("B", "%d %b")]
         batch = [("Nats-Batch-Id", batch_id), ("Nats-Batch-Sequence", str(sequence))]

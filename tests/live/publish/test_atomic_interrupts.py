@@ -10,7 +10,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import interrupted_at, is_locked
+from interrupts import handled_at, interrupted_at, is_locked
 from streams import batch_stream
 from waiting import eventually, timed
 
@@ -20,6 +20,7 @@ from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import Attempt
+from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.staged_run import SMALL
 
 OPEN_BATCHES = 50
@@ -119,6 +120,43 @@ class TestDiscard:
         batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
         assert batch.commit().size == 2
 
+    @pytest.mark.parametrize("call", ["add", "commit", "discard"])
+    def test_in_a_signal_handler_at_any_step_of_an_add(self, js, stream, monkeypatch, call):
+        """
+        A handler that interrupts an add uses the batch, or its call raises an error.
+        """
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        subject, step, ended, results = f"{stream.name}.A", 0, False, set()
+
+        def handler():
+            with contextlib.suppress(jetsync.CallInSignalHandlerError):
+                batch.add(subject, b"3") if call == "add" else getattr(batch, call)()
+                calls.append(call)
+
+        while not ended:
+            step += 1
+            calls: list[str] = []
+            batch = js.atomic_batch()
+            batch.add(subject, b"1")
+            try:
+                ended, _ = handled_at(step, lambda: batch.add(subject, b"2"), handler)  # noqa: B023
+                added = 2
+            except jetsync.BatchClosedError:
+                added = 1
+            assert not is_locked(batch._lock), step
+            if call == "add":
+                assert batch.commit().size == added + len(calls), step
+            elif calls and call == "discard":
+                with pytest.raises(jetsync.BatchClosedError):
+                    batch.add(subject, b"4")
+            elif calls:
+                assert batch.ack is not None
+                assert batch.ack.size == added, step
+            else:
+                assert batch.commit().size == 2, step
+            results.add(len(calls))
+        assert results == {0, 1}
+
     def test_in_a_forked_child(self, js, stream):
         """
         A discard in a forked child does nothing, even if another thread held the lock.
@@ -196,6 +234,21 @@ class TestCtrlC:
             else:
                 assert batch.commit().size == batch.size
         assert batch.size == 2
+
+    def test_in_an_add_that_stages(self, js, stream, monkeypatch):
+        """
+        Ctrl-C closes the batch. If the block catches it, the end of the block raises an error.
+        """
+        batch = js.atomic_batch()
+        Interrupt(monkeypatch, BatchMessages, "plain")
+        batch.add(f"{stream.name}.A", b"1")
+        with (
+            pytest.raises(jetsync.BatchClosedError, match="KeyboardInterrupt"),
+            batch,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            batch.add(f"{stream.name}.A", b"2")
+        assert stream.info().state.messages == 0
 
     def test_in_an_add(self, js, stream, monkeypatch):
         """

@@ -271,6 +271,30 @@ class TestThreads:
             own = set(found[ack.first_sequence - 1 : ack.sequence])
             assert (len(own), ack.size) == (1, 20)
 
+    def test_adds_during_a_commit(self, js, stream):
+        """
+        The commit stores each message whose add has returned before it, and later adds fail.
+        """
+        for _ in range(20):
+            batch = js.atomic_batch()
+            batch.add(f"{stream.name}.A")
+            barrier = threading.Barrier(4)
+
+            def add():
+                added = 0
+                barrier.wait(20)  # noqa: B023
+                with contextlib.suppress(jetsync.BatchClosedError):
+                    while added < 200:
+                        batch.add(f"{stream.name}.A")  # noqa: B023
+                        added += 1
+                return added
+
+            with ThreadPoolExecutor(3) as pool:
+                calls = [pool.submit(add) for _ in range(3)]
+                barrier.wait(20)
+                ack = batch.commit()
+                assert ack.size == 1 + sum(call.result(20) for call in calls)
+
     def test_two_commit(self, js, stream):
         """
         If two threads commit, one of them gets BatchClosedError.
