@@ -73,6 +73,27 @@ class TestRows:
             (35, True),
         ]
 
+    def test_one_ledger_message_remains(self, plan, target):
+        """
+        On a stream that allows rollups, each entry of the ledger replaces the one before it.
+
+        This includes entries that were written before the stream allowed them.
+        """
+        rows = rows_of(target.name, 45)
+        with pytest.raises(FailedError):
+            run(plan, dies_after(rows, 25))
+        before = entries(target, f"ledger.{target.name}.q.0")
+        target.update(allow_rollup_hdrs=True)
+
+        written = run(plan, rows)
+        run(plan, rows, batch=1)
+
+        assert [entry.rows for entry in before] == [10, 20]
+        assert written.skipped == 20
+        assert payloads(target) == [data for _, data in rows] * 2
+        (entry,) = entries(target, f"ledger.{target.name}.q.0")
+        assert (entry.batch, entry.rows, entry.done) == (1, 45, True)
+
     def test_a_whole_chunk_ends_a_partition(self, plan, target):
         """
         The last chunk is marked even if it is full.

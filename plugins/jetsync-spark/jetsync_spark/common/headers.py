@@ -9,7 +9,7 @@ from typing import Final
 
 import jetsync
 
-__all__ = ["LEDGER", "LEDGER_START", "SERVER_PREFIX", "without_ledger"]
+__all__ = ["LEDGER", "LEDGER_START", "ROLLUP", "SERVER_PREFIX", "without_ledger"]
 
 SERVER_PREFIX: Final = "Nats-"
 # Servers act on most headers with this prefix.
@@ -19,6 +19,10 @@ LEDGER: Final = "Jetsync-Ledger"
 
 LEDGER_START: Final = b'{"v":'
 # Payloads of ledger messages start with this.
+
+
+ROLLUP: Final = "Nats-Rollup"
+# With the value "sub", the server removes the earlier messages of the subject.
 
 
 def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jetsync
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry
-from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry, ledger_message
+from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry
 from jetsync_spark.write.plan import check_streams
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ExactlyOnce:
             total=self._rows.total,
             by=self._by,
         )
-        message = ledger_message(self._ledger.subject, entry.to_bytes(), self._last)
+        message = self._ledger.message(entry, self._last)
         while True:
             try:
                 ack = self._js.publish_batch([*chunk, message], timeout=self._options.ack_timeout)

@@ -62,7 +62,7 @@ def record_partitions(plan: Plan, task: Task, partitions: int) -> None:
             said = json.dumps(
                 {"v": 1, "batch": batch, "partitions": partitions}, separators=(",", ":")
             )
-            message = ledger_message(subject, said.encode(), sequence)
+            message = ledger_message(stream, subject, said.encode(), sequence)
             js.publish(
                 message.subject,
                 message.data,

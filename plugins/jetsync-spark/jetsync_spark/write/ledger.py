@@ -22,7 +22,7 @@ import attrs
 
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.common.headers import LEDGER
+from jetsync_spark.common.headers import LEDGER, ROLLUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,17 +44,26 @@ VERSION: Final = 1
 KNOWN: Final = 65536
 
 
-def ledger_message(subject: str, data: bytes, expected: int) -> jetsync.OutboundMessage:
+def ledger_message(
+    stream: jetsync.Stream, subject: str, data: bytes, expected: int
+) -> jetsync.OutboundMessage:
     """
     Return a ledger message, which readers recognise by its header.
 
+    If the stream allows it, the message replaces the earlier ones on its subject. Only the last one
+    is needed.
+
     Args:
+        stream: The stream of the ledger.
         subject: The subject of the ledger.
         data: The payload: JSON that starts with the version.
         expected: The expected last sequence of the subject.
     """
+    headers = {LEDGER: "spark"}
+    if stream.config.allow_rollup_hdrs:
+        headers[ROLLUP] = "sub"
     expect = jetsync.Expect(last_subject_sequence=expected)
-    return jetsync.OutboundMessage(subject, data, {LEDGER: "spark"}, expect=expect)
+    return jetsync.OutboundMessage(subject, data, headers, expect=expect)
 
 
 class OvertakenError(JetStreamSparkError):
@@ -196,6 +205,12 @@ class Ledger:
         except jetsync.MessageNotFoundError:
             return None, 0
         return LedgerEntry.from_bytes(bytes(found.data), self.subject), found.sequence
+
+    def message(self, entry: LedgerEntry, expected: int) -> jetsync.OutboundMessage:
+        """
+        Return the message of an entry, which expects the last sequence of the ledger.
+        """
+        return ledger_message(self._stream, self.subject, entry.to_bytes(), expected)
 
     def check(self, entry: LedgerEntry | None, batch: int) -> int:
         """
