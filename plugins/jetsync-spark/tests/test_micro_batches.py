@@ -137,6 +137,61 @@ class TestBatches:
             assert query.ends[-1]["seq"] == 46
             assert query.ends[-1]["from"] == 41
 
+    def test_a_least_number(self, js, earliest):
+        """
+        After the first batch, the query waits until there are enough messages.
+        """
+        with numbered(js, 5) as stream:
+            query = earliest(stream, minOffsetsPerTrigger="10")
+            assert query.all() == [[*range(1, 6)]]
+            extend(js, stream, 9)
+            assert query.all() == []
+            extend(js, stream, 1)
+            assert query.all() == [[*range(6, 16)]]
+
+    def test_a_least_number_that_does_not_come(self, js, earliest):
+        """
+        After the delay, a smaller batch is read; a run to a fixed end does not wait at all.
+        """
+        with numbered(js, 5) as stream:
+            patient = earliest(stream, minOffsetsPerTrigger="10")
+            hasty = earliest(stream, minOffsetsPerTrigger="10", maxTriggerDelay="0ms")
+            assert patient.all() == hasty.all() == [[*range(1, 6)]]
+            extend(js, stream, 2)
+            assert hasty.all() == [[6, 7]]
+            assert patient.all() == []
+            patient.reader.prepareForTriggerAvailableNow()
+            assert patient.all() == [[6, 7]]
+
+    def test_nothing_for_the_filter(self, js, earliest):
+        """
+        Messages that match no filter make no batch of their own, and none is lost.
+        """
+        with numbered(js, 0) as stream:
+            query = earliest(stream, subjectFilter=f"{stream.name}.1,{stream.name}.2")
+            extend(js, stream, 9, subjects=10)
+            assert query.all() == [[1, 2]]
+            js.publish(f"{stream.name}.3", b"10")
+            query.start()
+            assert query.all() == []
+            js.publish(f"{stream.name}.2", b"11")
+            js.publish(f"{stream.name}.3", b"12")
+            assert query.all() == [[11]]
+            assert query.all() == []
+
+    def test_a_limit_in_a_span_without_matches(self, js, earliest):
+        """
+        A limit counts from the first message that matches, so that the query does not stand still.
+        """
+        with numbered(js, 1) as stream:
+            extend(js, stream, 20, subjects=2)
+            query = earliest(stream, subjectFilter=f"{stream.name}.0")
+            query.plan(Rows(1))
+            js.publish_many((f"{stream.name}.5", b"") for _ in range(30))
+            js.publish_many((f"{stream.name}.0", b"") for _ in range(3))
+            found = itertools.chain.from_iterable(query.all(Rows(2)))
+            assert [*found] == [*range(2, 21, 2), 52, 53, 54]
+
     def test_a_limit(self, js, earliest):
         """A batch has at most the given number of sequences, gaps included."""
         with numbered(js, 25) as stream:

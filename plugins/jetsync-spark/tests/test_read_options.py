@@ -89,6 +89,21 @@ class TestRead:
 
 class TestUse:
     @pytest.mark.parametrize(
+        ("given", "seconds"),
+        [("250", 0.25), ("250ms", 0.25), ("10 s", 10), ("15m", 900), ("2H", 7200), ("1d", 86400)],
+    )
+    def test_a_time_has_a_unit(self, given, seconds):
+        """A time is given as in Spark's own options: with a unit, or in milliseconds."""
+        asked = options(stream="S", minOffsetsPerTrigger="5", maxTriggerDelay=given)
+        assert asked.max_trigger_delay == seconds
+
+    @pytest.mark.parametrize("given", ["", "soon", "-1s", "1.5s", "5 weeks"])
+    def test_a_wrong_time(self, given):
+        """Anything else is refused, with an example."""
+        with pytest.raises(OptionError, match=r"maxTriggerDelay.*give a time such as 500ms"):
+            options(stream="S", minOffsetsPerTrigger="5", maxTriggerDelay=given)
+
+    @pytest.mark.parametrize(
         ("given", "said"),
         [
             ({"startingOffsets": "latest"}, "a batch from startingOffsets latest is empty"),
@@ -120,6 +135,11 @@ class TestUse:
         [
             ({"endingOffsets": "latest"}, "endingOffsets does not apply to streaming"),
             ({"endingTimestamp": "5"}, "endingTimestamp does not apply to streaming"),
+            ({"maxTriggerDelay": "5s"}, "maxTriggerDelay applies only with minOffsetsPerTrigger"),
+            (
+                {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+                "minOffsetsPerTrigger 9 is greater than maxOffsetsPerTrigger 5",
+            ),
         ],
     )
     def test_streaming_refuses(self, given, said):

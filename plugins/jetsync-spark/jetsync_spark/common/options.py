@@ -33,6 +33,7 @@ __all__ = [
     "check_names",
     "choice",
     "count",
+    "duration",
     "flag",
     "milliseconds",
     "names",
@@ -52,6 +53,10 @@ _SPARKS_OWN: Final = frozenset(
 )
 """Options that Spark itself adds to streaming sinks and tables."""
 
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds of each unit."""
+
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
 """The pattern of an NKey seed."""
@@ -194,6 +199,16 @@ def count(least: int = 1, most: int | None = None) -> Callable[[str, str], int]:
 def milliseconds(name: str, value: str) -> float:
     """Parse milliseconds from 1 up, and return seconds."""
     return count(1)(name, value) / 1000
+
+
+def duration(name: str, value: str) -> float:
+    """Parse a time with a unit, as Spark's own options have it, and return seconds."""
+    found = _DURATION.fullmatch(value.strip().lower())
+    if found is None:
+        raise OptionError(
+            f"option {name} is {value!r}", option=name, cure="give a time such as 500ms, 10s or 15m"
+        )
+    return int(found[1]) * _UNITS[found[2] or "ms"]
 
 
 def choice(*values: str) -> Callable[[str, str], str]:

@@ -13,6 +13,7 @@ when Spark asks for its end. ``availableNow`` is one batch.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +59,9 @@ CATCHING_UP: Final = 5.0
 CATCH_UP_PAUSE: Final = 0.1
 """Seconds between two checks of such a stream."""
 
+TRIGGER_DELAY: Final = 900.0
+"""Seconds after which a batch is planned that has fewer sequences than asked for: 15 minutes."""
+
 _logger = jetsync.get_logger("jetsync.spark.stream_reader")
 
 
@@ -85,6 +89,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._seen: Origin | None = None
         self._seen_at = 0.0
         self._behind_since: float | None = None
+        self._planned_at: float | None = None
+        """When the last batch was planned."""
+
+        self._barren = ("", 0)
+        """The stream, and a sequence before which no message after the last batch matches."""
 
     # Planning
 
@@ -120,11 +129,16 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return Offset(stream, origin.created, origin.next, self._guess(), True).to_json()
         begins = self._begin_of_next(begin, origin)
         end = origin.next if self._target is None else min(origin.next, self._target)
+        first: int | None = begins
+        if begins == begin.next and origin.created == begin.created:
+            early = self._is_too_early(end - begins)
+            first = None if early else self._first_match(origin.created, begins, end)
+        if first is None:
+            return begin.to_json() if start is None else start
         most = self._most(limit, told=start is not None)
         if most is not None:
-            end = min(end, begins + most)
-        if begins == begin.next and end <= begins and origin.created == begin.created:
-            return begin.to_json() if start is None else start
+            end = min(end, first + most)
+        self._planned_at = time.monotonic()
         return Offset(stream, origin.created, max(begins, end), begins).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - as above.
@@ -228,6 +242,39 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._loss.gone(origin, begin.next, origin.first)
             return origin.first
         return begin.next
+
+    def _is_too_early(self, sequences: int) -> bool:
+        """Return whether a batch has to wait for more messages. The first one never does."""
+        options = self._options
+        least = options.min_offsets_per_trigger
+        if least is None or sequences >= least or self._target is not None:
+            return False
+        delay = TRIGGER_DELAY if options.max_trigger_delay is None else options.max_trigger_delay
+        return self._planned_at is not None and time.monotonic() < self._planned_at + delay
+
+    def _first_match(self, created: str, begins: int, end: int) -> int | None:
+        """
+        Return the sequence of the first message of a span that matches a filter, or None.
+
+        A span without such a message is not a batch. It becomes part of the next one.
+        """
+        filters = self._options.subject_filter
+        if not filters or end <= begins:
+            return begins if end > begins else None
+        start = max(begins, self._barren[1]) if self._barren[0] == created else begins
+
+        def look(js: jetsync.JetStream) -> list[int]:
+            stream = js.stream(self._options.source)
+            found = []
+            for each in filters:
+                with contextlib.suppress(jetsync.MessageNotFoundError):
+                    found.append(stream.get_next(each, start, direct=False).sequence)
+            return found
+
+        found = self._ask(look) if start < end else []
+        first: int = min(found, default=end)
+        self._barren = (created, first)
+        return first if first < end else None
 
     def _caught_up(self, begin: Offset, origin: Origin) -> Origin:
         """Wait for a stream that lags, because a run to a fixed end checks only once."""

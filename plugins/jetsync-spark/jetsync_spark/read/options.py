@@ -14,7 +14,16 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.options import choice, count, flag, milliseconds, names, option, text
+from jetsync_spark.common.options import (
+    choice,
+    count,
+    duration,
+    flag,
+    milliseconds,
+    names,
+    option,
+    text,
+)
 from jetsync_spark.common.subjects import bad_filter
 
 __all__ = ["EARLIEST", "LARGEST", "LATEST", "Offset", "ReadOptions"]
@@ -82,6 +91,12 @@ class ReadOptions:
 
     max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", count())
     """Maximum sequences per micro-batch."""
+
+    min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", count())
+    """Minimum sequences per micro-batch. The query waits for them."""
+
+    max_trigger_delay: float | None = option("maxTriggerDelay", duration)
+    """Seconds after which a smaller micro-batch is read. None means 15 minutes."""
 
     min_partitions: int | None = option("minPartitions", count())
     """Minimum partitions, if there are as many sequences."""
@@ -192,7 +207,7 @@ class ReadOptions:
         """
         Raise OptionError if the options are not valid for a batch.
         """
-        self._refuse("a batch", maxOffsetsPerTrigger=self.max_offsets_per_trigger)
+        self._refuse("a batch", **self._triggers())
         if self.starting_offsets == LATEST and self.starting_timestamp is None:
             raise OptionError(
                 "a batch from startingOffsets latest is empty",
@@ -227,12 +242,27 @@ class ReadOptions:
             endingOffsets=self.ending_offsets,
             endingTimestamp=self.ending_timestamp,
         )
+        if self.max_trigger_delay is not None and self.min_offsets_per_trigger is None:
+            raise OptionError(
+                "maxTriggerDelay applies only with minOffsetsPerTrigger",
+                option="maxTriggerDelay",
+                cure="give minOffsetsPerTrigger too, or leave it out",
+            )
+        self._in_order(
+            "minOffsetsPerTrigger",
+            "maxOffsetsPerTrigger",
+            self.min_offsets_per_trigger,
+            self.max_offsets_per_trigger,
+            "greater than",
+        )
 
     @staticmethod
-    def _in_order(start: str, end: str, first: object, last: object) -> None:
+    def _in_order(
+        start: str, end: str, first: object, last: object, relation: str = "after"
+    ) -> None:
         if isinstance(first, int) and isinstance(last, int) and first > last:
             raise OptionError(
-                f"{start} {first} is after {end} {last}",
+                f"{start} {first} is {relation} {end} {last}",
                 option=start,
                 cure="exchange them, or leave one of them out",
             )
@@ -245,9 +275,16 @@ class ReadOptions:
             "endingTimestamp": self.ending_timestamp,
         }
 
-    def _sizes(self) -> dict[str, object]:
+    def _triggers(self) -> dict[str, object]:
         return {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+            "maxTriggerDelay": self.max_trigger_delay,
+        }
+
+    def _sizes(self) -> dict[str, object]:
+        return {
+            **self._triggers(),
             "minPartitions": self.min_partitions,
             "maxRecordsPerPartition": self.max_records_per_partition,
             "failOnDataLoss": self.fail_on_data_loss,
