@@ -314,7 +314,9 @@ class Connection:
         """
         if self.forked:
             self._connect_child()
-        self.lane.check()
+        reason = self.lane.outbox.reason
+        if reason is not None:
+            raise_failure(reason)
 
     def _connect_child(self) -> None:
         """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""

@@ -276,7 +276,7 @@ class Lane:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
-                self._lead(gate, receiver, deadline, taken)
+                self._lead(gate, receiver, deadline, remaining, taken)
                 self._stop_leading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
@@ -292,6 +292,7 @@ class Lane:
         gate: ReadGate,
         receiver: Waiter | Mailbox,
         deadline: Deadline,
+        remaining: float,
         taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
@@ -304,11 +305,13 @@ class Lane:
         self._leading = gate, taken
         try:
             while not receiver.ready and not gate.over and taken == [True]:
+                if poller.wait(remaining) and taken == [True]:
+                    self._read(gate)
+                    if receiver.ready:
+                        return
                 remaining = deadline.remaining()
                 if remaining <= 0.0:
                     return
-                if poller.wait(remaining) and taken == [True]:
-                    self._read(gate)
         finally:
             if taken == [True]:
                 self._leading = None

@@ -102,11 +102,11 @@ class Waiter:
         subject: The subject of the request. If the server refuses it, the waiter fails.
     """
 
-    __slots__ = ("epoch", "failure", "is_lost", "ready", "reply", "signal", "subject")
+    __slots__ = ("_signal", "epoch", "failure", "is_lost", "ready", "reply", "subject")
 
     def __init__(self, subject: bytes) -> None:
         self.subject: bytes = subject
-        self.signal: Signal = Signal()
+        self._signal: Signal | None = None
         # The connection that the request was written on, 0 before that.
         self.epoch: int = 0
         self.reply: Frame | None = None
@@ -115,24 +115,42 @@ class Waiter:
         # Whether a wait is over: there is a reply or a failure, or the connection was lost.
         self.ready: bool = False
 
+    @property
+    def signal(self) -> Signal:
+        """The flag that is set once the wait is over; one thread may use it."""
+        # Created when it is needed, because a thread that reads its own reply needs none. Either
+        # this sees that the wait is over, or the thread that ends the wait sees the flag.
+        signal = self._signal
+        if signal is None:
+            signal = self._signal = Signal()
+            if self.ready:
+                signal.set()
+        return signal
+
+    def _end(self) -> None:
+        """End the wait and wake the waiting thread."""
+        self.ready = True
+        if self._signal is not None:
+            self._signal.set()
+
     def deliver(self, frame: Frame) -> None:
         """Take the reply and wake the waiting thread."""
         self.reply = frame
         self.ready = True
-        self.signal.set()
+        if self._signal is not None:
+            self._signal.set()
 
     def lost(self, epoch: int) -> None:
         """End the wait if the request was written on connection *epoch* or an earlier one."""
         if self.reply is None and 0 < self.epoch <= epoch:
-            self.is_lost = self.ready = True
-            self.signal.set()
+            self.is_lost = True
+            self._end()
 
     def fail(self, error: Exception) -> None:
         """End the wait with *error*; the first error stays."""
         if self.failure is None:
             self.failure = error
-        self.ready = True
-        self.signal.set()
+        self._end()
 
 
 class Mailbox:

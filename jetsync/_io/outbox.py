@@ -151,7 +151,7 @@ class Outbox:
                 raise errors.CallInSignalHandlerError
             with self.lock:
                 if (
-                    self.state is LaneState.OPEN
+                    self.state is _OPEN
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
                 ):

@@ -237,10 +237,11 @@ def pub(subject: bytes, reply: bytes, payload: bytes | bytearray | memoryview) -
         MaxControlLineError: Subject and reply are too long for a server. :func:`hpub` and
             :func:`message` raise it too.
     """
-    arguments = b"%b %b %d" % (subject, reply, len(payload))
-    if len(arguments) > MAX_CONTROL_LINE:
-        raise MaxControlLineError(len(arguments), MAX_CONTROL_LINE)
-    return b"PUB %b\r\n%b\r\n" % (arguments, bytes(payload))
+    block = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), bytes(payload))
+    size = len(block) - len(payload) - len(b"PUB \r\n\r\n")
+    if size > MAX_CONTROL_LINE:
+        raise MaxControlLineError(size, MAX_CONTROL_LINE)
+    return block
 
 
 def hpub(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors, events
 from jetsync._io.connection import was_sent
 from jetsync._proto.puback import parse_ack
-from jetsync.publish.encode import encode_message_headers
+from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
 from jetsync.publish.retry import (
     is_repeatable,
     still_unknown,
@@ -38,6 +38,12 @@ PUBLISH_RETRIES: Final = 2
 
 PUBLISH_RETRY_WAIT: Final = 0.25
 """Seconds before each of these attempts by default."""
+
+
+@functools.lru_cache(KNOWN_SUBJECTS)
+def _encode_subject(subject: str) -> bytes:
+    """Return a valid subject as bytes. Most programs publish to few subjects."""
+    return validate_subject(subject).encode()
 
 
 def publish_one(
@@ -76,7 +82,8 @@ def publish_one(
             message = with_shared(message, shared)
     if plugins.prepare is not None:
         message = plugins.prepare(message)
-    subject = validate_subject(message.subject).encode()
+    name = message.subject
+    subject = _encode_subject(name) if type(name) is str else validate_subject(name).encode()
     header, _ = encode_message_headers(message, connection)
     payload = message.data if type(message.data) is bytes else payload_bytes(message.data)
     attempt, unknown = 0, False
