@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.locks import owner_check, take
 from jetsync._io.gate import ReadGate
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Mailbox, Waiter
 from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection, raise_failure
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Listener, ReplyRouter, Waiter
+    from jetsync._io.mailbox import Listener, ReplyRouter
 
 # Arguments to try a lock without waiting, and to release it, in one call into C; see Lane.wait.
 _WITHOUT_WAITING: Final = (False,)
@@ -111,6 +111,8 @@ class Lane:
         self._unchecked: ReadGate | None = None
         # The receivers of threads that wait while another thread reads.
         self._followers: set[object] = set()
+        # Those of them that wait for one reply.
+        self._requests: set[object] = set()
         self._boxes: dict[bytes, Any] = {}
         # By subscription id: the SUB line, which is written again after a reconnect, and the number
         # of subscriptions that the connection had before it.
@@ -255,7 +257,7 @@ class Lane:
         outbox = self.outbox
         if outbox.acks or outbox.posted:
             outbox.flush_posted()
-        followers = self._followers
+        followers, requests = self._followers, self._requests
         while not receiver.ready:
             remaining = deadline.remaining()
             if remaining <= 0.0:
@@ -269,22 +271,33 @@ class Lane:
                 # Added before the lock is tried. A thread that stops reading checks for followers
                 # after it has released the lock, so one of the two notices the other.
                 followers.add(receiver)
+                if isinstance(receiver, Waiter):
+                    requests.add(receiver)
                 gate = self._gate
-                if gate is not None and gate.can_lead and not gate.over:
+                if (
+                    gate is not None
+                    and gate.can_lead
+                    and not gate.over
+                    # If several threads wait for replies, the loop continues to read. A thread
+                    # would soon stop again, and 4 threads would get a third fewer replies.
+                    and not (gate.watched and len(requests) > 1)
+                ):
                     taken.extend(map(self._read_lock.acquire, _WITHOUT_WAITING))
                 if gate is None or True not in taken:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
-                self._lead(gate, receiver, deadline, remaining, taken)
+                self._lead(gate, receiver, deadline, taken)
                 self._stop_leading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
+                requests.discard(receiver)
                 if gate is not None and True in taken:
                     self._stop_leading(gate, taken)
                 raise
             finally:
                 followers.discard(receiver)
+                requests.discard(receiver)
         return True
 
     def _lead(
@@ -292,7 +305,6 @@ class Lane:
         gate: ReadGate,
         receiver: Waiter | Mailbox,
         deadline: Deadline,
-        remaining: float,
         taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
@@ -305,13 +317,11 @@ class Lane:
         self._leading = gate, taken
         try:
             while not receiver.ready and not gate.over and taken == [True]:
-                if poller.wait(remaining) and taken == [True]:
-                    self._read(gate)
-                    if receiver.ready:
-                        return
                 remaining = deadline.remaining()
                 if remaining <= 0.0:
                     return
+                if poller.wait(remaining) and taken == [True]:
+                    self._read(gate)
         finally:
             if taken == [True]:
                 self._leading = None

@@ -69,7 +69,7 @@ class StubLane:
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
 
-    def write(self, block, deadline, epoch=None, *, pong=None):
+    def write(self, block, deadline, epoch=None, *, pong=None, shared=False):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
         self.written.append(block)

@@ -21,7 +21,7 @@ from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
-from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, LaneState
+from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
 from jetsync._io.websocket import WebSocket
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
@@ -348,6 +348,62 @@ class TestWrite:
         assert len(rig.receive_all()) < 4 << 20
         monkeypatch.undo()
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+
+
+class TestShared:
+    """A thread sends the blocks that others leave to it while it is in the system call."""
+
+    def share(self, rig, monkeypatch, blocks, end=None):
+        """Write ``0``. During each send, another thread leaves the next of *blocks*."""
+        sock, left = rig.lane.outbox.sock, iter(blocks)
+
+        def send(data):
+            block = next(left, None)
+            if block is not None:
+                writing = Background(lambda: rig.lane.write(block, soon(), shared=True))
+                assert writing.get() == 1
+            if end is not None:
+                raise end
+            return sock.send(data)
+
+        hooked = HookedSocket(sock, send)
+        rig._sockets.append(hooked)
+        monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
+        assert rig.lane.write(b"0", soon()) == 1
+
+    def test_sent(self, rig, monkeypatch):
+        """The blocks are sent in order, without the loop."""
+        rig.stall()
+        self.share(rig, monkeypatch, [b"11", b"222"])
+        assert rig.receive(6) == b"011222"
+
+    def test_rest(self, rig, monkeypatch):
+        """A thread that has sent for others many times leaves the rest to the loop."""
+        blocks = [b"%3d" % number for number in range(3 * SHARED_SENDS)]
+        self.share(rig, monkeypatch, blocks)
+        assert rig.receive(1 + 9 * SHARED_SENDS) == b"0" + b"".join(blocks)
+
+    def test_interrupted(self, rig, monkeypatch):
+        """If Ctrl-C interrupts the thread that sends, the loss of the connection is announced."""
+        with pytest.raises(KeyboardInterrupt):
+            self.share(rig, monkeypatch, [b"1"], end=KeyboardInterrupt)
+        monkeypatch.undo()
+        assert rig.receive_all() == b""
+        until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+        rig.connect()
+        rig.lane.write(b"new", soon())
+        assert rig.receive(3) == b"new"
+
+    def test_earlier_connection(self, rig):
+        """A block that was left for a connection is not sent on the next one, or before it."""
+        rig.do(rig.lane.detach)
+        rig.lane.outbox._shared.append((1, b"old"))
+        rig.connect(opened=False)
+        rig.do(rig.lane.control, b"CONNECT {}\r\n")
+        rig.lane.outbox._shared.append((1, b"old"))
+        rig.do(rig.lane.open)
+        assert rig.lane.write(b"new", soon(), shared=True) == 2
+        assert rig.receive(15) == b"CONNECT {}\r\nnew"
 
 
 class TestPost:
@@ -678,6 +734,24 @@ class TestRead:
         rig.server.sendall(msg(sid, b"answer"))
         assert waiting.get() is True
         assert [frame[3] for frame in box.drain()] == [b"answer"]
+
+    def test_loop_reads_for_requests(self, rig):
+        """If several threads wait for replies, the loop reads for all of them."""
+        router = ReplyRouter(b"i")
+        sid = rig.listen(router)
+        waiters = [Waiter(b"x") for _ in range(4)]
+        replies = [msg(sid, subject=router.register(waiter)) for waiter in waiters]
+        first = rig.leader(waiters[0])
+        others = [Background(rig.lane.wait, waiter, soon()) for waiter in waiters[1:3]]
+        until(lambda: len(rig.lane._requests) == 3, "the waits")
+        rig.server.sendall(replies[0])
+        assert first.get()
+        others.append(Background(rig.lane.wait, waiters[3], soon()))
+        until(lambda: len(rig.lane._requests) == 3, "the wait")
+        rig.server.sendall(b"".join(replies[1:]))
+        assert [one.get() for one in others] == [True] * 3
+        assert rig.lane._gate.watched
+        assert not rig.lane._requests
 
     def test_loop_reads_again(self, rig):
         """After each kind of wait the loop reads again."""
