@@ -213,14 +213,14 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
         thread.join()
 
 
-def read_all(stream: Stream, count: int, **fields: Any) -> None:
+def read_all(stream: Stream, count: int, *, size: int | None = None, **fields: Any) -> None:
     """
-    Read so many messages of a stream with a new consumer.
+    Read so many messages of a stream with a new consumer, and a buffer of *size* bytes.
     """
     consumer = stream.create_consumer(
         ack_policy="none", mem_storage=True, inactive_threshold=LONG, **fields
     )
-    with consumer.consume(stop_after=count) as messages:
+    with consumer.consume(stop_after=count, max_bytes=size) as messages:
         drain(messages)
     stream.delete_consumer(consumer.name)
 
@@ -767,14 +767,16 @@ def figures_of(name: str, value: int, url: str, wanted: str) -> Iterator[Figure]
     for job in [first, *chosen]:
         case = Case(name, job.__name__, value, url)
         print(f"{name} {value:,} {case.job}", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.growth", "--case", json.dumps(vars(case))],
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[1],
-            check=False,
-        )
-        if done.returncode:
-            print(f"{case.job} failed", file=sys.stderr)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.growth", "--case", json.dumps(vars(case))],
+                stdout=subprocess.PIPE,
+                cwd=Path(__file__).parents[1],
+                check=True,
+                timeout=LONG,
+            )
+        except subprocess.SubprocessError as error:
+            print(error, file=sys.stderr)
             continue
         for figure in json.loads(done.stdout):
             yield Figure(**figure)

@@ -242,7 +242,8 @@ class Consumer:
             max_messages: The size of the buffer in messages. Default: 500. Messages that are not
                 handled within the consumer's ``ack_wait`` are redelivered.
             max_bytes: The size of the buffer in bytes, counted as the server does. Not together
-                with *max_messages*.
+                with *max_messages*. Use it for messages of more than 64 KiB: by default, servers
+                disconnect a client for which 64 MiB wait to be sent.
             expires: Seconds that the server keeps one pull, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
