@@ -4,6 +4,7 @@ Each row of the benchmarks does its work: messages are stored, delivered and ack
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # Behind everything else, so that the installed jetsync is tested.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import compare, latency
+from benchmarks import compare, growth, latency
 from benchmarks.measure import Result, Settings, Stage
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
@@ -97,6 +98,26 @@ def test_unknown_row_is_refused() -> None:
     """
     with pytest.raises(SystemExit, match="there is no row nothing"):
         compare.find("publish,nothing")
+
+
+@pytest.mark.parametrize(
+    ("group", "lines"),
+    [("bucket", {"get", "put", "keys", "watch"}), ("stream", {"consume", "scan", "get_last"})],
+)
+def test_growth(
+    group: str, lines: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The figures of a group are printed as a table and written to a file.
+    """
+    path = tmp_path / "growth.json"
+    assert growth.main(["--groups", group, "--values", "1000", "--json", str(path)]) == 0
+    (table,) = json.loads(path.read_text())["tables"]
+    figures = {figure["name"]: figure for figure in table["figures"]["1000"]}
+    assert lines <= set(figures)
+    assert all(figure["seconds"] > 0 for figure in figures.values())
+    printed = capsys.readouterr().out
+    assert all(f"| `{name}` | " in printed for name in figures)
 
 
 def _sample(url: str, row: Row, contender: Contender) -> Sample:
