@@ -133,18 +133,17 @@ class Splitter:
         by_run = True
         for line in stream:
             words = line.split(b" ")
-            verb = words[0]
             size = sizes.get(words[-1], -1)
+            verb = words[0]
             if size < 0 and verb in _VERBS:
                 if line[-1:] != b"\n":
                     return len(data) - len(line)
                 size = self._read_size(words[-1])
-            count = len(words)
             if verb == b"MSG":
                 # MSG <subject> <sid> [reply] <size>
-                if count == 5:
+                if len(words) == 5:
                     _, subject, sid, reply, _ = words
-                elif count == 4:
+                elif len(words) == 4:
                     _, subject, sid, _ = words
                     reply = b""
                 else:
@@ -153,9 +152,9 @@ class Splitter:
                 payload = read(size)
             elif verb == b"HMSG":
                 # HMSG <subject> <sid> [reply] <header size> <total size>
-                if count == 6:
+                if len(words) == 6:
                     _, subject, sid, reply, header_digits, _ = words
-                elif count == 5:
+                elif len(words) == 5:
                     _, subject, sid, header_digits, _ = words
                     reply = b""
                 else:
