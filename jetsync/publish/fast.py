@@ -294,7 +294,7 @@ class FastPublisher:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
         if not self._is_plain:
             item = self._prepared(item)
-        subject = subject_of(item)
+            subject = subject_of(item)
         encoder = link.stream.encoder
         if run.places > 0 and type(subject) is str and subject in encoder.targets:
             encoded = encoder.encode(item)
@@ -303,13 +303,15 @@ class FastPublisher:
                 frame = partial(encoder.framed, encoded) if header else None
                 number = run.stage(target, payload, frame)
                 if number:
-                    self._raised_ttls.check((item,))
+                    if encoder.has_ttl:
+                        self._raised_ttls.check((item,))
                     return number
         try:
             with Locked(self._lock, deadline):
                 link.begin()
                 number = link.add(item, deadline)
-            self._raised_ttls.check((item,))
+            if encoder.has_ttl:
+                self._raised_ttls.check((item,))
             return number
         finally:
             if self._ledger.gaps:

@@ -228,9 +228,9 @@ class FastLink:
         # The loop thread may be sending some of them, so this is the most that can be unsure.
         unsure = len(run.frames) + count
         try:
-            # After Ctrl-C they are not written twice.
-            staged = run.take()
-            if staged:
+            if run.frames:
+                # After Ctrl-C they are not written twice.
+                staged = run.take()
                 block = b"".join([*staged, block])
             self._lane.write(block, deadline, self.run.epoch)
         except errors.ConnectionLostError:

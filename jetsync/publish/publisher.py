@@ -66,6 +66,9 @@ KEPT_FAILURES: Final = 1000
 # with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single message.
 BLOCK_DELAY: Final = 0.001
 
+# Seconds that a publishing thread waits for the lock before it leaves a full block to the worker.
+LOCK_WAIT: Final = 0.002
+
 # Seconds for which ``close`` waits for callbacks after its timeout.
 CALLBACK_TIME: Final = 1.0
 
@@ -143,6 +146,8 @@ class Publisher:
         self._idle = False
         # Whether the worker flushes the window every ``BLOCK_DELAY`` seconds.
         self._flushing = False
+        # Whether a thread did not get the lock, so that the worker writes the block.
+        self._left_to_worker = False
         # Whether the worker runs a user's code, which may be slow.
         self._in_callback = False
         # When a publishing thread last wrote a single message.
@@ -284,10 +289,9 @@ class Publisher:
         # one of them looks for staged messages afterwards, so no message is overlooked.
         if self._stopped is not None and not held_here(self._lock):
             self._withdraw(future, self._stopped)
-        if (
-            not self._flushing
-            or len(staged) >= BLOCK_MESSAGES
-            or window.staged_bytes >= BLOCK_BYTES
+        if not self._flushing or (
+            (len(staged) >= BLOCK_MESSAGES or window.staged_bytes >= BLOCK_BYTES)
+            and not self._left_to_worker
         ):
             self._flush_staged()
         return future
@@ -311,8 +315,12 @@ class Publisher:
         else:
             taken: list[bool] = []
             try:
-                if take(lock, taken):
+                # A short wait, because the worker may need the GIL to release the lock. Trying
+                # again with each message would double the cost of publishing meanwhile.
+                if take(lock, taken, LOCK_WAIT):
                     self._window.flush()
+                else:
+                    self._left_to_worker = True
             finally:
                 if True in taken:
                     lock.release()
@@ -515,7 +523,7 @@ class Publisher:
                 self._guard(over.leave)
         while True:
             with self._lock:
-                self._in_callback = self._idle = False
+                self._in_callback = self._idle = self._left_to_worker = False
                 window.flush()
                 due = 0.0 if window.failures else window.due()
                 self._flushing = window.number != self._flushed_number
@@ -559,8 +567,11 @@ class Publisher:
             acked, self._pipeline.acked = self._pipeline.acked, []
             failures, window.failures = window.failures, []
             ended = [*acked, *[(future, error) for _, future, error in failures]]
+            observed: list[PublishFuture] = []
             for future, outcome in ended:
                 future.outcome = outcome
+                if on_report is not None or future.callbacks:
+                    observed.append(future)
                 if future.notifier is not None:
                     future.notifier.notify()
             if self._hooks.wraps:
@@ -572,7 +583,6 @@ class Publisher:
             if window.open_count <= self._roomy:
                 self._room.notify()
             self._ended.notify()
-            observed = [future for future, _ in ended if on_report is not None or future.callbacks]
             if observed:
                 self._flushing, self._in_callback = False, True
                 window.flush()

@@ -135,17 +135,12 @@ class StagedRun:
         """Return the frames of the staged messages and forget them."""
         with self.lock:
             frames = self._made()
-            self._forget()
-            self._was_taken = True
+            self.frames, self.size, self._was_taken = [], 0, True
         return frames
 
     def _made(self) -> list[bytes]:
         form = self.form
         return [frame if type(frame) is bytes else form % frame for frame in self.frames]
-
-    def _forget(self) -> None:
-        self.frames = []
-        self.size = 0
 
     def _send(self) -> None:
         """
@@ -162,7 +157,7 @@ class StagedRun:
                     return
                 try:
                     self._lane.write(b"".join(self._made()), _NO_WAIT, self.epoch)
-                    self._forget()
+                    self.frames, self.size = [], 0
                 except DisconnectedError:
                     pass  # The socket is full.
                 except TransportError:

@@ -56,6 +56,9 @@ CONNECTION_POLL: Final = 0.05
 
 _NO_WAIT: Final = Deadline(0.0, 0.0)
 
+# A name of its own, because Python 3.11 needs 70 ns to read a member of an enum from its class.
+_OPEN: Final = LaneState.OPEN
+
 
 def _retry_wait(value: Seconds) -> float:
     return as_seconds(value, "retry_wait")
@@ -256,7 +259,7 @@ class Window:
 
         Raises: as for :meth:`Encoder.encode`; the message is not staged.
         """
-        if self._lane.outbox.state is not LaneState.OPEN:
+        if self._lane.outbox.state is not _OPEN:
             return False
         item, encoder = future.item, self.encoder
         # Plain pairs with a known subject are encoded when they are written.
