@@ -741,7 +741,7 @@ class Stream:
             start_time: The time to begin at, instead of a sequence: an aware datetime, or
                 nanoseconds since 1970, inclusive.
             subject: Read only messages of this subject or wildcard.
-            page: Maximum number of messages per request. Default: 2,000. If *subject* has a
+            page: Maximum number of messages per request. Default: 4,000. If *subject* has a
                 wildcard, the pages grow to 32,000 by default, because the server looks at all
                 matching subjects before each page.
             max_bytes: Size of a request in bytes, as in :meth:`get_batch`. Default: 2 MiB. At most

@@ -119,10 +119,10 @@ class TestScan:
     @pytest.mark.parametrize(
         ("options", "batches"),
         [
-            ({"subject": "*"}, [2000, 4000, 3500]),
-            ({"subject": "00000"}, [2000, 2000, 2000, 2000, 1500]),
-            ({}, [2000, 2000, 2000, 2000, 1500]),
-            ({"subject": "*", "page": 4000}, [4000, 4000, 1500]),
+            ({"subject": "*"}, [4000, 5500]),
+            ({"subject": "00000"}, [4000, 4000, 1500]),
+            ({}, [4000, 4000, 1500]),
+            ({"subject": "*", "page": 3000}, [3000, 3000, 3000, 500]),
         ],
     )
     def test_pages_of_a_wildcard_grow(self, client, unique, options, batches):
