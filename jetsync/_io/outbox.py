@@ -119,7 +119,7 @@ class Outbox:
         self._kept_size = 0
         self._posted_size = 0
         self._post_scheduled = False
-        # Blocks that other threads have left to the thread that is sending, with their epochs.
+        # Blocks that other threads have left to the thread that sends next, with their epochs.
         self._shared: deque[tuple[int, bytes]] = deque()
         # Whether the loop watches the socket for room.
         self._writing = False
@@ -297,11 +297,19 @@ class Outbox:
         try:
             # Signal handlers and the garbage collector, which ends unused fetches and consumers,
             # may run in a thread that holds the lock.
-            if not self.held_here() and take(self.lock, taken):
+            here = self.held_here()
+            if not here and take(self.lock, taken):
                 self._post_or_keep(block, epoch, keep)
-            else:
-                with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
-                    self._loop.call_soon_threadsafe(self._post_later, block, epoch, keep)
+                return
+            later: tuple[Any, ...] = self._post_later, block, epoch, keep
+            current = self.epoch
+            if not here and self.state is _OPEN and epoch in {None, current}:
+                # Left to the thread that sends next, so that a later block of this thread comes
+                # after it: a request must not reach a subscription that has ended.
+                self._shared.append((current, block))
+                later = (self.flush_posted,)
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
+                self._loop.call_soon_threadsafe(*later)
         finally:
             if True in taken:
                 self.lock.release()
@@ -381,7 +389,8 @@ class Outbox:
         try:
             for _ in range(SHARED_SENDS):
                 if self._shared:
-                    block += self._take_shared()
+                    # First, see `post_nowait`.
+                    block = self._take_shared() + block
                 sent = 0
                 with self._sending:
                     # TLS accepts one record of 16 KiB at a time.

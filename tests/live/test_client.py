@@ -172,6 +172,35 @@ class TestRequest:
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
 
+    def test_after_an_ended_subscription(self, client, unique):
+        """
+        A request is sent after the end of an earlier subscription of its thread, even if another
+        thread was writing then and the loop is busy. So the server knows that nothing listens.
+        """
+        outbox = client._connection.lane.outbox
+        held, release, idle = threading.Event(), threading.Event(), threading.Event()
+
+        def write():
+            with outbox.lock:
+                held.set()
+                release.wait(30)
+
+        subscription = client.subscribe(unique)
+        client.flush()
+        outbox._loop.call_soon_threadsafe(idle.wait, 30)
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            assert held.wait(30)
+            subscription.close()
+            release.set()
+            writer.join()
+            with pytest.raises(jetsync.NoRespondersError):
+                client.request(unique, timeout=20)
+        finally:
+            release.set()
+            idle.set()
+
 
 class TestSubscribe:
     def test_messages_come_in_order(self, client, unique):
