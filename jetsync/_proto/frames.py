@@ -159,7 +159,9 @@ class Splitter:
                     reply = b""
                 else:
                     raise ValueError("an HMSG line without a subject, an id and two sizes")
-                header_size = self._read_size(header_digits + b"\r\n")
+                header_size = sizes.get(header_digits + b"\r\n", -1)
+                if header_size < 0:
+                    header_size = self._read_size(header_digits + b"\r\n")
                 if header_size > size:
                     raise ValueError("an HMSG line whose sizes contradict each other")
                 header = read(header_size)
@@ -203,17 +205,13 @@ class Splitter:
         return len(data)
 
     def _read_size(self, digits: bytes) -> int:
-        """Return the size that ends a line, or raise if no server sends that."""
-        size = _SIZES.get(digits)
-        if size is None:
-            # int() also takes signs, underscores and white space.
-            if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
-                raise ValueError("a MSG or HMSG line without a size")
-            size = int(digits)
-            if size > self._limit:
-                raise ValueError(
-                    f"the server sent a frame of {size} bytes; the limit is {self._limit}"
-                )
+        """Return a size that is not in the table, or raise if no server sends it."""
+        # int() also takes signs, underscores and white space.
+        if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
+            raise ValueError("a MSG or HMSG line without a size")
+        size = int(digits)
+        if size > self._limit:
+            raise ValueError(f"the server sent a frame of {size} bytes; the limit is {self._limit}")
         return size
 
 
