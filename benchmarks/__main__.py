@@ -11,6 +11,7 @@ COMMANDS = {
     "compare": "benchmarks.compare",
     "growth": "benchmarks.growth",
     "latency": "benchmarks.latency",
+    "page": "benchmarks.page",
 }
 """The module of each command; its ``main`` takes the other arguments. The first is the default."""
 

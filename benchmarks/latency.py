@@ -57,7 +57,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks latency", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contender (3)")
-    parser.add_argument("--calls", type=int, default=8000, help="calls of all threads (8000)")
+    parser.add_argument("--calls", type=int, default=4000, help="calls of all threads (4000)")
     parser.add_argument("--size", type=int, default=128, help="payload bytes (128)")
     parser.add_argument("--window", type=int, default=4000, help="of the bulk publish (4000)")
     parser.add_argument("--storage", choices=["file", "memory"], default="file")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.jobs import Job, Sample
 
-LIMIT = 3.0
+LIMIT = 1.5
 """Seconds of calls. Behind a full window of bulk publishes, a single call may take 0.2 s."""
 
 HEAD_START = 0.3

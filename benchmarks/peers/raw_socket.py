@@ -8,6 +8,7 @@ owed is sent) and nothing else: nothing is decoded, nothing can be lost and foun
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import time
@@ -31,6 +32,9 @@ READ_SIZE = 1 << 18
 
 # Publishes that are joined into one write.
 BLOCK = 256
+
+# Finds the reply subjects of messages, whose payloads have no such line.
+REPLIES = re.compile(rb"MSG \S+ \S+ (\S+) \d+\r\n").findall
 
 # Fast ingest: messages for each ack, and acks that may be outstanding.
 FLOW = 500
@@ -239,14 +243,14 @@ class Peer:
 
     def fetch_ack(self, job: Job) -> Sample:
         """
-        Pull a batch, find each frame's reply subject, acknowledge all of them in one write.
+        Pull a batch, find the reply subjects, acknowledge the messages of each read.
         """
         connection = self.connection
         pulls = _pulls(job, connection.inbox)
         with measured(job.count) as sample:
             for pull, size in pulls:
                 connection.send(pull)
-                connection.send(b"".join(_acks(connection, size)))
+                _acknowledge(connection, size)
             connection.flush()
         return sample
 
@@ -535,25 +539,15 @@ def _pull(job: Job, inbox: bytes, batch: int = 0) -> bytes:
     return b"PUB %b %b %d\r\n%b\r\n" % (subject, inbox, len(body), body)
 
 
-def _acks(connection: RawConnection, count: int) -> list[bytes]:
+def _acknowledge(connection: RawConnection, count: int) -> None:
     """
-    Read so many messages and return the protocol line that acknowledges each.
+    Read so many messages, and acknowledge those of each read in one write.
     """
-    acks: list[bytes] = []
-    buffer = b""
-    while len(acks) < count:
-        buffer += connection.receive()
-        position = 0
-        while True:
-            eol = buffer.find(b"\r\n", position)
-            if eol < 0:
-                break
-            # MSG <subject> <sid> <reply> <size>
-            words = buffer[position:eol].split(b" ")
-            end = eol + 2 + int(words[-1]) + 2
-            if end > len(buffer):
-                break
-            acks.append(b"PUB %b 4\r\n+ACK\r\n" % words[3])
-            position = end
-        buffer = buffer[position:]
-    return acks
+    rest = b""
+    while count > 0:
+        data = rest + connection.receive()
+        end = data.rfind(b"\n") + 1
+        replies, rest = REPLIES(data[:end]), data[end:]
+        if replies:
+            connection.send(b"".join([b"PUB %b 4\r\n+ACK\r\n" % reply for reply in replies]))
+            count -= len(replies)
