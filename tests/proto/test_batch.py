@@ -595,6 +595,19 @@ class TestHeaderRules:
         empty.take("N", [(LAST, "0"), ("Nats-Msg-Id", "n")])
         rules.take("N", [(SUBJECT, "0"), ("Nats-Msg-Id", "n")])
 
+    def test_shared_headers_are_checked_once(self, rules, monkeypatch):
+        """The same headers of a plugin on all messages are checked once if no rule applies."""
+        checked = []
+        check = rules._check
+        monkeypatch.setattr(rules, "_check", lambda *given: (checked.append(given), check(*given)))
+        shared, rollup = (("Trace", "1"), ("Other", "2")), (("Nats-Rollup", "sub"),)
+        for _ in range(100):
+            rules.take("B", shared)
+        assert checked == [("B", shared)]
+        rules.take("C", rollup)
+        with pytest.raises(errors.BatchRuleError, match="first message of a subject"):
+            rules.take("C", rollup)
+
     def test_everything_else(self, rules):
         """Other headers are accepted."""
         pairs = [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
