@@ -66,10 +66,10 @@ class Result:
 
     def median(self, value: Callable[[Sample], float | None]) -> float | None:
         """
-        Return the median of one value over the rounds.
+        Return the median of one value over the rounds; None if a round has no such value.
         """
         values = [v for v in map(value, self.samples) if v is not None]
-        return statistics.median(values) if values else None
+        return statistics.median(values) if 0 < len(values) == len(self.samples) else None
 
     @property
     def rate(self) -> float | None:

@@ -77,13 +77,12 @@ class RawConnection:
         """
         self.socket.sendall(data)
 
-    def flush(self) -> None:
+    def flush(self) -> bytes:
         """
-        Wait until the server has seen everything that was sent. Only when nothing else is on its
-        way.
+        Wait until the server has seen everything that was sent; return what was left to read.
         """
         self.send(b"PING\r\n")
-        self._read_until(b"PONG\r\n")
+        return self._read_until(b"PONG\r\n")
 
     def receive(self) -> bytes:
         """
@@ -134,10 +133,11 @@ class RawConnection:
             last = data
         return last
 
-    def _read_until(self, wanted: bytes) -> None:
+    def _read_until(self, wanted: bytes) -> bytes:
         buffer = b""
         while wanted not in buffer:
             buffer += self.receive()
+        return buffer.replace(wanted, b"")
 
 
 class Peer:
@@ -409,12 +409,16 @@ class Peer:
         connection = self.connection
         times = []
         now = time.perf_counter_ns
+        # An answer that is left from before would be taken for that of the next request.
+        connection.flush()
         with measured(job.count) as sample:
             for request in requests:
                 begin = now()
                 connection.send(request)
                 connection.count_lines(lines)
                 times.append(now() - begin)
+        if connection.flush():
+            raise ConnectionError("there was more than one answer to a request")
         sample.latencies(times)
         return sample
 
