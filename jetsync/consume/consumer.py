@@ -122,7 +122,8 @@ class Consumer:
             max_messages: The maximum number of messages. Optional if *max_bytes* is given.
             max_bytes: The maximum number of bytes, counted as the server does: subject, reply
                 subject, headers and payload. If the next message is larger than this, the batch is
-                empty, and ``batch.status`` says so.
+                empty, and ``batch.status`` says so. Use it for large batches of large messages: by
+                default, servers disconnect a client for which 64 MiB wait to be sent.
             expires: Seconds to wait for messages. Default: 30. With *no_wait*, seconds to wait for
                 a connection or a leader, at most 2.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*. Two
