@@ -4,9 +4,9 @@ The lane reads and writes the one socket of a client. nats-py connects and recon
 In. The thread that reads the socket splits the bytes into frames. It puts the frames of jetsync's
 subscriptions into their mailboxes, and passes everything else to nats-py. Normally the loop thread
 reads. A thread that waits for a frame reads by itself while it waits (:meth:`Lane.wait`). Its
-answer then needs no thread switch, so a blocking call costs less than an awaited one. The read lock
-lets one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for the
-same bytes.
+answer then needs no thread switch, so a blocking call costs less than an awaited one. If several
+threads wait for replies, the loop reads for all of them. The read lock lets one thread read at a
+time, and :mod:`jetsync._io.gate` keeps the loop from being woken for the same bytes.
 
 Out. See :mod:`jetsync._io.outbox`.
 

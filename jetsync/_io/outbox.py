@@ -1,9 +1,10 @@
 """
 The way out of a lane: blocks from any thread to one socket, whole and in order.
 
-The thread that writes a block also sends it. The loop sends what the socket does not accept at
-once. Up to :data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its
-deadline. Blocks that no caller waits for, such as acks, are collected and sent together.
+The thread that writes a block also sends it. A thread that has a request while another thread sends
+leaves it to that thread. The loop sends what the socket does not accept at once. Up to
+:data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its deadline.
+Blocks that no caller waits for, such as acks, are collected and sent together.
 
 Guarantees
 
