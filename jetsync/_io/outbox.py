@@ -392,6 +392,9 @@ class Outbox:
                 if self._shared:
                     # First, see `post_nowait`.
                     block = self._take_shared() + block
+                    # A thread adds an ack before it leaves its next request.
+                    if acks and self.state is _OPEN:
+                        block = frames.answers(take_all(acks), ACK) + block
                 sent = 0
                 with self._sending:
                     # TLS accepts one record of 16 KiB at a time.

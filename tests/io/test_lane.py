@@ -353,15 +353,20 @@ class TestWrite:
 class TestShared:
     """A thread sends the blocks that others leave to it while it is in the system call."""
 
-    def share(self, rig, monkeypatch, blocks, end=None):
-        """Write ``0``. During each send, another thread leaves the next of *blocks*."""
+    def share(self, rig, monkeypatch, blocks, end=None, before=lambda: None):
+        """
+        Write ``0``. During each send, another thread calls *before* and leaves one of *blocks*.
+        """
         sock, left = rig.lane.outbox.sock, iter(blocks)
+
+        def leave(block):
+            before()
+            return rig.lane.write(block, soon(), shared=True)
 
         def send(data):
             block = next(left, None)
             if block is not None:
-                writing = Background(lambda: rig.lane.write(block, soon(), shared=True))
-                assert writing.get() == 1
+                assert Background(leave, block).get() == 1
             if end is not None:
                 raise end
             return sock.send(data)
@@ -376,6 +381,14 @@ class TestShared:
         rig.stall()
         self.share(rig, monkeypatch, [b"11", b"222"])
         assert rig.receive(6) == b"011222"
+
+    def test_acks(self, rig, monkeypatch):
+        """The acks of a thread are sent before the requests that it leaves."""
+        rig.stall()
+        self.share(rig, monkeypatch, [b"1", b"2"], before=lambda: rig.lane.ack(b"r", LONG))
+        ack = b"PUB r  4\r\n+ACK\r\n"
+        expected = b"0" + ack + b"1" + ack + b"2"
+        assert rig.receive(len(expected)) == expected
 
     def test_rest(self, rig, monkeypatch):
         """A thread that has sent for others many times leaves the rest to the loop."""
