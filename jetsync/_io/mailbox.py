@@ -290,26 +290,26 @@ class Mailbox:
         """Take whole frames until one has another form, which the splitter reads."""
         assert self._pattern is not None
         read, same, push, end = self._pattern.match, data.startswith, self.push, len(data)
-        line = b"-"
-        subject = b""
-        line_size = header_size = size = 0
         while position < end:
-            if not same(line, position):
-                found = read(data, position)
-                if found is None:
-                    break
-                subject, header_size, size = found[1], int(found[2]), int(found[3])
-                if header_size > size:
-                    break
-                line = found[0]
-                line_size = len(line)
-            start = position + line_size
-            middle = start + header_size
-            after = start + size
-            if after + 2 > end:
+            found = read(data, position)
+            if found is None:
                 break
-            push((subject, b"", data[start:middle], data[middle:after]))
-            position = after + 2
+            subject, header_size, size = found[1], int(found[2]), int(found[3])
+            if header_size > size:
+                break
+            line_size = len(found[0])
+            # One comparison finds the end of a message and an equal line after it.
+            following = b"\r\n" + found[0]
+            is_followed = True
+            while is_followed:
+                start = position + line_size
+                middle = start + header_size
+                after = start + size
+                is_followed = same(following, after)
+                if not is_followed and not same(b"\r\n", after):
+                    return position
+                push((subject, b"", data[start:middle], data[middle:after]))
+                position = after + 2
         return position
 
     def _take_run(self, data: bytes, position: int) -> int:

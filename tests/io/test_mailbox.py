@@ -287,6 +287,14 @@ class TestPages:
         with pytest.raises(ValueError, match=r"HMSG|bytes"):
             Splitter({SID: page_box()}).feed(stored_line(10, BLOCK, b"") + line, [], [])
 
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_no_line_end(self, place):
+        """A message has to end where its line says."""
+        lines = [stored_line(10, BLOCK, b"1"), stored_line(10, BLOCK, b"2")]
+        lines[place] = lines[place][:-2] + b"xx"
+        with pytest.raises(ValueError, match="line end"):
+            Splitter({SID: page_box()}).feed(b"".join(lines), [], [])
+
     @given(
         st.lists(
             st.one_of(
