@@ -231,11 +231,16 @@ class FastIngest:
         )
 
     @property
+    def window(self) -> int:
+        """How many messages may be in flight."""
+        return self.flow * self._outstanding
+
+    @property
     def room(self) -> int:
         """How many more messages may be sent now."""
         if self.phase is not Phase.OPEN or self.recovering:
             return 0
-        return self.flow * self._outstanding - self.ledger.in_flight
+        return self.window - self.ledger.in_flight
 
     def sendable(self, wanted: int) -> int:
         """
@@ -247,7 +252,7 @@ class FastIngest:
         room = self.room
         if room <= 0:
             return 0
-        half = max(self.flow * self._outstanding // 2, 1)
+        half = max(self.window // 2, 1)
         if room >= min(wanted, half) or self.ledger.in_flight < self.flow:
             return min(room, wanted)
         return 0

@@ -18,9 +18,28 @@ from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync.publish import fast_link as _fast_link
+from jetsync.publish.encode import Encoder
 
 
 class TestFlow:
+    def test_small_blocks(self, js, stream, monkeypatch):
+        """
+        Messages that have to wait for room are not encoded again and again.
+        """
+        encode, encoded = Encoder.frames, []
+
+        def counted(encoder, items, pieces, *arguments, **options):
+            try:
+                return encode(encoder, items, pieces, *arguments, **options)
+            finally:
+                encoded.append(len(pieces))
+
+        monkeypatch.setattr(Encoder, "frames", counted)
+        with fast(js, flow=4) as publisher:
+            publisher.add_many((f"{stream.name}.a", b"%d" % n) for n in range(400))
+        assert stored_in(stream) == [*range(400)]
+        assert 399 <= sum(encoded) < 4 * 400
+
     def test_small_window(self, js, stream):
         """
         At most flow times outstanding acks are in flight, and message counts that are multiples do
