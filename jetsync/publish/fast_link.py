@@ -28,6 +28,7 @@ from jetsync._proto.fastingest import (
     FastIngest,
     Phase,
 )
+from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
 from jetsync.publish.staged_run import RUN_MESSAGES, SMALL, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
@@ -154,7 +155,8 @@ class FastLink:
         if engine.phase is Phase.OPEN:
             # Encoded before there is room, while the server still has messages to store.
             try:
-                self.stream.encoder.frames(items, pieces, engine.prefix, ledger.sent + 1)
+                most = min(engine.window, BLOCK_MESSAGES)
+                self.stream.encoder.frames(items, pieces, engine.prefix, ledger.sent + 1, most=most)
             except errors.JetSyncError as error:
                 invalid = error
         room = self._make_room(len(pieces) or 1, deadline)
@@ -294,6 +296,8 @@ class FastLink:
         self.run.epoch = stream.look_up(subject, deadline, wait=self.engine.batches > 0)
         assert stream.known is not None
         self.engine.open(stream.known.name)
+        # After Ctrl-C, messages of an earlier batch may be left. They were reported as lost.
+        self.run.take()
         self.run.prefix = prefix = self.engine.prefix
         self.run.form = stream.encoder.form(prefix)
         if self.added_before is None:

@@ -13,7 +13,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync import BatchAck, BatchGapEvent, Expect
-from jetsync._proto.fastingest import FastIngest
+from jetsync._proto.fastingest import FastIngest, Phase
 from jetsync.testing import HookRecorder
 
 
@@ -104,6 +104,23 @@ class TestGaps:
         ack = publisher.commit()
         assert (ack.size, ack.lost, ranges(events)) == (2, 2, [(2, 3)])
         assert stored_in(stream) == [1, 4]
+
+    def test_messages_of_an_earlier_batch(self, js, stream):
+        """
+        Messages that were staged for an earlier batch are not sent as messages of the next one.
+        """
+        subject = f"{stream.name}.a"
+        publisher = fast(js, gap="ok")
+        publisher.add(subject, b"1")
+        link = publisher._link
+        # Ctrl-C leaves them if it strikes when the end of their batch is read.
+        link.stop_staging()
+        link.engine.ledger.close_batch(None)
+        link.engine.phase = Phase.NEW
+        link.run.frames.append((subject.encode(), 7, 1, b"7"))
+        assert publisher.add(subject, b"2") == 2
+        publisher.commit()
+        assert stored_in(stream) == [1, 2]
 
     def test_ctrl_c_in_a_write(self, js, stream, monkeypatch):
         """
