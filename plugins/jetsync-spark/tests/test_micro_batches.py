@@ -179,6 +179,21 @@ class TestBatches:
             assert query.all() == [[11]]
             assert query.all() == []
 
+    def test_a_filter_without_permission(self, js, earliest, monkeypatch):
+        """
+        A user who may not ask the leader for a message reads all that match.
+        """
+
+        def refused(*_, **__):
+            raise jetsync.PermissionDeniedError("$JS.API.STREAM.MSG.GET", "publish")
+
+        with numbered(js, 9, subjects=3) as stream:
+            monkeypatch.setattr(jetsync.Stream, "get_next", refused)
+            query = earliest(stream, subjectFilter=f"{stream.name}.1,{stream.name}.2")
+            assert query.all() == [[1, 2, 4, 5, 7, 8]]
+            js.publish(f"{stream.name}.0", b"10")
+            assert query.all() == [[]]
+
     def test_a_limit_in_a_span_without_matches(self, js, earliest):
         """
         A limit counts from the first message that matches, so that the query does not stand still.
@@ -429,6 +444,24 @@ class TestLoss:
             # Messages from there on are new.
             assert lenient.plan()
             assert lenient.read() == [*range(21, 31)]
+
+    def test_back_in_time_with_a_filter(self, js, earliest, monkeypatch):
+        """Sequences that matched no filter before the loss are searched again."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream, subjectFilter=f"{stream.name}.0", failOnDataLoss="false")
+            assert query.all()
+            js.publish_many((f"{stream.name}.5", b"") for _ in range(10))
+            assert not query.plan()
+            real = micro_batch.inspect_stream
+
+            def behind(*given):
+                return attrs.evolve(real(*given), next=21)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(micro_batch, "CATCHING_UP", 0.0)
+                patch.setattr(micro_batch, "inspect_stream", behind)
+                assert query.all() == [[]]
+            assert query.all() == [[*range(21, 31)]]
 
     def test_back_in_time_where_the_end_is_fixed(self, js, earliest, monkeypatch):
         """Spark asks for the end once, so the wait for a lagging stream happens there."""

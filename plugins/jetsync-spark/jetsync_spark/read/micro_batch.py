@@ -13,7 +13,6 @@ when Spark asks for its end. ``availableNow`` is one batch.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,8 +91,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._planned_at: float | None = None
         """When the last batch was planned."""
 
-        self._barren = ("", 0)
-        """The stream, and a sequence before which no message after the last batch matches."""
+        self._searched = ("", 0)
+        """
+        When the stream was created, and a sequence. No message between the last batch and this
+        sequence matches a filter.
+        """
 
     # Planning
 
@@ -133,6 +135,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if begins == begin.next and origin.created == begin.created:
             early = self._is_too_early(end - begins)
             first = None if early else self._first_match(origin.created, begins, end)
+        else:
+            # A stream that lost messages may use their sequences again.
+            self._searched = ("", 0)
         if first is None:
             return begin.to_json() if start is None else start
         most = self._most(limit, told=start is not None)
@@ -261,19 +266,24 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         filters = self._options.subject_filter
         if not filters or end <= begins:
             return begins if end > begins else None
-        start = max(begins, self._barren[1]) if self._barren[0] == created else begins
+        start = max(begins, self._searched[1]) if self._searched[0] == created else begins
 
         def look(js: jetsync.JetStream) -> list[int]:
             stream = js.stream(self._options.source)
             found = []
             for each in filters:
-                with contextlib.suppress(jetsync.MessageNotFoundError):
+                try:
                     found.append(stream.get_next(each, start, direct=False).sequence)
+                except jetsync.MessageNotFoundError:
+                    continue
+                except jetsync.PermissionDeniedError:
+                    # Without permission to ask the leader, any message may match.
+                    return [start]
             return found
 
         found = self._ask(look) if start < end else []
         first: int = min(found, default=end)
-        self._barren = (created, first)
+        self._searched = (created, first)
         return first if first < end else None
 
     def _caught_up(self, begin: Offset, origin: Origin) -> Origin:
