@@ -111,7 +111,7 @@ def find(names: str) -> list[Row]:
 
 def progress(text: str) -> None:
     """
-    Say what is going on, where somebody may be looking.
+    Show the progress if stderr is a terminal.
     """
     if sys.stderr.isatty():
         print(f"\r{text}\x1b[K", end="\r", file=sys.stderr, flush=True)

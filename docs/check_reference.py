@@ -37,7 +37,7 @@ def public() -> set[str]:
 
 def members(value: Any) -> list[str]:
     """
-    Return the names that a class defines itself. Those of its bases stand at the bases.
+    Return the names that a class defines itself. Inherited names are listed with their class.
     """
     if not inspect.isclass(value):
         return []

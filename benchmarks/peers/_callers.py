@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from benchmarks.jobs import Job, Sample
 
 LIMIT = 1.5
-"""Seconds of calls. Behind a full window of bulk publishes, a single call may take 0.2 s."""
+"""Seconds of calls. While a full window of bulk publishes is in flight, a call may take 0.2 s."""
 
 HEAD_START = 0.3
 """Seconds that the bulk publisher runs alone, so that its window is full before the first call."""
 
 Running: TypeAlias = "Callable[[], bool]"
-"""Whether the bulk publisher should go on."""
+"""Whether the bulk publisher should continue."""
 
 
 def shares(job: Job) -> list[int]:

@@ -98,10 +98,10 @@ def public_members(cls: type) -> list[str]:
     """
     Return the names of the members that the class or a public base of it defines.
 
-    Fields that the text of the class describes as arguments have no entry of their own.
-    The names are in the order of the source, and those of the class come before those of its bases.
+    Fields that the docstring of the class describes as arguments are left out, because they have no
+    entry of their own. The names are in the order of the source, and those of the class come first.
     """
-    # The bases that are public, because what is public names this module.
+    # `show_as_public` in conf.py sets this module for all public classes.
     ours = [base for base in cls.__mro__ if base.__module__ == cls.__module__]
     names = [name for base in ours for name in (*inspect.get_annotations(base), *vars(base))]
     arguments = re.findall(r"^ +(\w+): ", cls.__doc__ or "", re.MULTILINE)

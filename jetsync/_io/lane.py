@@ -111,7 +111,7 @@ class Lane:
         self._unchecked: ReadGate | None = None
         # The receivers of threads that wait while another thread reads.
         self._followers: set[object] = set()
-        # Those of them that wait for one reply.
+        # The receivers of all threads that wait for one reply, including one that reads.
         self._requests: set[object] = set()
         self._boxes: dict[bytes, Any] = {}
         # By subscription id: the SUB line, which is written again after a reconnect, and the number
@@ -246,8 +246,9 @@ class Lane:
         """
         Wait until *receiver* is ready, and return whether it is; any thread.
 
-        The calling thread reads the socket meanwhile if no other does. Only one thread at a time
-        may wait for a receiver. Ctrl-C interrupts the wait.
+        The calling thread reads the socket meanwhile, unless another thread reads it or several
+        threads wait for replies. Only one thread at a time may wait for a receiver. Ctrl-C
+        interrupts the wait.
 
         Raises:
             CallInSignalHandlerError: See :meth:`prepare_wait`.

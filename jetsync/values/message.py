@@ -94,8 +94,7 @@ class Message:
     Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
     """
 
-    # Not an attrs class, because two slots stay empty until they are used. The constructor's five
-    # assignments take 0.15 us.
+    # Not an attrs class, because two slots stay empty until they are used.
     __slots__ = (
         "_acker",
         "_headers",
