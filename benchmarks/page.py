@@ -78,9 +78,9 @@ def jobs(rows: Sequence[dict[str, Any]]) -> list[str]:
         by = {line["contender"]: line for line in row["lines"]}
         own, raw = by[OWN], by["raw socket"]
         if own["p50"] is None:
-            cells = [f"{each['rate']:,.0f} msg/s" for each in (own, raw)]
+            cells = [f"{each['rate']:,.0f}\N{NO-BREAK SPACE}msg/s" for each in (own, raw)]
         else:
-            cells = [f"{each['p50'] * 1e6:.0f} us" for each in (own, raw)]
+            cells = [f"{each['p50'] * 1e6:.0f}\N{NO-BREAK SPACE}µs" for each in (own, raw)]
         lines.append(
             [
                 f"`{row['row']}`",
@@ -88,7 +88,7 @@ def jobs(rows: Sequence[dict[str, Any]]) -> list[str]:
                 *cells,
                 ratio(own["times_raw"]),
                 ratio(own["times_nats_py"]),
-                f"{own['cpu_per_message'] * 1e6:.1f} us",
+                f"{own['cpu_per_message'] * 1e6:.1f}\N{NO-BREAK SPACE}µs",
             ]
         )
     head = ["row", "job", "jetsync", "raw socket", "share of raw", "x nats-py", "CPU"]
@@ -127,7 +127,10 @@ def plugins(rows: Sequence[dict[str, Any]]) -> list[str]:
         for line in row["lines"]:
             if line["rate"] is not None and not line["contender"].startswith("raw socket"):
                 lines.setdefault(line["contender"], []).extend(
-                    [ratio(line["times_first"]), f"{line['cpu_per_message'] * 1e6:.1f} us"]
+                    [
+                        ratio(line["times_first"]),
+                        f"{line['cpu_per_message'] * 1e6:.1f}\N{NO-BREAK SPACE}µs",
+                    ]
                 )
     head = [""]
     for row in rows:

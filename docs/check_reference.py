@@ -18,7 +18,7 @@ from sphinx.util.inventory import InventoryFile
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), *map(str, HERE.parent.glob("plugins/*"))]
 
-from api_pages import MOCKED, MODULES, public_members  # noqa: E402 - found by the line above
+from api_pages import INTERNAL, MOCKED, MODULES, public_members  # noqa: E402 - found by the line above
 
 
 def public() -> set[str]:
@@ -64,7 +64,8 @@ def is_public(name: str) -> bool:
     module = max(filter(name.startswith, MODULES), key=len, default="")
     first, *rest = name.removeprefix(module).strip(".").split(".")
     names = importlib.import_module(module).__all__ if module else []
-    return first in names and not any(part.startswith("_") for part in rest)
+    internal = f"{first}.{'.'.join(rest)}" in INTERNAL
+    return first in names and not internal and not any(part.startswith("_") for part in rest)
 
 
 def main() -> None:

@@ -117,7 +117,8 @@ def shield_first_line(_app: Sphinx, what: str, *arguments: object) -> None:
     """
     lines = arguments[-1]
     assert isinstance(lines, list)
-    if what in {"attribute", "data", "property"}:
+    # The tables of a page show the first line, so it is left alone if it cannot be misread.
+    if what in {"attribute", "data", "property"} and lines and ":" in lines[0]:
         lines[:0] = ["..", ""]
 
 

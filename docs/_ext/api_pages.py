@@ -35,6 +35,23 @@ MODULES = (
 )
 """The modules that users import from. Their `__all__` is what is public."""
 
+INTERNAL = {
+    "AtomicBatch.finish",
+    "ConnectOptions.nkey_text",
+    "ConnectOptions.server_list",
+    "Expect.pairs",
+    "FastPublisher.finish",
+    "KeyValueConfig.stream_fields",
+    "OrderedConsumption.take",
+    "PublishFuture.listen",
+    "PublishFuture.report",
+    "Publisher.finish",
+    "StoredMessage.from_direct",
+    "StreamConfig.lacks",
+    "Subscription.unsubscribe_nowait",
+}
+"""Methods that only jetsync itself calls."""
+
 MOCKED = ["pandas", "pyarrow", "pyspark"]
 """What jetsync-spark needs, and what is not installed to build the documentation."""
 
@@ -108,7 +125,10 @@ def public_members(cls: type) -> list[str]:
     return [
         name
         for name in dict.fromkeys(names)
-        if name[0] != "_" and hasattr(cls, name) and name not in arguments
+        if name[0] != "_"
+        and hasattr(cls, name)
+        and name not in arguments
+        and f"{cls.__name__}.{name}" not in INTERNAL
     ]
 
 
@@ -121,5 +141,12 @@ def setup(app: Sphinx) -> dict[str, bool]:
         with mock(app.config.autodoc_mock_imports):
             source[0] = expand(source[0])
 
+    def on_member(
+        _app: Sphinx, _what: str, _name: str, value: object, _skip: object, _options: object
+    ) -> bool | None:
+        """Leave out internal methods."""
+        return True if getattr(value, "__qualname__", "") in INTERNAL else None
+
     app.connect("source-read", on_read)
+    app.connect("autodoc-skip-member", on_member)
     return {"parallel_read_safe": True}
