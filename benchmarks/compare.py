@@ -5,7 +5,6 @@ Compare jetsync with its peers, row by row: ``python -m benchmarks [--rows publi
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.measure import Settings, run_row
 from benchmarks.rows import JOBS, ROWS
-from benchmarks.table import render, summary, to_json
+from benchmarks.table import render, save, summary, to_json
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -85,13 +84,7 @@ def main(given: Sequence[str]) -> int:
         if measured:
             print(f"\n{summary(measured)}")
         if asked.json:
-            run = {
-                "server": server.version,
-                "machine": machine,
-                "settings": vars(settings),
-                "rows": tables,
-            }
-            asked.json.write_text(json.dumps(run, indent=1) + "\n")
+            save(asked.json, server.version, machine, settings, tables)
     return 0
 
 

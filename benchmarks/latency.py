@@ -7,7 +7,6 @@ Each call waits for its ack. Half of the rows have a bulk publisher in the same 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.compare import progress
 from benchmarks.measure import Result, Settings, run_row
 from benchmarks.rows import JETSYNC_UVLOOP, NATS_PY_UVLOOP, NATSRPY, Contender, Row
-from benchmarks.table import aligned, micro, to_json
+from benchmarks.table import aligned, micro, save, to_json
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -93,13 +92,13 @@ def main(given: Sequence[str]) -> int:
             some = [(row, results) for row, results in measured if row.options["bulk"] is bulk]
             print(f"\n{title}: median of {settings.rounds} rounds\n{render(some)}")
         if asked.json:
-            run = {
-                "server": server.version,
-                "machine": machine,
-                "settings": vars(settings),
-                "rows": [to_json(row, results) for row, results in measured],
-            }
-            asked.json.write_text(json.dumps(run, indent=1) + "\n")
+            save(
+                asked.json,
+                server.version,
+                machine,
+                settings,
+                [to_json(row, results) for row, results in measured],
+            )
     return 0
 
 

@@ -7,12 +7,14 @@ with is the better of its lines in that table.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from benchmarks.measure import Result
+    from benchmarks.measure import Result, Settings
     from benchmarks.rows import Row
 
 LATENCY_HEAD = (
@@ -175,6 +177,16 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
             }
         )
     return {"row": row.name, "title": row.title, "lines": lines}
+
+
+def save(
+    path: Path, server: str, machine: str, settings: Settings, rows: Sequence[dict[str, Any]]
+) -> None:
+    """
+    Write a run to a file, from which `page` and `picture` read it.
+    """
+    run = {"server": server, "machine": machine, "settings": vars(settings), "rows": rows}
+    path.write_text(json.dumps(run, indent=1) + "\n")
 
 
 def micro(seconds: float | None) -> str:

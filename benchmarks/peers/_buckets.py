@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.jobs import measured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from benchmarks.jobs import Job, Sample
     from benchmarks.peers._loop import LoopPeer
@@ -96,6 +96,20 @@ class BlockingBuckets:
         return self.jetstream.key_value(BUCKET)
 
 
+async def each_timed(job: Job, call: Callable[[str], Awaitable[Any]]) -> Sample:
+    """
+    Call *call* with each key of a job, one after the other, and time each call.
+    """
+    times, now = [], time.perf_counter_ns
+    with measured(job.count) as sample:
+        for key in keys_of(job):
+            begin = now()
+            await call(key)
+            times.append(now() - begin)
+    sample.latencies(times)
+    return sample
+
+
 class AwaitedBuckets:
     """
     The rows with nats-py.
@@ -129,11 +143,11 @@ class AwaitedBuckets:
 
     async def _put(self, job: Job) -> Sample:
         kv, payload = await self.jetstream.key_value(BUCKET), job.payload()
-        return await self._each(job, lambda key: kv.put(key, payload))
+        return await each_timed(job, lambda key: kv.put(key, payload))
 
     async def _get(self, job: Job) -> Sample:
         kv = await self._filled(job)
-        return await self._each(job, kv.get)
+        return await each_timed(job, kv.get)
 
     async def _watch(self, job: Job) -> Sample:
         kv, found = await self._filled(job), 0
@@ -154,16 +168,6 @@ class AwaitedBuckets:
             for keys in runs:
                 found += len(await asyncio.gather(*map(kv.get, keys)))
         _check(found, job)
-        return sample
-
-    async def _each(self, job: Job, call: Any) -> Sample:
-        times, now = [], time.perf_counter_ns
-        with measured(job.count) as sample:
-            for key in keys_of(job):
-                begin = now()
-                await call(key)
-                times.append(now() - begin)
-        sample.latencies(times)
         return sample
 
     async def _filled(self, job: Job) -> Any:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 from natsrpy import Nats
 
 from benchmarks.jobs import measured
-from benchmarks.peers._buckets import BUCKET, keys_of
+from benchmarks.peers._buckets import BUCKET, each_timed, keys_of
 from benchmarks.peers._callers import in_tasks
 from benchmarks.peers._loop import LoopPeer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from benchmarks.jobs import Job, Sample
     from benchmarks.peers._callers import Running
 
@@ -150,7 +148,7 @@ class Peer(LoopPeer):
     async def _get_last(self, job: Job) -> Sample:
         stream = await self.jetstream.streams.get(job.stream)
         get = stream.direct_get_last_for_subject
-        return await self._timed(job, lambda _: get(job.subject))
+        return await each_timed(job, lambda _: get(job.subject))
 
     def kv_put(self, job: Job) -> Sample:
         """
@@ -160,7 +158,7 @@ class Peer(LoopPeer):
 
     async def _put(self, job: Job) -> Sample:
         kv, payload = await self.jetstream.kv.get(BUCKET), job.payload()
-        return await self._timed(job, lambda key: kv.put(key, payload))
+        return await each_timed(job, lambda key: kv.put(key, payload))
 
     def kv_get(self, job: Job) -> Sample:
         """
@@ -172,14 +170,4 @@ class Peer(LoopPeer):
         kv, payload = await self.jetstream.kv.get(BUCKET), job.payload()
         for key in keys_of(job):
             await kv.put(key, payload)
-        return await self._timed(job, kv.get)
-
-    async def _timed(self, job: Job, call: Callable[[str], Awaitable[Any]]) -> Sample:
-        times, now = [], time.perf_counter_ns
-        with measured(job.count) as sample:
-            for key in keys_of(job):
-                begin = now()
-                await call(key)
-                times.append(now() - begin)
-        sample.latencies(times)
-        return sample
+        return await each_timed(job, kv.get)

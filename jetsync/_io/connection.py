@@ -314,9 +314,7 @@ class Connection:
         """
         if self.forked:
             self._connect_child()
-        reason = self.lane.outbox.reason
-        if reason is not None:
-            raise_failure(reason)
+        self.lane.check()
 
     def _connect_child(self) -> None:
         """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""

@@ -136,9 +136,7 @@ class Waiter:
     def deliver(self, frame: Frame) -> None:
         """Take the reply and wake the waiting thread."""
         self.reply = frame
-        self.ready = True
-        if self._signal is not None:
-            self._signal.set()
+        self._end()
 
     def lost(self, epoch: int) -> None:
         """End the wait if the request was written on connection *epoch* or an earlier one."""
