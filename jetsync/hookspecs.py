@@ -140,8 +140,8 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     Args:
         operation: the subject, the number of messages and the options of the publish.
 
-    *Thread*: the publishing thread. A window of a `Publisher` is entered by the thread that
-    publishes its first message and left by the publisher's own thread, so thread-local state such
+    *Thread*: the publishing thread. The thread that publishes the first message of a window of a
+    `Publisher` enters the window, and the publisher's own thread leaves it. Thread-local state such
     as a context variable is not shared.
 
     *When*: around all attempts of a single publish, from before its message is prepared until it is

@@ -29,6 +29,33 @@ _SENSITIVE = (
     _LIVE / "publish" / "test_publisher.py",
 )
 
+# Tests that read files of the project, which are the same for each interpreter.
+_STATIC = {
+    _HERE / "cli" / "test_flights.py",
+    _HERE / "soak",
+    _HERE / "test_docs_statuses.py",
+    _HERE / "test_guarantees.py",
+    _HERE / "test_hooks_contract.py",
+    _HERE / "test_interpreters.py",
+    _HERE / "test_layers.py",
+    _HERE / "test_layout.py",
+    _HERE / "test_plugins_layout.py",
+}
+
+# Tests without threads, sockets and signals. The oldest and the newest interpreter run them.
+_PURE = {
+    *(_HERE / name for name in ("api", "cli", "hooks", "kv", "proto", "values")),
+    _HERE / "test_errors.py",
+    _HERE / "test_exports.py",
+    _HERE / "test_hostile_json.py",
+    _HERE / "test_options.py",
+    _HERE / "test_signatures.py",
+    _HERE / "test_typing.py",
+}
+
+_LEFT_OUT = {"full": set(), "sensitive": _STATIC, "threads": _STATIC | _PURE}
+"""The files and folders that a set of tests leaves out as a whole."""
+
 # An ordinary run draws the same examples each time, so that a failure is due to a change of the
 # code. The long runs draw new ones. Examples have no deadline, because machines can be busy.
 settings.register_profile(
@@ -50,9 +77,10 @@ if not any(
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive or auto.
+    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive, threads or
+    auto.
 
-    tox sets it to auto, which is full for the newest interpreter and for named test files. Worker
+    tox sets it to auto, which depends on the interpreter, and is full for named test files. Worker
     processes inherit the decision.
     """
     if os.environ.get("JETSYNC_TEST_SET") == "auto":
@@ -76,12 +104,22 @@ def pytest_report_header() -> list[str]:
     return [f"jetsync on Python {python}, {_chosen()} set of tests: {', '.join(versions)}"]
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """
+    Do not import test files of which the chosen set has no test.
+    """
+    places = {collection_path, *collection_path.parents}
+    is_live = collection_path.is_file() and _LIVE in places
+    no_test = _chosen() != "full" and is_live and places.isdisjoint(_SENSITIVE)
+    return no_test or collection_path in _LEFT_OUT[_chosen()] or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Deselect the tests that do not depend on the interpreter, if the sensitive set is chosen.
+    Deselect the live tests that do not depend on the interpreter, unless all tests are chosen.
     """
     dropped = [item for item in items if _is_insensitive(item)]
-    if _chosen() == "sensitive" and dropped:
+    if _chosen() != "full" and dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
 
@@ -91,14 +129,9 @@ def _chosen() -> str:
 
 
 def _is_insensitive(item: pytest.Item) -> bool:
-    places = {item.path, *item.path.parents}
-    if _LIVE not in places:
-        return _HERE / "soak" in places
-    if (
-        places.isdisjoint(_SENSITIVE)
-        or "luster" in f"{item.cls} {item.name}"
-        or "cluster" in item.fixturenames
-    ):
+    if _LIVE not in item.path.parents:
+        return False
+    if "luster" in f"{item.cls} {item.name}" or "cluster" in item.fixturenames:
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in ("version", "everywhere"):

@@ -18,14 +18,14 @@ NAMES = [f"py{major}{minor}" for major, minor in interpreters.SUPPORTED]
 @pytest.mark.parametrize(
     ("present", "sets"),
     [
-        ([10, 11, 12, 13], {10: "sensitive", 11: "sensitive", 12: "sensitive", 13: "full"}),
+        ([10, 11, 12, 13], {10: "sensitive", 11: "threads", 12: "threads", 13: "full"}),
         ([10, 12], {10: "sensitive", 12: "full"}),
         ([11], {11: "full"}),
     ],
 )
-def test_the_newest_runs_all(present, sets):
+def test_each_interpreter_has_a_set(present, sets):
     """
-    The newest interpreter that is present runs all tests.
+    The newest interpreter that is present runs all tests, and the oldest more than those between.
     """
     versions = {(3, minor) for minor in present}
 

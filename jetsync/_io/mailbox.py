@@ -21,6 +21,8 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jetsync.values.frame import FrameRun
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,6 +35,10 @@ AckRun: TypeAlias = list[tuple[bytes, bytes]]
 # Each publisher of a client gets the refused publishes of all of them, so the limit is higher than
 # the size of a window by default.
 KEPT_DENIALS: Final = 8192
+
+# The sizes on a line of a page, and how many different ones a mailbox remembers, in about 2 MB.
+_PAGE_SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
+KEPT_SIZES: Final = 8192
 
 
 class Signal:
@@ -180,6 +186,7 @@ class Mailbox:
         self.interrupted: bool = False
         self._denials: deque[Any] = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
         self._pattern: re.Pattern[bytes] | None = None
+        self._page_sizes: dict[bytes, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.interest.decode()} frames={len(self.frames)}>"
@@ -273,42 +280,66 @@ class Mailbox:
 
     def read_pages(self, sid: bytes) -> None:
         """
-        Split the messages of pages in runs.
+        Take the messages of pages in runs, which the owner gets from :meth:`drain_pages`.
 
-        The lines of a page only differ in their sizes, so most lines equal the line before. A
-        message costs 0.4 us, and 0.8 us if its line is parsed.
+        The lines of a page only differ in their sizes, and few pairs of sizes occur. A message
+        costs 0.4 us this way, and 1.3 us if each line is parsed.
         """
         prefix = re.escape(self.interest.removesuffix(b"*"))
-        self._pattern = re.compile(
-            rb"HMSG (%b[0-9a-f]+) %b ([0-9]{1,10}) ([0-9]{1,10})\r\n" % (prefix, sid)
-        )
+        self._pattern = re.compile(rb"(HMSG (%b[0-9a-f]+) %b )[0-9]" % (prefix, sid))
         self.express = self._take_page
+
+    def drain_pages(self) -> list[FrameRun | list[Frame]]:
+        """Take all runs, and the frames between them, oldest first; never blocks."""
+        runs: list[FrameRun | list[Frame]] = []
+        for taken in take_all(self.frames):
+            if isinstance(taken, FrameRun):
+                runs.append(taken)
+            elif runs and isinstance(runs[-1], list):
+                runs[-1].append(taken)
+            else:
+                runs.append([taken])
+        return runs
 
     def _take_page(self, data: bytes, position: int) -> int:
         """Take whole frames until one has another form, which the splitter reads."""
         assert self._pattern is not None
-        read, same, push, end = self._pattern.match, data.startswith, self.push, len(data)
-        while position < end:
-            found = read(data, position)
-            if found is None:
+        known, find, is_at = self._page_sizes, data.find, data.startswith
+        while found := self._pattern.match(data, position):
+            following = b"\r\n" + found[1]
+            place = found.end(1)
+            bounds: list[int] = []
+            while True:
+                line_end = find(b"\r\n", place)
+                text = data[place:line_end]
+                sizes = known.get(text) or self._read_sizes(text)
+                if sizes is None or line_end < 0:
+                    break
+                start = line_end + 2
+                end = start + sizes[1]
+                # One comparison finds the end of a message and the line after it.
+                is_followed = is_at(following, end)
+                if is_followed or is_at(b"\r\n", end):
+                    bounds += (start, start + sizes[0], end)
+                    position = end + 2
+                    place = end + len(following)
+                if not is_followed:
+                    break
+            if not bounds:
                 break
-            subject, header_size, size = found[1], int(found[2]), int(found[3])
-            if header_size > size:
-                break
-            line_size = len(found[0])
-            # One comparison finds the end of a message and an equal line after it.
-            following = b"\r\n" + found[0]
-            is_followed = True
-            while is_followed:
-                start = position + line_size
-                middle = start + header_size
-                after = start + size
-                is_followed = same(following, after)
-                if not is_followed and not same(b"\r\n", after):
-                    return position
-                push((subject, b"", data[start:middle], data[middle:after]))
-                position = after + 2
+            # Appended when it is complete, because the owner may drain it at once.
+            self.frames.append(FrameRun(found[2], data, bounds))  # type: ignore[arg-type]
         return position
+
+    def _read_sizes(self, text: bytes) -> tuple[int, int] | None:
+        """Return the sizes of headers and frame on a line; None if the splitter has to read it."""
+        found = _PAGE_SIZES.fullmatch(text)
+        if found is None or int(found[1]) > int(found[2]):
+            return None
+        if len(self._page_sizes) >= KEPT_SIZES:
+            self._page_sizes.clear()
+        sizes = self._page_sizes[text] = int(found[1]), int(found[2])
+        return sizes
 
     def _take_run(self, data: bytes, position: int) -> int:
         """Take all frames but the last if every one of them is a plain ack."""

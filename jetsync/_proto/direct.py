@@ -36,9 +36,9 @@ from jetsync.values import headers
 from jetsync.values.headers import find_last, parse_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from jetsync.values.frame import Frame
+    from jetsync.values.frame import Frame, Frames
 
 NEEDS_PAGES: Final = "server 2.11 or later"
 
@@ -112,7 +112,7 @@ class PagedRead:
         self.stranger = self.answerer = None
         return self.page_request()
 
-    def take(self, frames: list[Frame]) -> Sequence[Frame]:
+    def take(self, frames: Frames) -> Frames:
         """
         Process a run of frames and return its messages that can be yielded to the user.
 
@@ -123,20 +123,22 @@ class PagedRead:
             return self._take(frames)
         except errors.ProtocolError as error:
             self.fail(error)
-            return ()
+            return []
 
-    def _take(self, frames: list[Frame]) -> Sequence[Frame]:
-        if len({frame[0] for frame in frames}) > 1 or (frames and frames[0][0] != self._reply):
-            # Drop late answers to an earlier request, whose connection was lost.
+    def _take(self, frames: Frames) -> Frames:
+        # Drop late answers to an earlier request, whose connection was lost.
+        if isinstance(frames, list):
             frames = [frame for frame in frames if frame[0] == self._reply]
+        elif frames.subject != self._reply:
+            return []
         if not frames or not self.is_open:
-            return ()
+            return []
         block = _block_of(frames[-1])
         status = None
         if block[8:10] != b"\r\n":
             status = parse_status(block)
             frames.pop()
-        messages: Sequence[Frame] = frames
+        messages = frames
         if frames and self.stranger is None and self._begins_well(frames[0]):
             self._block_before, self.last_block = self.last_block, _block_of(frames[-1])
             # Read here, so that an invalid number is reported as an error of this page.
@@ -146,11 +148,11 @@ class PagedRead:
             self.received += len(frames)
             messages = self.on_messages(frames)
         if self.error is not None:
-            return ()
+            return []
         if self.stranger is not None:
             # The page stays open until its status arrives. Only then can another one be requested.
             self.is_open = status is None
-            return ()
+            return []
         if status is not None and self.is_open:
             self.is_open = False
             messages = self.on_status(status, block, messages)
@@ -175,9 +177,7 @@ class PagedRead:
             return False
         return True
 
-    def on_status(
-        self, status: tuple[int | None, str], block: bytes, messages: Sequence[Frame]
-    ) -> Sequence[Frame]:
+    def on_status(self, status: tuple[int | None, str], block: bytes, messages: Frames) -> Frames:
         """Handle the end of the open page; return the messages to yield."""
         code, description = status
         if code == 204:
@@ -190,9 +190,9 @@ class PagedRead:
         self.fail(status_error(status, self._stream))
         return messages
 
-    def release(self) -> Sequence[Frame]:
+    def release(self) -> list[Frame]:
         """Return the frames that were held back and can be yielded although the read failed."""
-        return ()
+        return []
 
     def fail(self, error: errors.JetSyncError) -> None:
         """End the read with an error."""
@@ -206,15 +206,15 @@ class PagedRead:
         """Return the next request."""
         raise NotImplementedError
 
-    def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
+    def on_messages(self, frames: Frames) -> Frames:
         """Handle messages of the open page."""
         raise NotImplementedError
 
-    def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
+    def on_end(self, block: bytes, messages: Frames) -> Frames:
         """Handle the end marker of a page, whose headers are *block*."""
         raise NotImplementedError
 
-    def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
+    def on_nothing(self, messages: Frames, description: str) -> Frames:
         """Handle the status of a page without messages (404)."""
         raise NotImplementedError
 
@@ -301,14 +301,14 @@ class BatchRead(PagedRead):
             batch = min(batch, self._end - self.position + 1)
         return {**self._where(), "batch": batch, "max_bytes": size}
 
-    def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
+    def on_messages(self, frames: Frames) -> Frames:
         if self._size_limit is not None:
             self._size += sum(map(size_of, frames))
         if self._end is not None and self.last_sequence > self._end:
             return self._cut(frames, self._end)
         return frames
 
-    def _cut(self, frames: list[Frame], end: int) -> list[Frame]:
+    def _cut(self, frames: Frames, end: int) -> Frames:
         """Return the frames up to *end*; later ones were stored after the read began."""
         whole = len(frames)
         while frames and number_in(_block_of(frames[-1]), _SEQUENCE) > end:
@@ -321,7 +321,7 @@ class BatchRead(PagedRead):
         self.pending = 0
         return frames
 
-    def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
+    def on_end(self, block: bytes, messages: Frames) -> Frames:
         self.pending = number_in(block, NUM_PENDING)
         if self.page_count >= self._page:
             self._page = max(self._page, min(2 * self._page, self._largest_page))
@@ -332,7 +332,7 @@ class BatchRead(PagedRead):
             self.done = self.drained = True
         return messages
 
-    def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
+    def on_nothing(self, messages: Frames, description: str) -> Frames:
         del description
         if self.page_count:
             self._continue_after(self.last_sequence)

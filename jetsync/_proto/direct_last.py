@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -35,6 +35,9 @@ from jetsync.errors import ProtocolError
 from jetsync.values import headers
 from jetsync.values.frame import Frame
 from jetsync.values.headers import find_last
+
+if TYPE_CHECKING:
+    from jetsync.values.frame import Frames
 
 # Servers answer 413 to a request that matches more subjects (ADR-31).
 MAX_SUBJECTS: Final = 1024
@@ -126,9 +129,9 @@ class LastRead(PagedRead):
         # No message has sequence 0, and servers would read 0 as "not given".
         self.done = not moment
 
-    def release(self) -> Sequence[Frame]:
+    def release(self) -> list[Frame]:
         held, self._held = self._held, []
-        return held if self._time is None else ()
+        return held if self._time is None else []
 
     def subjects(self) -> set[str]:
         """Return the subjects of the messages in :attr:`blocks`."""
@@ -179,18 +182,19 @@ class LastRead(PagedRead):
         }
         return {name: value for name, value in request.items() if value is not None}
 
-    def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
+    def on_messages(self, frames: Frames) -> Frames:
         if not self._part_began:
             # Unlike in batches, this count is right on all servers.
             self._part_began = True
             self._expected += number_in(frames[0][2] or b"", NUM_PENDING) + 1
+        frames = list(frames)
         self.blocks.extend([frame[2] or b"" for frame in frames])
         if self.moment is None or self._time is not None:
             self._held.extend(frames)
-            return ()
+            return []
         return frames
 
-    def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
+    def on_end(self, block: bytes, messages: Frames) -> Frames:
         up_to = find_last(block, _UP_TO)
         if up_to is None:
             self.fail(
@@ -199,13 +203,13 @@ class LastRead(PagedRead):
             return messages
         if not self.page_count:
             self.nothing = True
-            return ()
+            return []
         self.pending = number_in(self.last_block, NUM_PENDING)
         if self.moment is None:
             if self.pending:
                 self.cut = True
                 self._reset()
-                return ()
+                return []
             self.moment = read_digits(up_to)
             messages, self._held = self._held, []
         elif self._time is not None:
@@ -216,7 +220,7 @@ class LastRead(PagedRead):
                 self.lagging = reached < self.moment
                 self._time = self._time if self.lagging else None
                 self._drop()
-                return ()
+                return []
             messages, self._held = self._held, []
         if self.pending:
             self.position = self.last_sequence + 1
@@ -224,7 +228,7 @@ class LastRead(PagedRead):
             self._next_part()
         return messages
 
-    def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
+    def on_nothing(self, messages: Frames, description: str) -> Frames:
         if not self.page_count and not description.startswith("Message"):
             # "No Results": none of the subjects has a message. A lagging server, or a mirror
             # without these messages, sends the same answer.
@@ -235,21 +239,19 @@ class LastRead(PagedRead):
         if self.moment is None:
             self.cut = True
             self._reset()
-            return ()
+            return []
         if self._time is not None:
             # The page has no end, so it is unknown up to which sequence the server has looked.
             self._time = None
             self._drop()
-            return ()
+            return []
         if self.page_count:
             self.position = self.last_sequence + 1
         if not self._part_began:
             self._expected += 1
         return messages
 
-    def on_status(
-        self, status: tuple[int | None, str], block: bytes, messages: Sequence[Frame]
-    ) -> Sequence[Frame]:
+    def on_status(self, status: tuple[int | None, str], block: bytes, messages: Frames) -> Frames:
         if status[0] == 413 and not self.received:
             self.too_many = True
         return super().on_status(status, block, messages)

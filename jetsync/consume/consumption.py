@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.html import html_table
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
@@ -34,6 +35,9 @@ class ConsumptionStatistics:
     """
     The counters of a consumption.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     received: int
     """Messages that arrived."""

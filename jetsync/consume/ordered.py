@@ -25,6 +25,7 @@ from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import check_count
+from jetsync._base.html import html_table
 from jetsync._base.locks import Locked
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
@@ -60,6 +61,9 @@ class OrderedStatistics:
     """
     The counters of an ordered consumer.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     delivered: int
     """Messages that were handed out."""

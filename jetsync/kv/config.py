@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import attrs
 
 from jetsync._base.fields import checked, duration
+from jetsync._base.html import html_table
 from jetsync._proto.kv import STREAM_PREFIX, check_bucket, subjects_of
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.stream_config import (
@@ -108,6 +109,9 @@ class KeyValueConfig:
     """
     The configuration of a bucket (ADR-8), compatible with other NATS clients.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     bucket: str = attrs.field(converter=check_bucket)
     """Name of the bucket: letters, digits, ``-`` and ``_``. Cannot be changed."""
@@ -240,6 +244,9 @@ class KeyValueStatus:
     """
     The status of a bucket at the time of the request.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     bucket: str
     """Name of the bucket."""

@@ -25,6 +25,7 @@ from jetsync import errors, events
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.fields import check_count
+from jetsync._base.html import html_table
 from jetsync._base.locks import Locked
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
@@ -107,6 +108,9 @@ class FastStatistics:
     """
     Counters of a fast publisher.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     added: int
     """Messages sent."""

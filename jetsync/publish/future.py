@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.html import html_table
 from jetsync._io.mailbox import Notifier
 from jetsync._io.outbox import raise_failure
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
@@ -35,6 +36,9 @@ class DeliveryReport:
     """
     The outcome of one message.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     message: OutboundMessage
     """The message that was published."""

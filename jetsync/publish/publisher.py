@@ -29,6 +29,7 @@ import attrs
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
+from jetsync._base.html import html_table
 from jetsync._base.locks import SIGNAL_CHECK, Latch, held_here, refuse_reentry, take
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
@@ -80,6 +81,9 @@ class PublisherStatistics:
     """
     Counters of a publisher.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     published: int
     """Messages that were passed to the publisher."""

@@ -19,6 +19,7 @@ from jetsync._base.iterations import one_at_a_time
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync.read.pages import LARGEST_PAGE, PAGE, ReadPlan
+from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import format_time
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import has_wildcard, validate_filter
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Generator, Sequence
 
+    import pyarrow as pa
     from typing_extensions import Self
 
     from jetsync.read.last import LastPlan
@@ -195,6 +197,45 @@ class StreamScan(Iterator["StoredMessage"]):
                 "this scan is already read message by message: use another one"
             )
         return one_at_a_time(self._running, "scan")
+
+    def to_arrow(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.Table:
+        """
+        Read the rest of the scan into a ``pyarrow.Table``.
+
+        The extra ``jetsync[arrow]`` brings pyarrow. Arrow reads the columns from the bytes that
+        arrived, without an object for each message.
+
+        Args:
+            columns: Names of columns, in the order of the table. ``subject`` is a string,
+                ``data`` binary, ``sequence`` int64, and ``timestamp`` has nanoseconds and the
+                time zone UTC. ``headers`` is a map from names to lists of values. It is left out by
+                default, because it costs more than all other columns. Bytes of subjects and headers
+                that are not UTF-8 become U+FFFD.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+            ConflictingUseError: The scan is already read message by message.
+            InvalidArgumentError: A name is unknown or given twice, or there is none.
+        """
+        return self.to_batches(columns).read_all()
+
+    def to_batches(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:
+        """
+        Read the rest of the scan as Arrow record batches, one for each page.
+
+        For streams that do not fit into memory. The ``pyarrow.RecordBatchReader`` is an iterator,
+        and other libraries read it through the Arrow C stream interface. Errors are raised after
+        the last batch that arrived.
+
+        Args:
+            columns: As in :meth:`to_arrow`.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+            ConflictingUseError: The scan is already read message by message.
+            InvalidArgumentError: A name is unknown or given twice, or there is none.
+        """
+        return arrow_columns(columns).reader(self.pages())
 
     def close(self) -> None:
         """

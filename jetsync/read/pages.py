@@ -27,7 +27,8 @@ from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
 from jetsync.events import DirectReadOperation
-from jetsync.values.stored import StoredMessage, StoredPage, stored_messages
+from jetsync.values.frame import FrameRun
+from jetsync.values.stored import StoredPage, messages_of, page_of, stored_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jetsync._api.mirrors import Reading
     from jetsync._hooks.calls import Entered
     from jetsync._proto.direct import PagedRead
+    from jetsync.values.stored import Run, StoredMessage
     from jetsync.values.stream_info import StreamInfo
 
 # The most messages of one request. Between pages the server waits for the next request. Measured
@@ -214,7 +216,7 @@ class PageReader:
         self._entered: Entered | None = None
         self._error: Exception | None = None
         # The messages that arrived during the call, until the iteration begins.
-        self._first: list[StoredMessage] | None = None
+        self._first: list[Run] | None = None
         # The messages that are being handed out.
         self._run: list[StoredMessage] = []
         # Set by `close`, perhaps in another thread.
@@ -258,42 +260,48 @@ class PageReader:
         """Yield the messages. Leaving the iteration in any way ends the read."""
         show = shown_by(self.context)
         with self._iteration():
-            while run := self._next_run():
-                if show is None:
-                    yield from run
-                else:
-                    for message in run:
-                        yield show(message)
+            while runs := self._next_runs():
+                # The bytes of a run are released early, so that the next read reuses their memory.
+                while runs:
+                    self._run = messages_of(runs.pop(0))
+                    if self._over.is_set():
+                        # Closed meanwhile, perhaps by a signal handler.
+                        break
+                    if show is None:
+                        yield from self._run
+                    else:
+                        for message in self._run:
+                            yield show(message)
 
     def pages(self) -> Generator[StoredPage, None, None]:
         """Yield the messages as non-empty pages. Leaving the iteration in any way ends the read."""
         show = shown_by(self.context)
         with self._iteration():
-            for page in self._joined():
-                yield StoredPage(page if show is None else [show(each) for each in page])
+            for runs in self._joined():
+                page = page_of(runs)
+                yield page if show is None else StoredPage([show(each) for each in page])
 
-    def _joined(self) -> Iterator[list[StoredMessage]]:
+    def _joined(self) -> Iterator[list[Run]]:
         """Yield the messages of each page as soon as it has ended."""
-        page: list[StoredMessage] = []
+        page: list[Run] = []
         number = 0
-        while run := self._next_run():
+        while runs := self._next_runs():
             if page and self._run_began > number:
                 # The end of a page arrived alone, and these messages belong to the next page.
                 yield page
                 page = []
             number = self._run_began
-            page += run
+            page += runs
             if self._pages_ended > number:
                 yield page
                 page = []
         if page and not self._over.is_set():
             yield page
 
-    def _next_run(self) -> list[StoredMessage]:
+    def _next_runs(self) -> list[Run]:
         """Return the messages that arrived during the call first, and then later ones."""
         first, self._first = self._first, None
-        self._run = self._next() if first is None else first
-        return self._run
+        return self._next() if first is None else first
 
     @contextlib.contextmanager
     def _iteration(self) -> Iterator[None]:
@@ -312,8 +320,9 @@ class PageReader:
         """Return all messages without showing them to plugins, or raise the error of the read."""
         found: list[StoredMessage] = []
         try:
-            while run := self._next():
-                found += run
+            while runs := self._next():
+                for run in runs:
+                    found += messages_of(run)
             self._raise()
         finally:
             self.close()
@@ -329,28 +338,30 @@ class PageReader:
                 # The traceback holds this frame, and this frame would hold the error: a cycle.
                 del error
 
-    def _next(self) -> list[StoredMessage]:
+    def _next(self) -> list[Run]:
         """
         Return the next messages, or none at the end. Errors are kept until all messages are taken.
         """
-        run: list[StoredMessage] = []
-        while not run and self._error is None and not self._over.is_set():
+        runs: list[Run] = []
+        while not runs and self._error is None and not self._over.is_set():
             try:
                 engine = self.plan.engine
                 if engine.is_open:
                     if self._wait():
                         self._run_began = self._pages_ended
-                        arrived = stored_messages(engine.take(self._box.drain()))
-                        self.plan.check(self, arrived)
-                        run = arrived
+                        arrived = self._arrived()
+                        self.plan.check(self, page_of(arrived))
+                        runs = arrived
                         if not self.plan.engine.is_open:
                             self._end_page()
                     continue
                 if engine.unanswered:
                     self._wait_for_server()
                 elif engine.done:
-                    run = self.plan.extend(self)
-                    if run or self.plan.engine.done:
+                    found = self.plan.extend(self)
+                    if found:
+                        runs = [found]
+                    if runs or self.plan.engine.done:
                         break
                 self._ask()
             except Exception as error:  # noqa: BLE001  (also an error that a plugin raises instead)
@@ -363,11 +374,20 @@ class PageReader:
             # `close` has caused this error, so it is not reported.
             self._error = None
             return []
-        if not run:
+        if not runs:
             self._unsubscribe()
-            if self._error is not None:
-                run = stored_messages(self.plan.engine.release())
-        return run
+            if self._error is not None and (held := self.plan.engine.release()):
+                runs = [stored_messages(held)]
+        return runs
+
+    def _arrived(self) -> list[Run]:
+        """Return the messages that have arrived, in non-empty runs."""
+        runs: list[Run] = []
+        for arrived in self._box.drain_pages():
+            taken = self.plan.engine.take(arrived)
+            if taken:
+                runs.append(taken if isinstance(taken, FrameRun) else stored_messages(taken))
+        return runs
 
     def _end_page(self) -> None:
         """Finish a page, and request the next one before this one's messages are handed out."""

@@ -3,8 +3,8 @@ Tools for testing jetsync, its plugins and programs that use it.
 
 For tests without a server: `ManualClock` and `ScriptedTransport` drive engines, and `HookRecorder`
 is a plugin that records every hook call. For tests with a server: `CutProxy` breaks connections,
-and `jetsync.testing.plugin` gives pytest the fixtures ``nats_server``, ``js`` and ``stream``.
-pytest loads that plugin if jetsync is installed.
+`eventually` waits for a condition, and `jetsync.testing.plugin` gives pytest the fixtures
+``nats_server``, ``js`` and ``stream``. pytest loads that plugin if jetsync is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from jetsync.testing._forwarder import ProxyStatistics
 from jetsync.testing._proxy import CutProxy
 from jetsync.testing._recorder import HookCall, HookRecorder
 from jetsync.testing._transport import Command, ScriptedTransport
+from jetsync.testing._waiting import eventually
 
 __all__ = [
     "Command",
@@ -23,4 +24,5 @@ __all__ = [
     "ManualClock",
     "ProxyStatistics",
     "ScriptedTransport",
+    "eventually",
 ]

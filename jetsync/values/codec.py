@@ -30,6 +30,7 @@ import cattrs
 
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync._base.fields import LARGEST_COUNT, Choice, aware, known_or_new, whole_number
+from jetsync._base.html import html_table
 from jetsync.errors import InvalidArgumentError, ProtocolError
 
 if TYPE_CHECKING:
@@ -162,6 +163,9 @@ class WireModel:
     """
     The base of all models.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     extra: dict[str, Any] = attrs.field(factory=dict, repr=False)
     """Fields that the server sent and jetsync does not know. They are sent back unchanged."""

@@ -10,6 +10,7 @@ import attrs
 
 from jetsync._base.deadline import Seconds
 from jetsync._base.fields import check_count, wrong_type
+from jetsync._base.html import html_table
 from jetsync._base.integers import LARGEST
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values import headers as names
@@ -367,6 +368,9 @@ class PublishReport:
     """
     The outcome of a bulk publish.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     count: int
     """The number of acknowledged messages, including duplicates."""

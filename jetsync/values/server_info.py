@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from jetsync._base.html import html_table
 from jetsync.errors import ProtocolError
 
 __all__ = ["ServerInfo", "Statistics"]
@@ -26,6 +27,9 @@ class ServerInfo:
     """
     The connected server's description of itself.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     version: str = "0.0.0"
     """The server's version, such as ``2.15.1``."""
@@ -80,6 +84,9 @@ class Statistics:
     """
     The traffic of a client since it was created, over all connections.
     """
+
+    # For notebooks.
+    _repr_html_ = html_table
 
     bytes_in: int
     """Bytes received."""

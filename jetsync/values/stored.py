@@ -5,18 +5,26 @@ Messages read from a stream without a consumer (ADR-31).
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
+from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from jetsync._base.integers import read_digits
 from jetsync.errors import InvalidArgumentError, ProtocolError
+from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
+from jetsync.values.frame import FrameRun
 from jetsync.values.headers import TTL, Headers, find_last
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
-    from jetsync.values.frame import Frame
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from jetsync.values.frame import Frames
     from jetsync.values.ttl import MarkerReason
 
 __all__ = ["StoredMessage", "StoredPage"]
@@ -214,25 +222,33 @@ class StoredMessage:
         return f"<StoredMessage {self.subject!r} {len(self.data)} bytes, {where}>"
 
 
+Run: TypeAlias = "FrameRun | Sequence[StoredMessage]"
+
+
 class StoredPage(Sequence[StoredMessage]):
     """
     Messages that were read together, in their order, with their parts as columns.
 
-    A sequence of :class:`StoredMessage`. Each column is a list of the same length. All columns
-    are made together on first use, much faster than in a loop over the messages. Thread-safe.
+    A sequence of :class:`StoredMessage`. Each column is a list of the same length. Columns are made
+    together, much faster than in a loop over the messages. A page from a server keeps the bytes as
+    they arrived, and makes a new message each time that you ask for one. Thread-safe.
     """
 
-    __slots__ = ("_messages", "_parts")
+    __slots__ = ("_columns", "_runs")
 
     def __init__(self, messages: Sequence[StoredMessage]) -> None:
         """
         Make a page of messages.
         """
-        self._messages = messages
-        self._parts: tuple[list[str], list[int], list[int]] | None = None
+        self._runs: Sequence[Run] = [messages]
+        self._columns: tuple[list[str], list[int], list[int]] | None = None
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return sum(map(len, self._runs))
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        for run in self._runs:
+            yield from messages_of(run)
 
     @overload
     def __getitem__(self, index: int) -> StoredMessage: ...
@@ -241,11 +257,20 @@ class StoredPage(Sequence[StoredMessage]):
     def __getitem__(self, index: slice) -> StoredPage: ...
 
     def __getitem__(self, index: int | slice) -> StoredMessage | StoredPage:
-        found = self._messages[index]
-        return found if isinstance(found, StoredMessage) else StoredPage(found)
+        if isinstance(index, slice):
+            return StoredPage(list(self)[index])
+        place = index if index >= 0 else index + len(self)
+        for run in self._runs if place >= 0 else ():
+            if place < len(run):
+                found = run[place]
+                if isinstance(found, StoredMessage):
+                    return found
+                return StoredMessage.from_direct(found[2] or b"", found[3])
+            place -= len(run)
+        raise IndexError(f"the page has {len(self)} messages, and no message {index}")
 
     def __repr__(self) -> str:
-        ends = f", sequences {self[0].sequence} to {self[-1].sequence}" if self._messages else ""
+        ends = f", sequences {self[0].sequence} to {self[-1].sequence}" if len(self) else ""
         return f"<StoredPage of {len(self)} messages{ends}>"
 
     @property
@@ -253,46 +278,113 @@ class StoredPage(Sequence[StoredMessage]):
         """
         The subjects that the messages were published to.
         """
-        return self._columns()[0]
+        return self._parts()[0]
 
     @property
     def sequences(self) -> list[int]:
         """
         The stream sequences.
         """
-        return self._columns()[1]
+        return self._parts()[1]
 
     @property
     def timestamps_ns(self) -> list[int]:
         """
         When the messages were stored, in nanoseconds since 1970.
         """
-        return self._columns()[2]
+        return self._parts()[2]
 
     @property
     def data(self) -> list[bytes]:
         """
         The payloads.
         """
-        return [message.data for message in self._messages]
+        found: list[bytes] = []
+        for run in self._runs:
+            if isinstance(run, FrameRun):
+                data, bounds = run.data, run.bounds
+                found += [data[a:b] for a, b in zip(bounds[1::3], bounds[2::3], strict=True)]
+            else:
+                found += [message.data for message in run]
+        return found
 
-    def _columns(self) -> tuple[list[str], list[int], list[int]]:
-        if self._parts is None:
-            self._parts = _fast_columns(self._messages) or (
-                [message.subject for message in self._messages],
-                [message.sequence for message in self._messages],
-                [message.timestamp_ns for message in self._messages],
+    def to_arrow(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatch:
+        """
+        Return the messages as a ``pyarrow.RecordBatch``, as :meth:`StreamScan.to_arrow` does.
+
+        Args:
+            columns: As in :meth:`StreamScan.to_arrow`.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+            InvalidArgumentError: A name is unknown or given twice, or there is none.
+            ProtocolError: A header block from the server lacks a required header.
+        """
+        return arrow_columns(columns).batch(self, self._joined())
+
+    @property
+    def payloads(self) -> tuple[bytes, array[int]]:
+        """
+        The payloads in one buffer, and two positions in it for each of them: where it begins and
+        where it ends.
+
+        For programs that convert many payloads without a bytes object for each. The buffer has
+        other bytes between the payloads.
+        """
+        run = self._joined()
+        if run is None:
+            data = self.data
+            buffer = b"".join(data)
+            ends = list(itertools.accumulate(map(len, data)))
+            begins = [end - len(each) for end, each in zip(ends, data, strict=True)]
+        else:
+            buffer, begins, ends = run.data, run.bounds[1::3], run.bounds[2::3]
+        places = array("q", bytes(16 * len(ends)))
+        places[0::2], places[1::2] = array("q", begins), array("q", ends)
+        return buffer, places
+
+    def _joined(self) -> FrameRun | None:
+        """Return all messages as one run; None if some were not read from a server."""
+        runs = [run for run in self._runs if isinstance(run, FrameRun)]
+        if not runs or len(runs) < len(self._runs):
+            return None
+        if len(runs) > 1:
+            bounds: list[int] = []
+            parts = []
+            base = 0
+            for run in runs:
+                # Runs may share their data, if frames of several subscriptions arrived mixed.
+                begin, end = run.bounds[0], run.bounds[-1]
+                parts.append(memoryview(run.data)[begin:end])
+                bounds += [base - begin + place for place in run.bounds]
+                base += end - begin
+            runs = [FrameRun(runs[0].subject, b"".join(parts), bounds)]
+            self._runs = runs
+        return runs[0]
+
+    def _parts(self) -> tuple[list[str], list[int], list[int]]:
+        if self._columns is None:
+            self._columns = _fast_columns(self._runs) or (
+                [message.subject for message in self],
+                [message.sequence for message in self],
+                [message.timestamp_ns for message in self],
             )
-        return self._parts
+        return self._columns
 
 
-def _fast_columns(
-    messages: Sequence[StoredMessage],
-) -> tuple[list[str], list[int], list[int]] | None:
+def _blocks(run: Run) -> list[bytes | None]:
+    """Return the header blocks of messages; None for a message that was made from its parts."""
+    if not isinstance(run, FrameRun):
+        return [message._block for message in run]  # noqa: SLF001  (its own module)
+    data, bounds = run.data, run.bounds
+    return [data[a:b] for a, b in zip(bounds[0::3], bounds[1::3], strict=True)]
+
+
+def _fast_columns(runs: Sequence[Run]) -> tuple[list[str], list[int], list[int]] | None:
     """
     Return subjects, sequences and times, ``None`` if a block is not as servers make it.
     """
-    blocks = [message._block for message in messages]  # noqa: SLF001  (its own module)
+    blocks = list(itertools.chain.from_iterable(map(_blocks, runs)))
     if not blocks or None in blocks:
         return None
     rows = _ADDED_BLOCK.findall(b"".join(blocks))  # type: ignore[arg-type]
@@ -331,18 +423,42 @@ def quick_parts(message: StoredMessage) -> tuple[int, dt.datetime, bool]:
     return int(added[2]), moment, block.rfind(_SERVER_LINES) != len(b"NATS/1.0")
 
 
-def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:
+def stored_messages(frames: Frames) -> list[StoredMessage]:
     """
     Make messages from a run of answers, as :meth:`StoredMessage.from_direct` makes one.
     """
     made = []
     new = StoredMessage.__new__
+    if isinstance(frames, FrameRun):
+        buffer, bounds = frames.data, iter(frames.bounds)
+        for start, middle, end in zip(bounds, bounds, bounds):  # noqa: B905  (strict costs time)
+            message = new(StoredMessage)
+            message._block = buffer[start:middle]  # noqa: SLF001  (its own module)
+            message.data = buffer[middle:end]
+            made.append(message)
+        return made
     for _, _, block, data in frames:
         message = new(StoredMessage)
         message._block = block  # noqa: SLF001  (its own module)
         message.data = data
         made.append(message)
     return made
+
+
+def page_of(runs: Sequence[Run]) -> StoredPage:
+    """
+    Make a page of runs that were read from a server.
+    """
+    page = StoredPage(())
+    page._runs = runs  # noqa: SLF001  (its own module)
+    return page
+
+
+def messages_of(run: Run) -> list[StoredMessage]:
+    """
+    Return the messages of a run as a new list.
+    """
+    return stored_messages(run) if isinstance(run, FrameRun) else list(run)
 
 
 def _text(block: bytes, name: bytes) -> str:

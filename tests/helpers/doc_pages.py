@@ -1,5 +1,5 @@
 """
-The code blocks of a page, as one script that is run.
+The code blocks of a page, as one script that is run, and the links of a README.
 
 The Python blocks of a page are run in order by an interpreter of its own, with `$NATS_URL` naming a
 fresh server. Blocks that are not to be run are marked `text`.
@@ -9,19 +9,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from jetsync.devserver import DevServer
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
+
+_LINK = re.compile(r"""\]\(([^)\s]+)|(?:href|src|srcset)=["']([^"']+)""")
+_OURS = re.compile(
+    r"https://(?:github\.com/jetsync/jetsync/(?:blob|tree)"
+    r"|raw\.githubusercontent\.com/jetsync/jetsync)/main/([^#?]+)"
+)
 
 
-def script_of(page: Path) -> str:
+def broken_links(text: str) -> list[str]:
     """
-    Return the Python blocks of the page with all other lines empty, so that line numbers match.
+    List the links of a README that do not work on the page of an installed package.
+
+    They have to be absolute, and those into the repository name a file or folder that is there.
+    """
+    links = [first or second for first, second in _LINK.findall(text)]
+    ours = {link: _OURS.match(link) for link in links}
+    return [
+        link
+        for link, path in ours.items()
+        if not link.startswith("https://") or (path and not (ROOT / path[1]).exists())
+    ]
+
+
+def script_of(page: Path, language: str = "python") -> str:
+    """
+    Return the blocks of a language with all other lines empty, so that line numbers match.
     """
     lines = []
     fence = ""
@@ -29,7 +50,7 @@ def script_of(page: Path) -> str:
     for line in page.read_text("utf-8").splitlines():
         ticks = line[: len(line) - len(line.lstrip("`"))]
         if not fence and len(ticks) >= len("```"):
-            fence, inside = ticks, line == "```python"
+            fence, inside = ticks, line == f"```{language}"
             lines.append("")
         elif fence and line.rstrip() == fence:
             # A block may contain other blocks with shorter fences.

@@ -39,9 +39,11 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: full or sensitive.
+    Return the set of tests that one of the present interpreters runs: full, sensitive or threads.
     """
-    return "full" if version >= max(versions) else "sensitive"
+    if version >= max(versions):
+        return "full"
+    return "sensitive" if version <= min(versions) else "threads"
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import time
 import pytest
 
 import jetsync
+from jetsync import testing
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "6.0"))
 """Seconds by which a machine may be late; 0 removes the allowance."""
@@ -31,11 +32,7 @@ def eventually(check, timeout=10.0):
     """
     Wait until *check* returns something true, and return that.
     """
-    end = time.monotonic() + timeout + LATE
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
+    return testing.eventually(check, timeout=timeout + LATE)
 
 
 def holds(check, seconds=0.1):

@@ -264,6 +264,11 @@ def page_box():
     return box
 
 
+def all_frames(box):
+    """Take all frames, of runs and between them."""
+    return list(itertools.chain.from_iterable(box.drain_pages()))
+
+
 class TestPages:
     def test_page(self):
         """All whole frames are taken, and the rest when it has arrived."""
@@ -274,9 +279,24 @@ class TestPages:
         splitter.feed(data + end[:-1], touched, [])
         assert touched == [box]
         first = [(b"_INBOX.p.a", b"", BLOCK, b"1"), (b"_INBOX.p.a", b"", BLOCK, b"2")]
-        assert box.drain() == first
+        assert all_frames(box) == first
         splitter.feed(end[-1:], touched, [])
-        assert box.drain() == [(b"_INBOX.p.a", b"", b"NATS/1.0 204 EOB\r\n\r\n", b"")]
+        assert all_frames(box) == [(b"_INBOX.p.a", b"", b"NATS/1.0 204 EOB\r\n\r\n", b"")]
+
+    @pytest.mark.parametrize("missing", [1, 2])
+    def test_cut_line(self, missing):
+        """A line that is not complete is kept, whatever the payload before it contains."""
+        # With line ends only, every position that a cut size points to ends a line.
+        first = stored_line(10, BLOCK, b"\r\n" * 1000)
+        for padding in (b"", b"x"):
+            data = stored_line(10, BLOCK, padding) + first + first
+            box = page_box()
+            splitter = Splitter({SID: box})
+            size = len(data) - len(first) + first.index(b"\r\n") + 2 - missing
+            splitter.feed(data[:size], [], [])
+            splitter.feed(data[size:], [], [])
+            payloads = [frame[3] for frame in all_frames(box)]
+            assert payloads == [padding, b"\r\n" * 1000, b"\r\n" * 1000]
 
     @pytest.mark.parametrize(
         "sizes", [b"9 8", b"-1 8", b"x 8", b"8 +8", b"8 1_0", b"9999999999 9999999999"]
@@ -330,7 +350,7 @@ class TestPages:
             splitter = Splitter({SID: box, b"1000007": other})
             for start, end in itertools.pairwise(cuts):
                 splitter.feed(data[start:end], [], foreign)
-            results.append((box.drain(), other.drain(), foreign))
+            results.append((all_frames(box), other.drain(), foreign))
         assert results[0] == results[1]
 
 

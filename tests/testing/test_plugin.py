@@ -21,6 +21,7 @@ from jetsync.testing import (
     ManualClock,
     ProxyStatistics,
     ScriptedTransport,
+    eventually,
 )
 from jetsync.testing._recorder import HOOKS
 from jetsync.testing._transport import matches
@@ -40,6 +41,22 @@ class TestManualClock:
         """A negative step is refused."""
         with pytest.raises(ValueError, match="does not go back"):
             ManualClock().advance(-1)
+
+
+class TestEventually:
+    def test_returns_what_is_true(self):
+        """The function is called until it returns something true, which is the result."""
+        results = iter([None, 0, "there", "not asked for"])
+
+        assert eventually(lambda: next(results)) == "there"
+
+    def test_fails_after_the_timeout(self):
+        """A condition that stays false fails the test; the function is called at least once."""
+        asked = []
+
+        with pytest.raises(AssertionError, match=r"not within 0\.01 s"):
+            eventually(lambda: asked.append(1), timeout=0.01)
+        assert asked
 
 
 class TestScriptedTransport:

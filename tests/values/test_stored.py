@@ -4,17 +4,18 @@ import datetime as dt
 import pickle
 
 import pytest
+from stored_pages import IDS, MOMENT, ORDINARY, PAGES, run_of
 
 from jetsync.errors import InvalidArgumentError, ProtocolError
+from jetsync.values.frame import FrameRun
 from jetsync.values.headers import Headers
-from jetsync.values.stored import StoredMessage, StoredPage, quick_parts, time_of
+from jetsync.values.stored import StoredMessage, StoredPage, page_of, quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
 ADDED = (
     b"Nats-Stream: DG\r\nNats-Subject: dg.A\r\nNats-Sequence: 5\r\n"
     b"Nats-Time-Stamp: 2026-11-20T16:38:27.709983862Z\r\n"
 )
-MOMENT = dt.datetime(2026, 11, 20, 16, 38, 27, 709983, tzinfo=dt.timezone.utc)
 MOMENT_NS = 1795192707709983862
 
 
@@ -118,35 +119,52 @@ class TestMadeFromParts:
         assert StoredMessage("S", "a", 1, 0).marker is None
 
 
-def said(sequence, time, subject="dg.A", own=b"", more=b""):
-    """Make a message from a response with these fields."""
-    added = f"Nats-Stream: DG\r\nNats-Subject: {subject}\r\nNats-Sequence: {sequence}\r\n"
-    block = b"NATS/1.0\r\n" + own + added.encode("utf-8", "surrogateescape")
-    block += b"Nats-Time-Stamp: " + time + b"\r\n" + more + b"\r\n"
-    return StoredMessage.from_direct(block, b"%d" % sequence)
-
-
-ORDINARY = [
-    said(5, b"2026-11-20T16:38:27.709983862Z"),
-    said(1 << 63, b"2026-11-20T16:38:27.7Z", "dg.\u00fc", b"A: 1\r\n"),
-    said(7, b"2026-11-20T16:38:28Z", "dg.\udcff", more=b"Nats-Num-Pending: 8\r\n"),
-    said(8, b"1969-12-31T23:59:59.000000001Z", own=b"Nats-Stream: x\r\nNats-Subject: y\r\n"),
-]
-ODD = [
-    said(9, b"2026-11-20T17:38:27.5+01:00"),
-    StoredMessage("DG", "dg.B", 10, MOMENT),
-]
-
-
-class TestPage:
-    @pytest.mark.parametrize("messages", [ORDINARY, [*ORDINARY, *ODD], ODD, ORDINARY[:1], []])
-    def test_columns(self, messages):
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+class TestColumns:
+    def test_columns(self, page):
         """A column has the values of each message, whichever server or program wrote them."""
-        page = StoredPage(messages)
+        messages = list(page)
         assert page.subjects == [message.subject for message in messages]
         assert page.sequences == [message.sequence for message in messages]
         assert page.timestamps_ns == [message.timestamp_ns for message in messages]
         assert page.data == [message.data for message in messages]
+
+    def test_payloads(self, page):
+        """Two positions for each message are those of its payload in the buffer."""
+        data, messages = page.data, list(page)
+        buffer, places = page.payloads
+        ends = zip(places[0::2], places[1::2], strict=True)
+        assert [buffer[start:end] for start, end in ends] == data
+        assert (page.data, list(page)) == (data, messages)
+
+    def test_indexes(self, page):
+        """An index counts messages from either end, and one that is too large is an IndexError."""
+        messages = list(page)
+        count = len(messages)
+        assert len(page) == count
+        assert [page[place] for place in range(-count, count)] == messages * 2
+        assert list(page[1:3]) == messages[1:3]
+        for place in (count, -count - 1):
+            with pytest.raises(IndexError, match="messages"):
+                _ = page[place]
+
+    def test_pickle(self, page):
+        """A page survives pickling."""
+        assert list(pickle.loads(pickle.dumps(page))) == list(page)
+
+
+class TestPage:
+    def test_shared_data(self):
+        """The buffer of payloads does not grow with the number of runs that share their data."""
+        whole = run_of(ORDINARY)
+        runs = [
+            FrameRun(whole.subject, whole.data, whole.bounds[place : place + 3])
+            for place in range(0, len(whole.bounds), 3)
+        ]
+        page = page_of(runs)
+        buffer, _ = page.payloads
+        assert len(buffer) < len(whole.data)
+        assert list(page) == ORDINARY
 
     def test_is_a_sequence(self):
         """A page is a sequence of its messages, and a slice is a page."""

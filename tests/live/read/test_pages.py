@@ -21,8 +21,11 @@ import jetsync
 from jetsync._api.context import Context
 from jetsync._io.mailbox import Mailbox
 from jetsync.devserver import DevServer
+from jetsync.read import pages
 from jetsync.read.pages import PageReader, ReadPlan
 from jetsync.testing import CutProxy
+from jetsync.values.frame import FrameRun
+from jetsync.values.stored import messages_of
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 
@@ -200,6 +203,16 @@ class TestScan:
         stream.delete()
 
 
+class Unchanged:
+    """
+    A plugin that returns each message as it is.
+    """
+
+    @jetsync.hookimpl
+    def jetsync_message_received(self, message):
+        return message
+
+
 class TestPages:
     @pytest.mark.versions
     def test_each_page_is_one_answer(self, any_client, unique):
@@ -227,10 +240,48 @@ class TestPages:
         stream = make(client, unique, 25)
 
         def one_at_a_time(box):
-            return [box.frames.popleft()]
+            run = box.frames.popleft()
+            if len(run) > 1:
+                box.frames.appendleft(FrameRun(run.subject, run.data, run.bounds[3:]))
+            return [FrameRun(run.subject, run.data, run.bounds[:3])]
 
-        monkeypatch.setattr(Mailbox, "drain", one_at_a_time)
+        monkeypatch.setattr(Mailbox, "drain_pages", one_at_a_time)
         assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
+
+    @pytest.mark.parametrize("plugins", [[], [Unchanged()]], ids=["", "with a plugin"])
+    def test_arrow(self, nats_server, unique, plugins):
+        """
+        A table has the rest of a scan, and a reader has one batch for each page.
+        """
+        pa = pytest.importorskip("pyarrow")
+        with jetsync.connect(nats_server.url, plugins=plugins) as client:
+            stream = make(client, unique, 25)
+            scan = stream.scan(page=10)
+            first = next(scan.pages())
+            table = scan.to_arrow(["sequence", "subject", "data", "headers"])
+            assert isinstance(table, pa.Table)
+            assert table["sequence"].to_pylist() == [*range(11, 26)]
+            assert first.to_arrow(["sequence"])["sequence"].to_pylist() == [*range(1, 11)]
+            messages = list(stream.scan(start=11))
+            assert table["data"].to_pylist() == [message.data for message in messages]
+            assert table["subject"].to_pylist() == [message.subject for message in messages]
+            batches = stream.scan(page=10).to_batches()
+            assert batches.schema.names == ["subject", "data", "sequence", "timestamp"]
+            assert [len(batch) for batch in batches] == [10, 10, 5]
+            assert len(stream.scan(start=26).to_arrow()) == 0
+            stream.delete()
+
+    def test_an_error_of_a_reader(self, client, unique):
+        """
+        A reader of batches raises the error that ends the scan, after what has arrived.
+        """
+        pytest.importorskip("pyarrow")
+        stream = make(client, unique, 1000)
+        batches = stream.scan(page=100, timeout=5.0).to_batches()
+        assert len(next(batches)) == 100
+        stream.delete()
+        with pytest.raises((jetsync.StreamNotFoundError, jetsync.NotSupportedError)):
+            list(batches)
 
     def test_an_error_comes_last(self, client, unique):
         """
@@ -792,6 +843,21 @@ class TestFaults:
             made.close()
             client.flush()
             assert subscriptions(client) == 1
+
+    def test_closed_while_messages_are_made(self, client, unique, monkeypatch):
+        """
+        A signal handler that closes a scan ends it at once, also while a run is split.
+        """
+        stream = make(client, unique, 100)
+        scan = stream.scan()
+
+        def closed_meanwhile(run):
+            scan.close()
+            return messages_of(run)
+
+        monkeypatch.setattr(pages, "messages_of", closed_meanwhile)
+        assert list(scan) == []
+        stream.delete()
 
     def test_closed_without_a_connection(self, proxied):
         """
