@@ -1,7 +1,7 @@
 """
 The seam to nats-py, which decides where to connect and keeps the connection.
 
-This is the only file that imports nats. It gives nats-py a transport of jetsync
+This is the only file of the client that imports nats. It gives nats-py a transport of jetsync
 (:mod:`jetsync._io.transport`), and turns nats-py's callbacks and errors into jetsync's.
 
 These are all the names of nats-py in use that are not public:

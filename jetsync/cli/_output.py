@@ -8,20 +8,21 @@ function escapes control characters and prints the markup of rich literally.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
+
+    from rich.console import Console
+    from rich.text import Text
 
 # Columns of output that is not a terminal: enough for complete names in files.
 _FILE_WIDTH: Final = 400
@@ -35,27 +36,45 @@ which are bytes that are not UTF-8.
 
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
+NAME: Final = "cyan"
+GOOD: Final = "green"
+WARNING: Final = "yellow"
+ERROR: Final = "red"
+"""The styles of what commands print, as in rich."""
+
+
+class Styled(NamedTuple):
+    """
+    A part of a line with its style.
+    """
+
+    text: object
+    style: str
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def console() -> Console:
+def console(*, err: bool = False) -> Console:
     """
-    Return a console on standard output. It is made for each call, because tests and pipes replace
-    standard output.
+    Return a console on standard output, or on standard error.
+
+    It has colours on a terminal, unless NO_COLOR is set. It is made for each call, because tests
+    and pipes replace standard output.
     """
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+    from rich.console import Console
+
+    made = Console(highlight=False, stderr=err)
+    return made if made.is_terminal else Console(highlight=False, stderr=err, width=_FILE_WIDTH)
 
 
 @contextlib.contextmanager
 def until_output_closes() -> Iterator[None]:
     """
-    End the block without an error on Ctrl-C, or if standard output is closed.
+    End the block without an error if standard output is closed.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        pass
     except BrokenPipeError:
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,23 +94,48 @@ def print_json_line(value: Any) -> None:
     click.echo(_json(value))
 
 
-def say(
-    text: object = "", *, style: str | None = None, lines: bool = False, err: bool = False
-) -> None:
+def say(*parts: object | Styled, style: str = "", lines: bool = False, err: bool = False) -> None:
     """
     Print a line of text.
 
     Args:
-        text: The text, which may be untrusted.
+        parts: The text, which may be untrusted. A part may have a style of its own.
         style: The style on a terminal, as in rich.
         lines: Whether to keep line ends and tabs.
         err: Whether to print to standard error.
     """
-    shown = visible(str(text), lines=lines)
-    if style is None:
-        click.echo(shown, err=err)
+    shown = [
+        (visible(str(text), lines=lines), own)
+        for text, own in (part if isinstance(part, Styled) else (part, style) for part in parts)
+    ]
+    if any(own for _, own in shown) and (out := console(err=err)).is_terminal:
+        from rich.text import Text
+
+        out.print(Text.assemble(*shown), soft_wrap=True)
     else:
-        console().print(Text(shown, style), soft_wrap=True)
+        click.echo("".join(text for text, _ in shown), err=err)
+
+
+def warn(text: object) -> None:
+    """
+    Print a warning on standard error.
+    """
+    say(text, style=WARNING, err=True)
+
+
+def show_error(error: click.ClickException) -> None:
+    """
+    Print an error as click does, on standard error, with the line about the error in red.
+    """
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        # Its text is the help of a group.
+        say(error.format_message(), lines=True, err=True)
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        say(context.get_usage(), lines=True, err=True)
+        say(f"Try '{context.command_path} --help' for help.\n", lines=True, err=True)
+    say(f"Error: {error.format_message()}", style=ERROR, lines=True, err=True)
 
 
 def confirm(question: str) -> None:
@@ -103,6 +147,40 @@ def confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for confirmation: use --force")
     click.confirm(visible(question), abort=True)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
+    """
+    Show a progress bar on standard error, and remove it at the end.
+
+    Yields a function that takes what `Progress.update` of rich does, such as `completed`. If
+    standard error is not a terminal, it does nothing.
+    """
+    out = console(err=True)
+    if not out.is_interactive:
+        yield lambda **_: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        yield functools.partial(bar.update, bar.add_task(title, total=total))
+
+
+def read_input(given: str | None, what: str) -> bytes | str:
+    """
+    Return an argument, or standard input if the argument is missing or is `-`.
+
+    Args:
+        given: The argument.
+        what: What it is, for a hint if standard input is a terminal.
+    """
+    if given is not None and given != "-":
+        return given
+    if sys.stdin.isatty():
+        say(f"type {what}, and end it with Ctrl-D", err=True)
+    return sys.stdin.buffer.read()
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -165,10 +243,14 @@ def print_table(
         rows: The cells of each row. Markup in their text is printed literally.
         numbers: The headings of the columns to align to the right.
     """
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     right = set(numbers)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
+    for place, column in enumerate(columns):
+        justify: Literal["right", "left"] = "right" if column in right else "left"
+        # The first column has the names.
+        table.add_column(column, justify=justify, style="" if place else NAME)
     for row in rows:
         table.add_row(*map(_literal, row))
     console().print(table)
@@ -178,6 +260,8 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """
     Print names and values in two columns. Names without a value are left out.
     """
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column()
@@ -193,11 +277,27 @@ def size(count: float) -> str:
     """
     if count < 0:
         return "unlimited"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
         count /= 1024
-    return f"{count:.1f} TiB"
+    return f"{count:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def duration(seconds: float) -> str:
+    """
+    Return a duration as people write it, such as `1h30m`.
+    """
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    text, left = "", round(seconds, 9)
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        count, left = divmod(left, length)
+        if count:
+            text += f"{count:.0f}{unit}"
+    # A rest of a long duration may have the rounding error of the whole.
+    rest = f"{round(left, 6):g}s"
+    return text + rest if rest != "0s" or not text else text
 
 
 def limit(count: int) -> str:
@@ -222,4 +322,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def _literal(cell: object) -> Text:
-    return Text(visible(str(cell)))
+    from rich.text import Text
+
+    text, style = cell if isinstance(cell, Styled) else (cell, "")
+    return Text(visible(str(text)), style)

@@ -1,16 +1,24 @@
 """
-`jetsync consumer`: list, show and remove the consumers of a stream.
+`jetsync consumer`: list, show, add, read and remove the consumers of a stream.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jetsync.cli._connection import connect, connection_options
+import jetsync
+from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._names import consumer_argument, stream_argument
 from jetsync.cli._output import (
+    GOOD,
+    NAME,
+    WARNING,
+    Styled,
     confirm,
+    duration,
     json_option,
     limit,
     moment,
@@ -18,22 +26,31 @@ from jetsync.cli._output import (
     print_pairs,
     print_table,
     say,
+    until_output_closes,
+    warn,
 )
+from jetsync.cli._units import durations_of, moment_of, number_option, positive_seconds_of
+from jetsync.cli.tail import show_of, show_options
 from jetsync.values.codec import to_wire
 
 if TYPE_CHECKING:
-    import jetsync
+    import datetime as dt
+
+    from jetsync.values.consumer_config import AckPolicyInput, DeliverPolicyInput
+
+ANSWERS: Final = ("ack", "nak", "term", "none")
+"""What `consumer next` may do with a message after it has printed it."""
 
 
-@click.group()
+@click.group(cls=Group)
 def consumer() -> None:
     """
-    Consumers of a stream: list, show, remove.
+    List, show, add, read and remove consumers.
     """
 
 
 @consumer.command("ls")
-@click.argument("stream")
+@stream_argument
 @json_option
 @connection_options
 def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: bool) -> None:
@@ -68,8 +85,8 @@ def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: boo
 
 
 @consumer.command("info")
-@click.argument("stream")
-@click.argument("name")
+@stream_argument
+@consumer_argument
 @json_option
 @connection_options
 def show_consumer(
@@ -87,7 +104,7 @@ def show_consumer(
     filters = config.filter_subjects or ([config.filter_subject] if config.filter_subject else ())
     print_pairs(
         [
-            ("consumer", info.name),
+            ("consumer", Styled(info.name, NAME)),
             ("stream", info.stream_name),
             ("description", config.description),
             ("created", moment(info.created)),
@@ -95,10 +112,15 @@ def show_consumer(
             ("filters", ", ".join(filters)),
             ("delivers", config.deliver_policy and config.deliver_policy.value),
             ("acknowledgement", config.ack_policy and config.ack_policy.value),
-            ("ack wait", f"{config.ack_wait:g} s" if config.ack_wait else None),
+            ("ack wait", duration(config.ack_wait) if config.ack_wait else None),
+            ("backoff", ", ".join(map(duration, config.backoff or ()))),
             ("max deliver", config.max_deliver and limit(config.max_deliver)),
+            ("max ack pending", config.max_ack_pending and limit(config.max_ack_pending)),
             ("leader", info.cluster and info.cluster.leader),
-            ("paused", f"until {moment(config.pause_until)}" if info.paused else None),
+            (
+                "paused",
+                Styled(f"until {moment(config.pause_until)}", WARNING) if info.paused else None,
+            ),
         ]
     )
     say()
@@ -114,9 +136,192 @@ def show_consumer(
     )
 
 
-@consumer.command("rm")
-@click.argument("stream")
+@consumer.command("add")
+@stream_argument
 @click.argument("name")
+@click.option("--description", metavar="TEXT", help="Description of the consumer.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="FILTER",
+    help="Deliver only subjects that match FILTER. May be repeated.",
+)
+@click.option(
+    "--deliver",
+    type=click.Choice(["all", "last", "new", "last_per_subject"]),
+    help="Which messages to begin with.  [default: all]",
+)
+@number_option("--seq", help="Begin at sequence N.")
+@click.option(
+    "--since",
+    type=moment_of,
+    metavar="TIME",
+    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
+)
+@click.option(
+    "--ack",
+    type=click.Choice(["explicit", "all", "none"]),
+    help="How messages are acknowledged: each one, each with all before it, or not."
+    "  [default: explicit]",
+)
+@click.option(
+    "--ack-wait",
+    type=positive_seconds_of,
+    metavar="DURATION",
+    help="Redeliver a message that is not acknowledged within this time.  [default: 30s]",
+)
+@click.option(
+    "--backoff",
+    type=durations_of,
+    metavar="DURATION,...",
+    help="How long to wait before each redelivery, instead of --ack-wait: 1s,10s,1m.",
+)
+@click.option(
+    "--max-deliver",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="Deliver a message at most N times, -1 for no limit.",
+)
+@click.option(
+    "--max-ack-pending",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="Deliver at most N messages without acknowledgement, -1 for no limit.  [default: 1000]",
+)
+@click.option(
+    "--inactive-threshold",
+    type=positive_seconds_of,
+    metavar="DURATION",
+    help="Remove the consumer when it has not been used for this time.  [default: never]",
+)
+@json_option
+@connection_options
+def add_consumer(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    name: str,
+    filters: tuple[str, ...],
+    deliver: DeliverPolicyInput | None,
+    seq: int | None,
+    since: dt.datetime | None,
+    ack: AckPolicyInput | None,
+    backoff: list[float] | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """
+    Create the durable pull consumer NAME of STREAM.
+
+    The command succeeds too if the consumer exists with the same configuration.
+    """
+    if sum(way is not None for way in (deliver, seq, since)) > 1:
+        raise click.UsageError("Give one of --deliver, --seq and --since.")
+    if backoff is not None and fields["ack_wait"] is not None:
+        raise click.UsageError("Give one of --ack-wait and --backoff.")
+    if seq is not None:
+        deliver = "by_start_sequence"
+    elif since is not None:
+        deliver = "by_start_time"
+    config = jetsync.ConsumerConfig(
+        durable_name=name,
+        deliver_policy=deliver,
+        opt_start_seq=seq,
+        opt_start_time=since,
+        ack_policy=ack,
+        backoff=backoff,
+        filter_subject=filters[0] if len(filters) == 1 else None,
+        filter_subjects=list(filters) if len(filters) > 1 else None,
+        **fields,
+    )
+    with connect(options) as client:
+        info = client.jetstream().create_consumer(stream, config).cached_info
+    if as_json:
+        print_json(to_wire(info))
+    else:
+        say(f"created the consumer {info.name} of {stream}", style=GOOD)
+
+
+@consumer.command("next")
+@stream_argument
+@consumer_argument
+@number_option("--count", default=1, help="Take up to N messages.  [default: 1]")
+@click.option(
+    "--wait",
+    type=positive_seconds_of,
+    metavar="DURATION",
+    default="5s",
+    help="How long to wait for them.  [default: 5s]",
+)
+@click.option(
+    "--ack",
+    type=click.Choice(ANSWERS),
+    help="Acknowledge them, have them redelivered (nak), never redelivered (term), or redelivered"
+    " after the consumer's ack wait (none).  [default: ack]",
+)
+@click.option(
+    "--delay",
+    type=positive_seconds_of,
+    metavar="DURATION",
+    help="With --ack nak: how long to wait before the redelivery.",
+)
+@show_options
+@connection_options
+def next_messages(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    name: str,
+    count: int,
+    wait: float,
+    ack: str | None,
+    delay: float | None,
+    headers: bool,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """
+    Print and acknowledge the next messages.
+
+    They come from the consumer NAME of STREAM. Each message is acknowledged after it is printed,
+    and the server confirms that. The exit status is 1 if no message arrives, and after Ctrl-C.
+    """
+    if delay is not None and ack != "nak":
+        raise click.UsageError("--delay needs --ack nak.")
+    show = show_of(headers=headers, raw=raw, as_json=as_json)
+    taken, refused = 0, []
+    with until_output_closes(), connect(options) as client:
+        found = client.jetstream().consumer(stream, name)
+        if found.cached_info.config.ack_policy == jetsync.AckPolicy.NONE:
+            if ack not in {None, "none"}:
+                raise click.ClickException(
+                    f"messages of consumer {name} cannot be acknowledged: its ack policy is none"
+                )
+            ack = "none"
+        for message in found.fetch(count, expires=wait):
+            show(message)
+            sys.stdout.flush()
+            taken += 1
+            if ack == "nak":
+                # At the end, or this fetch would get them again.
+                refused.append(message)
+            elif ack == "term":
+                message.term()
+            elif ack != "none":
+                message.ack_sync()
+        for message in refused:
+            message.nak(delay)
+        client.flush()
+        if not taken:
+            raise click.ClickException(f"consumer {name} had no message within {duration(wait)}")
+        if taken < count:
+            warn(f"{taken:,} of {count:,} messages arrived within {duration(wait)}")
+
+
+@consumer.command("rm")
+@stream_argument
+@consumer_argument
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def remove_consumer(

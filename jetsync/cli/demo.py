@@ -1,17 +1,20 @@
 """
-`jetsync demo`: send a real data set through a server and back, check it and draw a picture.
+`jetsync demo`: send real data through a server and back, compare speeds, and draw a picture.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import json
+import os
+import platform
 import subprocess
 import sys
 from collections import defaultdict
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,9 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 import jetsync
-from jetsync.cli import _moment
+from jetsync.cli import _compare, _moment
 from jetsync.cli._flights import FLIGHTS, Digest, Tally, airlines, flights
-from jetsync.cli._output import console, print_table, say
+from jetsync.cli._output import ERROR, GOOD, console, print_table, say
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 STREAM: Final = "FLIGHTS"
+SPEED_STREAM: Final = "FLIGHTS_SPEED"
 DAY_STREAM: Final = "FLIGHTS_BY_AIRCRAFT"
 STATUS_STREAM: Final = "FLIGHTS_STATUS"
 BUCKET: Final = "flights_now"
@@ -94,11 +98,11 @@ def demo(
     """
     Send 336,776 real flights through a server and back.
 
-    The demo publishes every flight that left New York in 2013 and reads all of them back through a
-    durable consumer. It compares count and digest, and shows the result as a table and a picture.
-    Then it writes the flights of one day as atomic batches, one per aircraft, and lets one batch
-    fail. Finally it reads where the aircraft were at 18:00, changes several keys of a bucket in one
-    transaction, and watches a key expire.
+    The demo publishes every flight that left New York in 2013, reads all of them back through a
+    durable consumer, and compares count and digest. It measures jetsync and nats-py with some of
+    the messages. A picture shows both results. Then the demo writes the flights of one day as
+    atomic batches, one per aircraft, and lets one batch fail. Finally it reads where the aircraft
+    were at 18:00, changes several keys of a bucket in one transaction, and watches a key expire.
 
     With --spark, Spark writes the flights to a stream and reads them with a streaming query, which
     puts the mean delay of each carrier and week into a bucket. The driver is killed in the middle
@@ -119,14 +123,20 @@ def demo(
         client = stack.enter_context(jetsync.connect(server, name="jetsync demo"))
         say(f"nats-server {client.server.version} at {client.server.url}")
         js = client.jetstream()
-        for name in (STREAM, DAY_STREAM, STATUS_STREAM, f"KV_{BUCKET}"):
+        for name in (STREAM, SPEED_STREAM, DAY_STREAM, STATUS_STREAM, f"KV_{BUCKET}"):
             remove(js, name)
+        part(
+            "There and back",
+            "Every flight that left New York in 2013 is a message. All are stored in a stream",
+            "on disk and fetched by a durable consumer. These rates include reading the file",
+            "and the checksum of each message.",
+        )
         try:
             stream = make_stream(js, STREAM, "flights.>", storage="file", allow_direct=True)
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
             with Progress(*columns, console=console()) as progress:
                 bar = progress.add_task("publish", total=expected)
-                publish(js, sent, limit, progress, bar)
+                left = publish(js, sent, limit, progress, bar)
                 bar = progress.add_task("fetch", total=sent.count)
                 fetch(stream, received, tally, progress, bar)
             statuses = read_day(stream)
@@ -134,18 +144,24 @@ def demo(
             if not keep:
                 remove(js, STREAM)
 
-        show(tally)
-        draw(tally, picture)
-        say(f"picture: {picture.resolve()}")
         same = sent == received
         result(
-            f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}"
-            f" ({sent})",
+            f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}",
             good=same,
         )
+        if same:
+            say("So nothing was lost, changed or stored twice.")
+        part("What came back")
+        show(tally)
+        speeds = race(client, server, limit)
+        lost = "Nothing was lost" if same else "MESSAGES DIFFER"
+        lost += f"\n{sent.count:,} flights sent, {received.count:,} received"
+        draw(tally, left, speeds, picture, title=lost, footer=measured_on(client))
         as_it_should = batches(js, limit, keep=keep)
         as_it_should &= moment(js, statuses, keep=keep)
 
+    say()
+    say(f"picture: {picture.resolve()}")
     if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
 
@@ -160,7 +176,7 @@ def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture:
     if importlib.util.find_spec(SPARK) is None:
         raise jetsync.ConfigurationError(
             "jetsync demo --spark needs jetsync-spark and Java 17 or newer: in a clone of jetsync,"
-            " python -m pip install '.[demo]' ./plugins/jetsync-spark"
+            " python -m pip install . './plugins/jetsync-spark[demo]'"
         )
     arguments = ["--picture", str(picture)]
     if server is not None:
@@ -175,11 +191,21 @@ def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture:
     ).returncode
 
 
+def part(title: str, *lines: str) -> None:
+    """
+    Print the title of a part of the demo, and what it shows, in lines that fit 80 columns.
+    """
+    say()
+    say(title, style="bold")
+    for line in lines:
+        say(line)
+
+
 def result(line: str, *, good: bool) -> None:
     """
     Print a result.
     """
-    say(line, style="bold green" if good else "bold red")
+    say(f"{'ok   ' if good else 'WRONG'} {line}", style=GOOD if good else ERROR)
 
 
 def remove(js: jetsync.JetStream, name: str) -> None:
@@ -215,20 +241,24 @@ def make_stream(
 
 def publish(
     js: jetsync.JetStream, sent: Digest, limit: int | None, progress: Progress, task: TaskID
-) -> None:
+) -> list[int]:
     """
-    Publish the flights while the file is read, and return their totals and digest.
+    Publish the flights while the file is read, and return the departures in each hour of the day.
     """
+    left = [0] * 24
 
     def noted() -> Iterator[jetsync.OutboundMessage]:
         for flight in flights(limit):
             sent.add(flight.subject, flight.data)
+            if flight.hour is not None:
+                left[flight.hour] += 1
             yield jetsync.OutboundMessage(flight.subject, flight.data, msg_id=flight.msg_id)
             if sent.count % STEP == 0:
                 progress.update(task, completed=sent.count)
 
     report = js.publish_many(noted())
     progress.update(task, completed=report.count)
+    return left
 
 
 def fetch(
@@ -255,10 +285,57 @@ def fetch(
     progress.update(task, completed=received.count)
 
 
+def race(client: jetsync.Client, server: str, limit: int | None) -> list[_compare.Speed]:
+    """
+    Measure jetsync and nats-py, print their speeds and return them.
+    """
+    messages = [
+        (f"speed.{flight.subject}", flight.data)
+        for flight in islice(flights(limit), _compare.COUNT)
+    ]
+    part(
+        "How fast, compared with nats-py",
+        f"The first {len(messages):,} of these messages, without any other work. Both clients use",
+        f"this server in turns, in {_compare.ROUNDS} rounds. The median counts.",
+    )
+    js = client.jetstream()
+    try:
+        stream = make_stream(js, SPEED_STREAM, "speed.>", storage="file")
+        speeds = _compare.compare(client, server, stream, messages)
+    finally:
+        remove(js, SPEED_STREAM)
+    print_table(
+        ("", "jetsync", "nats-py", "jetsync is"),
+        (
+            (
+                speed.task,
+                f"{speed.jetsync:,.0f} msgs/s",
+                f"{speed.nats_py:,.0f} msgs/s",
+                f"{speed.ratio:.1f} times as fast",
+            )
+            for speed in speeds
+        ),
+        numbers=("jetsync", "nats-py", "jetsync is"),
+    )
+    return speeds
+
+
+def measured_on(client: jetsync.Client) -> str:
+    """
+    Return the versions and the machine of the measurement.
+    """
+    return (
+        f"jetsync {jetsync.__version__}, nats-py {importlib.metadata.version('nats-py')},"
+        f" nats-server {client.server.version}, Python {platform.python_version()},"
+        f" {os.cpu_count()} cores"
+    )
+
+
 def batches(js: jetsync.JetStream, limit: int | None, *, keep: bool) -> bool:
     """
     Write the flights of a day as atomic batches, and return whether all is as expected.
     """
+    part("Atomic batches", "The server stores all messages of a batch, or none of them.")
     try:
         # On disk, each batch would cost the server some milliseconds.
         stream = make_stream(js, DAY_STREAM, "aircraft.>", storage="memory", allow_atomic=True)
@@ -298,8 +375,8 @@ def write_day(
     flown = sum(map(len, aircraft.values()))
     stored = stream.info().state.messages
     result(
-        f"{flown:,} flights of {DAY} in {len(aircraft):,} atomic batches, one per aircraft: "
-        f"{stored:,} stored",
+        f"{flown:,} flights of {DAY} in {len(aircraft):,} batches, one per aircraft:"
+        f" {stored:,} stored",
         good=stored == flown,
     )
     return stored == flown
@@ -321,7 +398,7 @@ def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -
         outcome = type(error).__name__
     more = stream.info().state.messages - before
     result(
-        f"3 more in one batch with one failing expectation: {outcome}, {more} stored",
+        f"3 in a batch with a condition that fails: {outcome}, {more} stored",
         good=more == 0,
     )
     return more == 0
@@ -345,14 +422,20 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
     """
     if not statuses:
         return True
+    part(
+        "The past, and a key-value bucket",
+        "One read returns the last message of each subject as of an earlier time, here",
+        f"where each aircraft was at 18:00 on {DAY}. Keys of a bucket can expire.",
+        "Watches see that as MaxAge. A transaction changes all of its keys or none.",
+    )
     try:
         stream = make_stream(js, STATUS_STREAM, "status.*", storage="memory", allow_direct=True)
         found, expected = _moment.at_six(js, stream, statuses)
         flying = sum(text.startswith("in the air") for text in found.values())
         right = found == expected
         result(
-            f"{DAY} as it was at 18:00: {len(found):,} aircraft, {flying:,} of them in the air"
-            f"{'' if right else ', which is WRONG'}",
+            f"{len(found):,} aircraft at 18:00, {flying:,} of them in the air"
+            f"{', as in the data' if right else ', UNLIKE the data'}",
             good=right,
         )
         bucket = js.create_key_value(
@@ -361,7 +444,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
         seen = _moment.expire(bucket)
         as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]
         result(
-            f"a key kept for {_moment.KEPT} s: a watch saw {', then '.join(seen)}",
+            f"a key with a lifetime of {_moment.KEPT} s: its watch saw {', then '.join(seen)}",
             good=as_expected,
         )
         aircraft = sorted({status.aircraft for status in statuses})[:3]
@@ -400,27 +483,57 @@ def show(tally: Tally) -> None:
     )
 
 
-def draw(tally: Tally, path: Path) -> None:
+def draw(
+    tally: Tally,
+    left: list[int],
+    speeds: list[_compare.Speed],
+    path: Path,
+    *,
+    title: str,
+    footer: str,
+) -> None:
     """
-    Save a picture of the departures per hour of the day, by airport.
+    Save a picture of the speeds, and of the departures per hour as published and as received.
     """
     # Imported here: it takes a second, and only this function needs it. The object interface
     # draws into a file without a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    fast, whole = figure.subplots(1, 2, width_ratios=(5, 6))
+
+    for place, speed in enumerate(speeds):
+        for shift, rate, color, text in (
+            (-0.2, speed.jetsync, "#1f6feb", f"jetsync, {speed.ratio:.1f} times as fast"),
+            (0.2, speed.nats_py, "#afb8c1", "nats-py"),
+        ):
+            bar = fast.barh(place + shift, rate, 0.36, color=color)
+            fast.bar_label(bar, [f"{rate:,.0f}\n{text}"], padding=4, fontsize="small")
+    fast.set_yticks(range(len(speeds)), [speed.task.replace(" ", "\n") for speed in speeds])
+    fast.invert_yaxis()
+    fast.margins(x=0.55)
+    fast.set_xticks([])
+    fast.spines[["top", "right", "bottom"]].set_visible(False)
+    fast.set_title("How fast\nmessages per second, on one server in one run", fontsize="medium")
+
     below = [0] * 24
-    for airport, departures in sorted(tally.departures.items()):
-        axes.bar(range(24), departures, bottom=below, width=0.85, label=airport)
+    colors = ("#0b7285", "#22b8cf", "#99e9f2")
+    for (airport, departures), color in zip(sorted(tally.departures.items()), colors, strict=False):
+        whole.bar(range(24), departures, 0.85, below, color=color, label=f"received, {airport}")
         below = [low + high for low, high in zip(below, departures, strict=True)]
-    axes.set_title("Departures from New York in 2013, as read back from JetStream")
-    axes.set_xlabel("hour of the day")
-    axes.set_ylabel("departures")
-    axes.set_xticks(range(0, 24, 2))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    whole.stairs(left, [hour - 0.5 for hour in range(25)], color="black", label="sent")
+    whole.set_xlabel("hour of departure")
+    whole.set_ylabel("flights")
+    whole.set_xticks(range(0, 24, 2))
+    whole.yaxis.set_major_formatter("{x:,.0f}")
+    whole.spines[["top", "right"]].set_visible(False)
+    whole.legend(
+        frameon=False, fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16)
+    )
+    whole.set_title(title, fontsize="medium")
+
+    figure.supxlabel(footer, color="0.4", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

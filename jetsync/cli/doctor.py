@@ -12,9 +12,21 @@ import attrs
 import click
 
 import jetsync
-from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
-from jetsync.cli._output import json_option, limit, print_json, print_pairs, print_table, say, size
+from jetsync.cli._output import (
+    ERROR,
+    GOOD,
+    WARNING,
+    Styled,
+    json_option,
+    limit,
+    print_json,
+    print_pairs,
+    print_table,
+    say,
+    size,
+)
 from jetsync.errors import ApiError, JetSyncError, NoRespondersError
 from jetsync.values.codec import to_wire
 
@@ -69,7 +81,7 @@ class Report:
         return self.server.api_level if self.account is None else self.account.api.level
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("url", required=False)
 @click.option(
     "--require",
@@ -113,7 +125,7 @@ def doctor(
     else:
         show(report)
         for problem in problems:
-            say(f"problem: {problem}", err=True)
+            say(f"problem: {problem}", style=ERROR, err=True)
     if problems:
         sys.exit(1)
 
@@ -171,7 +183,11 @@ def show(report: Report) -> None:
     print_table(
         ("feature", "works", "note"),
         (
-            (verdict.feature.title, "yes" if verdict.works else "no", verdict.why)
+            (
+                verdict.feature.title,
+                Styled("yes", GOOD) if verdict.works else Styled("no", ERROR),
+                Styled(verdict.why, WARNING),
+            )
             for verdict in report.verdicts
         ),
     )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._names import stream_argument
 from jetsync.cli._output import (
     json_option,
     moment,
@@ -19,7 +20,7 @@ from jetsync.cli._output import (
     write_raw,
 )
 from jetsync.cli._shown import as_dict
-from jetsync.cli._times import moment_of
+from jetsync.cli._units import moment_of, number_option
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,24 +28,18 @@ if TYPE_CHECKING:
     import jetsync
 
 
-@click.command()
-@click.argument("stream")
+@click.command(cls=Command)
+@stream_argument
 @click.argument("sequence", type=click.IntRange(min=1), required=False)
-@click.option("--seq", type=click.IntRange(min=1), metavar="N", help="The same as SEQUENCE.")
-@click.option("--last", metavar="SUBJECT", help="The last message of SUBJECT.")
-@click.option("--next", "following", metavar="SUBJECT", help="The first message of SUBJECT.")
-@click.option(
-    "--from",
-    "start",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --next: the first one from sequence N on.",
-)
+@number_option("--seq", help="The same as SEQUENCE.")
+@click.option("--last", metavar="SUBJECT", help="Show the last message of SUBJECT.")
+@click.option("--next", "following", metavar="SUBJECT", help="Show the first message of SUBJECT.")
+@number_option("--from", "start", help="With --next: start at sequence N.")
 @click.option(
     "--at",
     type=moment_of,
     metavar="TIME",
-    help="The first message from TIME on, such as 2026-08-06T18:00, or 1h30m for an age.",
+    help="Show the first message since TIME: 2026-08-06T18:00, or 1h30m for an age.",
 )
 @click.option("--raw", is_flag=True, help="Print only the bytes of the payload.")
 @json_option
@@ -69,6 +64,8 @@ def get(
         raise click.UsageError("Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME.")
     if start is not None and following is None:
         raise click.UsageError("--from needs --next.")
+    if raw and as_json:
+        raise click.UsageError("--raw prints only the payload: leave out --json.")
     number = seq if sequence is None else sequence
     with connect(options) as client:
         found = client.jetstream().stream(stream)

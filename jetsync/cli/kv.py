@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 import jetsync
-from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._names import bucket_argument
 from jetsync.cli._output import (
+    GOOD,
+    NAME,
+    WARNING,
+    Styled,
     confirm,
+    duration,
     json_option,
     moment,
     payload,
@@ -22,26 +28,26 @@ from jetsync.cli._output import (
     print_json_line,
     print_pairs,
     print_table,
+    read_input,
     say,
     size,
     until_output_closes,
     write_raw,
 )
-from jetsync.cli.messages import time_to_live
-from jetsync.cli.tail import Notices
+from jetsync.cli._units import bytes_of, number_option, seconds_of, time_to_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 ttl_option: Final = click.option(
-    "--ttl", type=time_to_live, metavar="SECONDS", help="Time to live, or 'never'."
+    "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
 )
 last_option: Final = click.option(
     "--last", type=click.IntRange(min=0), metavar="N", help="Only if the key is at revision N."
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def kv() -> None:
     """
     Create, list, read, change and watch key-value buckets.
@@ -75,7 +81,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
                     f"{status.values:,}",
                     size(status.bytes),
                     status.history,
-                    "none" if status.ttl is None else f"{status.ttl:g} s",
+                    "none" if status.ttl is None else duration(status.ttl),
                 )
                 for status in found
             ),
@@ -86,20 +92,33 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
 @kv.command()
 @click.argument("bucket")
 @click.option("--description", metavar="TEXT", help="Description of the bucket.")
-@click.option("--history", type=int, metavar="N", default=1, help="Revisions to keep of each key.")
-@click.option("--ttl", type=float, metavar="SECONDS", help="Seconds to keep revisions.")
+@click.option(
+    "--history",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    default=1,
+    help="Revisions to keep of each key, up to 64.",
+)
+@click.option(
+    "--ttl",
+    type=seconds_of,
+    metavar="DURATION",
+    help="How long to keep revisions, such as 7d, or 0 for no limit.",
+)
 @click.option(
     "--limit-marker-ttl",
-    type=float,
-    metavar="SECONDS",
-    help="Allow keys that expire, and keep their markers for SECONDS.",
+    type=seconds_of,
+    metavar="DURATION",
+    help="Allow keys that expire, and keep their markers that long.",
 )
-@click.option("--max-value-size", type=int, metavar="BYTES", help="Maximum size of a value.")
-@click.option("--max-bytes", type=int, metavar="BYTES", help="Maximum size of the bucket.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store the bucket.")
 @click.option(
-    "--replicas", "num_replicas", type=int, metavar="N", help="Number of servers with a copy."
+    "--max-value-size", type=bytes_of, metavar="SIZE", help="Maximum size of a value, such as 64KB."
 )
+@click.option(
+    "--max-bytes", type=bytes_of, metavar="SIZE", help="Maximum size of the bucket, such as 1GB."
+)
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store the bucket.")
+@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
 @click.option("--compression", is_flag=True, default=None, help="Compress the files.")
 @click.option("--mirror", metavar="BUCKET", help="Make the bucket a copy of another one.")
 @click.option("--atomic", is_flag=True, default=None, help="Allow transactions.")
@@ -111,11 +130,11 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     config = jetsync.KeyValueConfig(bucket=bucket, **fields)
     with connect(options) as client:
         made = client.jetstream().create_key_value(config)
-    say(f"made the bucket {made.bucket}")
+    say(f"created the bucket {made.bucket}", style=GOOD)
 
 
 @kv.command("rm")
-@click.argument("bucket")
+@bucket_argument
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None:
@@ -132,7 +151,7 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @json_option
 @connection_options
 def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> None:
@@ -147,17 +166,17 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
     config = found.stream_info.config
     print_pairs(
         [
-            ("bucket", found.bucket),
+            ("bucket", Styled(found.bucket, NAME)),
             ("description", config.description),
             ("mirror of", config.mirror and config.mirror.name),
             ("revisions", f"{found.values:,}"),
             ("last revision", f"{found.last_revision:,}"),
             ("size", size(found.bytes)),
             ("history", found.history),
-            ("ttl", None if found.ttl is None else f"{found.ttl:g} s"),
+            ("ttl", None if found.ttl is None else duration(found.ttl)),
             (
                 "limit markers",
-                None if found.limit_marker_ttl is None else f"{found.limit_marker_ttl:g} s",
+                None if found.limit_marker_ttl is None else duration(found.limit_marker_ttl),
             ),
             ("transactions", "yes" if found.allows_atomic else "no"),
             ("compressed", "yes" if found.is_compressed else "no"),
@@ -168,11 +187,9 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
-@click.option(
-    "--revision", type=click.IntRange(min=1), metavar="N", help="Show the value at revision N."
-)
+@number_option("--revision", help="Show the value at revision N.")
 @click.option("--raw", is_flag=True, help="Print only the bytes of the value.")
 @json_option
 @connection_options
@@ -188,6 +205,8 @@ def get(
     """
     Show the value of KEY in BUCKET.
     """
+    if raw and as_json:
+        raise click.UsageError("--raw prints only the value: leave out --json.")
     with connect(options) as client:
         entry = client.jetstream().key_value(bucket).get(key, revision)
     if raw:
@@ -201,7 +220,7 @@ def get(
                 ("key", entry.key),
                 ("revision", entry.revision),
                 ("time", moment(entry.created)),
-                ("ttl", entry.ttl),
+                ("ttl", duration(entry.ttl) if isinstance(entry.ttl, float) else entry.ttl),
             ]
         )
         say()
@@ -209,7 +228,7 @@ def get(
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
 @click.argument("value", required=False)
 @ttl_option
@@ -229,7 +248,7 @@ def put(
 
     If VALUE is left out or is `-`, the value is read from standard input.
     """
-    data = read_value(value)
+    data = read_input(value, "the value")
 
     def change(found: jetsync.KeyValue) -> int:
         if last is None:
@@ -240,7 +259,7 @@ def put(
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
 @click.argument("value", required=False)
 @ttl_option
@@ -254,16 +273,18 @@ def create(
     ttl: float | Literal["never"] | None,
 ) -> None:
     """
-    Set the value of KEY in BUCKET if it has none, and print the revision.
+    Set the value of KEY in BUCKET if it has none.
+
+    The command prints the revision.
 
     If VALUE is left out or is `-`, the value is read from standard input.
     """
-    data = read_value(value)
+    data = read_input(value, "the value")
     changed(options, bucket, lambda found: found.create(key, data, ttl=ttl))
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
 @last_option
 @connection_options
@@ -275,7 +296,7 @@ def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int 
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
 @ttl_option
 @last_option
@@ -295,7 +316,7 @@ def purge(
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("patterns", nargs=-1)
 @json_option
 @connection_options
@@ -315,7 +336,7 @@ def keys(
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("key")
 @json_option
 @connection_options
@@ -333,15 +354,13 @@ def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: 
 
 
 @kv.command()
-@click.argument("bucket")
+@bucket_argument
 @click.argument("patterns", nargs=-1)
 @click.option("--history", "include_history", is_flag=True, help="Begin with all revisions.")
 @click.option("--updates-only", is_flag=True, help="Begin with the next change.")
-@click.option(
-    "--from-revision", type=click.IntRange(min=1), metavar="N", help="Begin with revision N."
-)
+@number_option("--from-revision", help="Begin with revision N.")
 @click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N entries.")
+@number_option("--count", help="End after N entries.")
 @click.option("--no-follow", is_flag=True, help="End after the stored entries.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per line.")
 @connection_options
@@ -356,9 +375,14 @@ def watch(
     **start: Any,
 ) -> None:
     """
-    Print the changes of BUCKET until Ctrl-C, of all keys or of those that match one of PATTERNS.
+    Print the changes of BUCKET until Ctrl-C.
+
+    Without PATTERNS, the command prints the changes of all keys.
     """
+    if start["updates_only"] and (start["include_history"] or start["from_revision"]):
+        raise click.UsageError("--updates-only excludes --history and --from-revision.")
     with (
+        contextlib.suppress(KeyboardInterrupt),
         until_output_closes(),
         contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found,
     ):
@@ -383,7 +407,7 @@ def entries(
     Yield the entries to print.
     """
     with (
-        jetsync.connect(options=options, plugins=[Notices()]) as client,
+        connect(options) as client,
         client.jetstream().key_value(bucket).watch(*patterns, **start) as found,
     ):
         yield from found.initial() if no_follow else found
@@ -400,22 +424,16 @@ def changed(
     say(revision)
 
 
-def read_value(value: str | None) -> bytes | str:
-    """
-    Return the given value, or standard input.
-    """
-    return sys.stdin.buffer.read() if value is None or value == "-" else value
-
-
 def show(entry: jetsync.Entry) -> None:
     """
     Print an entry as one line.
     """
     time = entry.created.astimezone().isoformat(sep=" ", timespec="milliseconds")
-    what = payload(entry.value)
+    what: str | Styled = payload(entry.value)
     if entry.is_deleted:
-        what = f"[{entry.operation.value if entry.marker is None else entry.marker.value}]"
-    say(f"{entry.revision}  {time}  {entry.key}  {what}")
+        reason = entry.operation if entry.marker is None else entry.marker
+        what = Styled(f"[{reason.value}]", WARNING)
+    say(f"{entry.revision}  {time}  ", Styled(entry.key, NAME), "  ", what)
 
 
 def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:

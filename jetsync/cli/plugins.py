@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jetsync._hooks.manager import Plugins, declared_hooks, installed_plugins
-from jetsync.cli._output import json_option, print_json, print_table, say
+from jetsync.cli._output import ERROR, Styled, json_option, print_json, print_table, say
 from jetsync.errors import ConfigurationError, JetSyncError
 
 if TYPE_CHECKING:
@@ -52,13 +52,23 @@ def plugins(*, as_json: bool) -> None:
                     row["name"],
                     row.get("version") or "",
                     row["state"],
-                    "; ".join(filter(None, (", ".join(row["hooks"]), row.get("error")))),
+                    Styled(
+                        "; ".join(filter(None, (", ".join(row["hooks"]), row.get("error")))),
+                        ERROR if broken(row) else "",
+                    ),
                 )
                 for row in rows
             ),
         )
-    if any(row.get("error") and row["state"] != UNCONFIGURED for row in rows):
+    if any(map(broken, rows)):
         sys.exit(1)
+
+
+def broken(row: dict[str, Any]) -> bool:
+    """
+    Return whether a plugin cannot be used, for a reason other than missing configuration.
+    """
+    return bool(row.get("error")) and row["state"] != UNCONFIGURED
 
 
 def describe(plugin: EntryPoint) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _EXIT_WAIT: Final = 60.0
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="N",
     default=DEFAULT_PORT,
     show_default=True,
     help="Port of the server, or 0 for a free one.",
@@ -39,7 +40,7 @@ _EXIT_WAIT: Final = 60.0
 @click.option(
     "--store",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for JetStream's files. By default they are removed at the end.",
+    help="Folder to keep JetStream's files in.  [default: a temporary folder]",
 )
 def server(version: str | None, port: int, store: Path | None) -> None:
     """
@@ -52,7 +53,7 @@ def server(version: str | None, port: int, store: Path | None) -> None:
             say(running.url)
             where = "a temporary folder" if store is None else str(store.resolve())
             say(f"nats-server {running.version}, JetStream in {where}", err=True)
-            say("Ctrl-C ends it", err=True)
+            say("press Ctrl-C to stop", err=True)
             while not has_ended(running):
                 pass
             raise click.ClickException(f"nats-server ended by itself\n{running.log()}")

@@ -1,9 +1,10 @@
 """
-`jetsync stream`: list, show, create, empty and remove streams.
+`jetsync stream`: list, show, add, empty and remove streams.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._names import stream_name_argument
 from jetsync.cli._output import (
+    GOOD,
+    NAME,
+    Styled,
     confirm,
+    duration,
     json_option,
     limit,
     moment,
@@ -23,6 +29,7 @@ from jetsync.cli._output import (
     say,
     size,
 )
+from jetsync.cli._units import bytes_of, number_option, seconds_of
 from jetsync.values.codec import from_wire, to_wire
 from jetsync.values.stream_config import StreamConfig
 
@@ -32,10 +39,10 @@ if TYPE_CHECKING:
 FLAGS = ("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter")
 
 
-@click.group()
+@click.group(cls=Group)
 def stream() -> None:
     """
-    List, show, create, empty and remove streams.
+    List, show, add, empty and remove streams.
     """
 
 
@@ -75,7 +82,7 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
 
 
 @stream.command("info")
-@click.argument("name")
+@stream_name_argument
 @click.option(
     "--subjects",
     "filter_",
@@ -98,7 +105,7 @@ def show_stream(
     config, state = info.config, info.state
     print_pairs(
         [
-            ("stream", config.name),
+            ("stream", Styled(config.name, NAME)),
             ("description", config.description),
             ("subjects", ", ".join(config.subjects or ())),
             ("created", moment(info.created)),
@@ -108,7 +115,7 @@ def show_stream(
             ("retention", config.retention and config.retention.value),
             ("max messages", _limit(config.max_msgs)),
             ("max bytes", None if config.max_bytes is None else size(config.max_bytes)),
-            ("max age", f"{config.max_age:g} s" if config.max_age else None),
+            ("max age", duration(config.max_age) if config.max_age else None),
             ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
         ]
     )
@@ -133,7 +140,7 @@ def show_stream(
         )
 
 
-@stream.command("create")
+@stream.command("add")
 @click.argument("name")
 @click.option(
     "--subjects", metavar="A,B", help="Subjects, separated by commas. The default is NAME.>."
@@ -141,13 +148,30 @@ def show_stream(
 @click.option(
     "--storage", type=click.Choice(["file", "memory"]), help="Where to store the messages."
 )
+@number_option("--replicas", help="Number of copies in a cluster.")
 @click.option(
-    "--replicas", type=click.IntRange(1), metavar="N", help="Number of copies in a cluster."
+    "--retention",
+    type=click.Choice(["limits", "interest", "workqueue"]),
+    help="When messages are removed: by the limits, without interest, or when acknowledged.",
 )
-@click.option("--retention", type=click.Choice(["limits", "interest", "workqueue"]))
-@click.option("--max-msgs", type=int, metavar="N")
-@click.option("--max-bytes", type=int, metavar="N")
-@click.option("--max-age", type=click.FloatRange(min=0), metavar="SECONDS")
+@click.option(
+    "--max-msgs",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="Maximum number of messages, -1 for no limit.",
+)
+@click.option(
+    "--max-bytes",
+    type=bytes_of,
+    metavar="SIZE",
+    help="Maximum size, such as 1GB, or -1 for no limit.",
+)
+@click.option(
+    "--max-age",
+    type=seconds_of,
+    metavar="DURATION",
+    help="How long to keep messages, such as 7d, or 0 for no limit.",
+)
 @click.option("--direct", is_flag=True, help="Allow direct reads.")
 @click.option("--atomic", is_flag=True, help="Allow atomic batches.")
 @click.option("--batched", is_flag=True, help="Allow fast ingest.")
@@ -169,7 +193,11 @@ def create_stream(
 ) -> None:
     """
     Create the stream NAME.
+
+    The command succeeds too if the stream exists with the same configuration.
     """
+    if given["subjects"] is not None and not _split(given["subjects"]):
+        raise click.UsageError("--subjects needs a subject.")
     wanted = StreamConfig() if config is None else read_config(config)
     fields = stream_fields(name, **given)
     if config is not None and wanted.subjects and given["subjects"] is None:
@@ -179,11 +207,17 @@ def create_stream(
     if as_json:
         print_json(to_wire(info))
     else:
-        say(f"created {info.config.name} for {', '.join(info.config.subjects or ())}")
+        say(f"created {info.config.name} for {', '.join(info.config.subjects or ())}", style=GOOD)
+
+
+# The name in earlier versions.
+_create = copy.copy(create_stream)
+_create.hidden = True
+stream.add_command(_create, "create")
 
 
 @stream.command("rm")
-@click.argument("name")
+@stream_name_argument
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) -> None:
@@ -200,12 +234,10 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 
 
 @stream.command("purge")
-@click.argument("name")
+@stream_name_argument
 @click.option("--subject", metavar="FILTER", help="Only messages whose subjects match FILTER.")
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N.")
-@click.option(
-    "--sequence", type=click.IntRange(1), metavar="N", help="Only messages before sequence N."
-)
+@number_option("--sequence", help="Only messages before sequence N.")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def purge_stream(
@@ -218,8 +250,10 @@ def purge_stream(
     force: bool,
 ) -> None:
     """
-    Remove messages from the stream NAME.
+    Remove messages from the stream NAME. Without options, all of them.
     """
+    if keep is not None and sequence is not None:
+        raise click.UsageError("Give one of --keep and --sequence.")
     with connect(options) as client:
         found = client.jetstream().stream(name)
         if not force:

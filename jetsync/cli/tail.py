@@ -10,17 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-import jetsync
-from jetsync.cli._connection import connection_options
-from jetsync.cli._output import payload, print_json_line, say, until_output_closes, write_raw
+from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._names import stream_argument
+from jetsync.cli._output import (
+    NAME,
+    WARNING,
+    Styled,
+    payload,
+    print_json_line,
+    say,
+    until_output_closes,
+    write_raw,
+)
 from jetsync.cli._shown import as_dict
-from jetsync.cli._times import moment_of
+from jetsync.cli._units import moment_of, number_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+
+    import jetsync
 
 USUAL: Final = 10
 """Default number of stored messages to show first."""
@@ -29,8 +40,25 @@ USUAL: Final = 10
 _MESSAGE_WAIT: Final = 3.0
 
 
-@click.command()
-@click.argument("stream")
+def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Add the options of :func:`show_of` to a command.
+    """
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line."),
+        click.option(
+            "--raw",
+            is_flag=True,
+            help="Print only the bytes of payloads, each followed by a line end.",
+        ),
+        click.option("--headers", is_flag=True, help="Show headers, too."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@stream_argument
 @click.option(
     "--subject",
     "subjects",
@@ -44,21 +72,17 @@ _MESSAGE_WAIT: Final = 3.0
     metavar="N",
     help=f"Begin with the last N messages.  [default: {USUAL}]",
 )
-@click.option("--seq", type=click.IntRange(min=1), metavar="N", help="Begin at sequence N.")
+@number_option("--seq", help="Begin at sequence N.")
 @click.option(
     "--since",
     type=moment_of,
     metavar="TIME",
-    help="Begin at TIME, such as 2026-08-06T18:00, or 1h30m for an age.",
+    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
 )
 @click.option("--new", is_flag=True, help="Begin with the next message.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
+@number_option("--count", help="End after N messages.")
 @click.option("--no-follow", is_flag=True, help="End after the stored messages.")
-@click.option("--headers", is_flag=True, help="Show headers, too.")
-@click.option(
-    "--raw", is_flag=True, help="Print only the bytes of payloads, each followed by a line end."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line.")
+@show_options
 @connection_options
 def tail(
     *,
@@ -80,10 +104,8 @@ def tail(
     """
     if sum(way is not None and way is not False for way in start.values()) > 1:
         raise click.UsageError("Give one of --last, --seq, --since and --new.")
-    if raw and (as_json or headers):
-        raise click.UsageError("--raw prints only payloads: leave out --json and --headers.")
-    show = show_raw if raw else show_json if as_json else show_all if headers else show_line
-    with until_output_closes():
+    show = show_of(headers=headers, raw=raw, as_json=as_json)
+    with contextlib.suppress(KeyboardInterrupt), until_output_closes():
         found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
         with contextlib.closing(found) as messages:
             for message in messages:
@@ -106,7 +128,7 @@ def follow(
     """
     Yield the messages to print.
     """
-    with jetsync.connect(options=options, plugins=[Notices()]) as client:
+    with connect(options) as client:
         found = client.jetstream().stream(stream)
         where: dict[str, Any] = {"filter_subjects": list(subjects) or None}
         if seq is not None:
@@ -168,18 +190,13 @@ def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) ->
     return low
 
 
-class Notices:
+def show_of(*, headers: bool, raw: bool, as_json: bool) -> Callable[[jetsync.Message], None]:
     """
-    A plugin that prints on standard error why no messages arrive.
+    Return the function that prints a message as the options say.
     """
-
-    @jetsync.hookimpl
-    def jetsync_status(self, event: jetsync.StatusEvent) -> None:
-        """Report lost connections and reconnects."""
-        if event.kind is jetsync.StatusKind.DISCONNECTED:
-            say("the connection was lost; waiting for another", err=True)
-        elif event.kind is jetsync.StatusKind.RECONNECTED:
-            say("connected again", err=True)
+    if raw and (as_json or headers):
+        raise click.UsageError("--raw prints only payloads: leave out --json and --headers.")
+    return show_raw if raw else show_json if as_json else show_all if headers else show_line
 
 
 def show_line(message: jetsync.Message) -> None:
@@ -189,7 +206,9 @@ def show_line(message: jetsync.Message) -> None:
     about = message.metadata
     time = about.timestamp.astimezone().isoformat(sep=" ", timespec="milliseconds")
     mark = "" if message.marker is None else f"  [{message.marker.value}]"
-    say(f"{about.stream_sequence}  {time}  {message.subject}{mark}  {payload(message.data)}")
+    subject = Styled(message.subject, NAME)
+    text = f"  {payload(message.data)}"
+    say(f"{about.stream_sequence}  {time}  ", subject, Styled(mark, WARNING), text)
 
 
 def show_all(message: jetsync.Message) -> None:

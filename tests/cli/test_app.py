@@ -4,17 +4,18 @@ The command line, as far as it works without a server.
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib.metadata
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 import types
 import unicodedata
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -25,10 +26,11 @@ from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import make_options
 from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
-from jetsync.cli._times import moment_of
 from jetsync.cli.stream import read_config, stream_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
+
+ROOT = Path(__file__).parents[2]
 
 NO_SERVER = "nats://127.0.0.1:1"
 """An address where nothing listens: port 1 is reserved."""
@@ -135,6 +137,48 @@ class TestMain:
         assert [line.split()[0] for line in lines] == sorted(COMMANDS)
         assert all(len(line.split()) > 2 for line in lines)
 
+    def test_help_imports_no_command(self):
+        """
+        The help is quick: it imports neither the modules of commands nor rich.
+        """
+        code = (
+            "import sys\n"
+            "from jetsync.cli._app import jetsync\n"
+            "try: jetsync(['--help'])\n"
+            "except SystemExit: pass\n"
+            "names = sys.modules.keys()\n"
+            "print([n for n in names if n.startswith('jetsync.cli.') and '._' not in n])\n"
+            "print('rich.console' in names)"
+        )
+
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+
+        assert done.stdout.splitlines()[-2:] == ["[]", "False"]
+
+    def test_every_option_and_argument_is_explained(self):
+        """
+        Every option of every command has a help text, and every command names its arguments in its
+        own.
+        """
+        missing = []
+
+        def walk(command, path):
+            context = click.Context(command)
+            for parameter in command.params:
+                if isinstance(parameter, click.Option):
+                    if not parameter.help:
+                        missing.append((path, parameter.opts))
+                elif parameter.make_metavar(context).strip("[].") not in (command.help or ""):
+                    missing.append((path, parameter.name))
+            if isinstance(command, click.Group):
+                for name in command.list_commands(context):
+                    walk(command.get_command(context, name), f"{path} {name}")
+
+        walk(app, "jetsync")
+        assert missing == []
+
     @pytest.mark.parametrize("command", sorted(COMMANDS))
     def test_every_command_has_help(self, run, command):
         """
@@ -147,12 +191,45 @@ class TestMain:
 
     def test_an_unknown_command(self, run):
         """
-        An unknown command is a usage error.
+        An unknown command is a usage error, which suggests the nearest command.
         """
         result = run("publish")
 
         assert result.exit_code == 2
-        assert "No such command 'publish'" in result.output
+        assert result.output.endswith("No such command 'publish'. Did you mean 'pub'?\n")
+        assert run("xyz").output.endswith("No such command 'xyz'.\n")
+
+    @pytest.mark.parametrize("arguments", [(), ("stream",)])
+    def test_no_command(self, run, arguments):
+        """
+        A group without a command prints its help.
+        """
+        result = run(*arguments)
+
+        assert result.exit_code in {0, 2}
+        assert result.output.startswith("Usage: ")
+        assert "Commands:\n" in result.output
+        assert "Error" not in result.output
+
+    def test_connection_options_come_last(self, run):
+        """
+        The help of a command begins with its own options.
+        """
+        own, _, connection = run("stream", "add", "-h").output.partition("Connection:\n")
+
+        assert "--max-age DURATION" in own
+        assert "--creds FILE" in connection
+        assert "--creds" not in own
+
+    def test_help_explains_the_units(self, run):
+        """
+        The help says what DURATION and SIZE are, and points to the `nats` command line.
+        """
+        text = run("--help").output
+
+        assert "1h30m" in text
+        assert "512KB" in text
+        assert "`nats` command line" in text
 
     def test_a_missing_package_of_the_demo(self, run, monkeypatch):
         """
@@ -244,7 +321,10 @@ class TestErrors:
         [
             (("pub", "a", "b", "-H", "no colon"), "not of the form 'Name: value'"),
             (("pub", "a", "b", "-H", ": value"), "not of the form 'Name: value'"),
-            (("pub", "a", "b", "--ttl", "soon"), "neither a number of seconds nor 'never'"),
+            (
+                ("pub", "a", "b", "--ttl", "soon"),
+                "1h30m or 7d, or 'never'",
+            ),
             (("get", "S"), "Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME."),
             (("get", "S", "1", "--last", "a"), "Give SEQUENCE, --last SUBJECT"),
             (("get", "S", "1", "--seq", "1"), "Give SEQUENCE, --last SUBJECT"),
@@ -257,7 +337,28 @@ class TestErrors:
             (("tail", "S", "--raw", "--json"), "--raw prints only payloads"),
             (("tail", "S", "--count", "0"), "0 is not in the range"),
             (("doctor", "--require", "teleport"), "'teleport' is not one of"),
-            (("stream", "ls", "--timeout", "0"), "0.0 is not in the range"),
+            (("stream", "ls", "--timeout", "0"), "'0' is not longer than 0"),
+            (("stream", "add", "S", "--max-age", "1x"), "'1x' is not a duration such as"),
+            (("stream", "add", "S", "--max-bytes", "1XB"), "'1XB' is not a size such as"),
+            (("kv", "add", "B", "--history", "65"), "65 is not in the range"),
+            (("consumer", "add", "S", "C", "--seq", "1", "--since", "1h"), "Give one of --deliver"),
+            (
+                ("consumer", "add", "S", "C", "--ack-wait", "1s", "--backoff", "1s"),
+                "Give one of --ack-wait",
+            ),
+            (("consumer", "add", "S", "C", "--backoff", "1s,x"), "'x' is not a duration"),
+            (("consumer", "next", "S", "C", "--delay", "1s"), "--delay needs --ack nak"),
+            (("consumer", "next", "S", "C", "--raw", "--json"), "--raw prints only payloads"),
+            (("consumer", "add", "S", "C", "--backoff", ""), "Invalid value for '--backoff'"),
+            (("get", "S", "1", "--raw", "--json"), "--raw prints only the payload"),
+            (("kv", "get", "B", "k", "--raw", "--json"), "--raw prints only the value"),
+            (("kv", "watch", "B", "--history", "--updates-only"), "--updates-only excludes"),
+            (("stream", "add", "S", "--subjects", " , "), "--subjects needs a subject"),
+            (("stream", "purge", "S", "--keep", "1", "--sequence", "2"), "Give one of --keep"),
+            (("pub", "a", "b", "--count", "0"), "0 is not in the range"),
+            (("bench", "fly"), "'fly' is not one of"),
+            (("bench", "--size", "-1"), "--size needs a size of 0 or more"),
+            (("bench", "--msgs", "3", "--threads", "4"), "4 threads need at least 4 messages"),
         ],
     )
     def test_usage_errors_need_no_server(self, run, arguments, text):
@@ -647,31 +748,6 @@ class TestStreamOptions:
         assert "is not JSON" in result.output
 
 
-class TestTimes:
-    @pytest.mark.parametrize(
-        ("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("2d", 172_800), ("0.5h", 1800)]
-    )
-    def test_how_long_ago(self, text, seconds):
-        """
-        A duration means that long before now.
-        """
-        before = dt.datetime.now(dt.timezone.utc)
-        moment = moment_of(text)
-        after = dt.datetime.now(dt.timezone.utc)
-
-        assert before <= moment + dt.timedelta(seconds=seconds) <= after
-
-    def test_moments(self):
-        """
-        A time without a zone is local time.
-        """
-        noon = dt.datetime(2026, 8, 6, 12, tzinfo=dt.timezone.utc)
-        assert moment_of("2026-08-06T12:00Z") == noon
-        assert moment_of("2026-08-06T14:00:00+02:00") == noon
-        assert moment_of("2026-08-06T12:00") == dt.datetime(2026, 8, 6, 12).astimezone()
-        assert moment_of("2026-08-06").tzinfo is not None
-
-
 class TestVisible:
     @pytest.mark.parametrize(
         ("text", "shown"),
@@ -825,11 +901,11 @@ class TestOutput:
             (-1, "unlimited"),
             (0, "0 B"),
             (1023, "1023 B"),
-            (1024, "1.0 KiB"),
+            (1024, "1 KiB"),
             (1536 * 1024, "1.5 MiB"),
-            (5 * 1024**3, "5.0 GiB"),
-            (5 * 1024**4, "5.0 TiB"),
-            (5 * 1024**5, "5120.0 TiB"),
+            (5 * 1024**3, "5 GiB"),
+            (5 * 1024**4, "5 TiB"),
+            (5 * 1024**5, "5120 TiB"),
         ],
     )
     def test_sizes(self, count, text):
@@ -837,6 +913,24 @@ class TestOutput:
         Bytes are shown in the largest unit that fits.
         """
         assert _output.size(count) == text
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0, "0s"),
+            (0.25, "250ms"),
+            (1.5, "1.5s"),
+            (90, "1m30s"),
+            (5400, "1h30m"),
+            (7 * 86_400, "7d"),
+            (86_401.1, "1d1.1s"),
+        ],
+    )
+    def test_durations(self, seconds, text):
+        """
+        Durations are shown as they may be written.
+        """
+        assert _output.duration(seconds) == text
 
     def test_limits(self):
         """
@@ -860,3 +954,29 @@ class TestOutput:
         assert "[red]" in output
         assert "nothing" not in output
         assert "empty" not in output
+
+
+class TestDocumentation:
+    PAGES = sorted((ROOT / "docs").rglob("*.md")) + sorted(ROOT.glob("*.md"))
+
+    def test_commands_on_pages_are_valid(self):
+        """
+        Every command of a page that begins with a prompt exists and takes these options.
+        """
+        lines = [
+            line
+            for page in self.PAGES
+            for line in re.findall(r"^\$ jetsync (.+)$", page.read_text("utf-8"), re.MULTILINE)
+        ]
+
+        for line in lines:
+            words = shlex.split(line)
+            command = app
+            context = click.Context(app, info_name="jetsync")
+            while isinstance(command, click.Group):
+                found = command.get_command(context, words.pop(0))
+                assert found is not None, line
+                command = found
+            with command.make_context(command.name, words, parent=context):
+                pass
+        assert len(lines) > 10

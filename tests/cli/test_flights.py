@@ -40,6 +40,7 @@ class TestFlights:
 
         assert first.subject == "flights.EWR.UA.1545"
         assert first.msg_id == "2013-1-1.EWR.UA.1545"
+        assert first.hour == 5
         said = json.loads(first.data)
         assert (said["dep_time"], said["arr_delay"], said["tailnum"]) == (517, 11, "N14228")
 

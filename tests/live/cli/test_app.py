@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
+from jetsync.cli import consumer as consumer_module
 from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer
 
@@ -83,6 +84,43 @@ class TestMessages:
         last = json.loads(checked(run("get", stream.name, "--last", f"{stream.name}.b", "--json")))
         assert (last["sequence"], last["data"]) == (2, "b")
 
+    def test_pub_many(self, run, stream):
+        """
+        --count publishes numbered messages, and counts those that are stored.
+        """
+        command = ("pub", f"{stream.name}.{{{{Count}}}}", "nr {{Count}}", "-H", "A: b")
+        command += ("--msg-id", "id-{{Count}}", "--count")
+
+        output = checked(run(*command, "3"))
+        assert re.fullmatch(rf"stored 3 messages in {stream.name} in \S+, [\d,]+ msgs/s\n", output)
+        shown = json.loads(checked(run("get", stream.name, "2", "--json")))
+        assert (shown["subject"], shown["data"]) == (f"{stream.name}.2", "nr 2")
+        assert shown["headers"] == {"A": ["b"], "Nats-Msg-Id": ["id-2"]}
+
+        first, second = checked(run(*command, "5")).splitlines()
+        assert first.startswith("stored 2 messages in")
+        assert second == "3 duplicates were not stored again"
+        report = json.loads(checked(run(*command, "6", "--json")))
+        assert (report["count"], report["duplicates"]) == (6, 5)
+        assert report["streams"] == [stream.name]
+
+    def test_pub_many_that_are_not_stored(self, run, stream):
+        """
+        If messages are not stored, the command fails.
+        """
+        result = run("pub", f"nobody.{stream.name}", "x", "--count", "2")
+
+        assert result.exit_code == 1
+        assert result.output.startswith("Error: 2 of 2 messages")
+
+    def test_pub_many_of_standard_input(self, run, stream):
+        """
+        The number is also filled into bytes.
+        """
+        checked(run("pub", f"{stream.name}.a", "--count", "2", input=b"\xff{{Count}}"))
+
+        assert run("get", stream.name, "2", "--raw").stdout_bytes == b"\xff2"
+
     def test_pub_with_a_time_to_live(self, run, js, unique):
         """
         The time to live is stored with the message.
@@ -146,6 +184,17 @@ class TestGet:
 
 
 class TestTail:
+    def test_a_filter_that_matches_nothing(self, run, js, stream):
+        """
+        The command warns once, however many consumers it needs to find the last messages.
+        """
+        self.fill(js, stream, 40)
+
+        result = run("tail", stream.name, "--no-follow", "--subject", "nothing")
+
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr.count("nothing will be delivered") == 1
+
     def fill(self, js, stream, count, start=0):
         """
         Publish numbers to two subjects in turn.
@@ -328,6 +377,17 @@ class TestStreams:
         assert run("stream", "info", unique).exit_code == 1
         assert unique not in checked(run("stream", "ls"))
 
+    def test_advice_names_commands(self, run, stream):
+        """
+        Errors advise commands and options, and no names of Python.
+        """
+        exists = run("stream", "add", stream.name, "--subjects", "other")
+        assert exists.output.endswith("`nats stream edit` changes it\n")
+        without = run("pub", f"{stream.name}.a", "x", "--ttl", "1m")
+        assert without.output.endswith("the stream has to be created with --ttl\n")
+        nowhere = run("stream", "ls", "-s", "nats://127.0.0.1:1")
+        assert nowhere.output.endswith("`jetsync server` starts one\n")
+
     def test_create_from_a_configuration(self, run, unique, tmp_path):
         """
         The output of `stream info --json` can be used to create the stream again.
@@ -398,6 +458,165 @@ class TestConsumers:
             f"removed the consumer worker of {stream.name}\n"
         )
         assert run("consumer", "info", stream.name, "worker").exit_code == 1
+
+    def test_add(self, run, stream):
+        """
+        A durable pull consumer is created, and creating it again changes nothing.
+        """
+        options = ("--filter", f"{stream.name}.a", "--filter", f"{stream.name}.b", "--seq", "3")
+        options += ("--ack", "all", "--max-deliver", "5", "--max-ack-pending", "20")
+        options += ("--inactive-threshold", "1h", "--description", "d", "--backoff", "1s,1m30s")
+        for _ in range(2):
+            assert checked(run("consumer", "add", stream.name, "worker", *options)) == (
+                f"created the consumer worker of {stream.name}\n"
+            )
+
+        config = stream.consumer("worker").cached_info.config
+        assert config.filter_subjects == [f"{stream.name}.a", f"{stream.name}.b"]
+        assert (config.deliver_policy, config.opt_start_seq) == ("by_start_sequence", 3)
+        assert (config.ack_policy, config.max_deliver, config.max_ack_pending) == ("all", 5, 20)
+        assert (config.inactive_threshold, config.description) == (3600, "d")
+        assert config.backoff == [1, 90]
+        refused = run("consumer", "add", stream.name, "worker", "--ack", "none")
+        assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+
+    def test_add_with_one_filter(self, run, stream):
+        """
+        Other ways to begin, and the output for programs.
+        """
+        command = ("consumer", "add", stream.name, "worker", "--filter", f"{stream.name}.a")
+
+        info = json.loads(checked(run(*command, "--deliver", "new", "--ack-wait", "2m", "--json")))
+
+        assert info["config"]["filter_subject"] == f"{stream.name}.a"
+        assert info["config"]["deliver_policy"] == "new"
+        assert info["config"]["ack_wait"] == 120_000_000_000
+        checked(run("consumer", "add", stream.name, "late", "--since", "1h"))
+        assert stream.consumer("late").cached_info.config.opt_start_time is not None
+
+    def test_add_with_a_filter_that_matches_nothing(self, run, stream):
+        """
+        The server accepts it, so the command warns.
+        """
+        result = run("consumer", "add", stream.name, "worker", "--filter", "nothing")
+
+        assert result.exit_code == 0
+        assert result.stderr == (
+            "the stream has no subject that matches nothing: nothing will be delivered\n"
+        )
+
+
+class TestNext:
+    @pytest.fixture
+    def consumer(self, run, js, stream):
+        """
+        A consumer with three messages.
+        """
+        js.publish_many((f"{stream.name}.a", str(number)) for number in range(3))
+        return stream.create_consumer("worker", ack_wait=600)
+
+    def left(self, consumer):
+        """
+        Return how many messages are not delivered, and how many not acknowledged.
+        """
+        info = consumer.info()
+        return info.num_pending, info.num_ack_pending
+
+    def test_acknowledges(self, run, stream, consumer):
+        """
+        Messages are printed and acknowledged.
+        """
+        command = ("consumer", "next", stream.name, "worker", "--wait", "60s")
+
+        (line,) = checked(run(*command)).splitlines()
+        assert line.startswith("1  20")
+        assert line.endswith(f"  {stream.name}.a  0")
+        assert self.left(consumer) == (2, 0)
+        assert checked(run(*command, "--count", "2", "--raw")) == "1\n2\n"
+        assert self.left(consumer) == (0, 0)
+
+    def test_interrupted(self, run, stream, consumer, monkeypatch):
+        """
+        Ctrl-C ends the command with an error, so that a loop of a shell can end.
+        """
+
+        def interrupted(_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(consumer_module, "show_of", lambda **_: interrupted)
+        result = run("consumer", "next", stream.name, "worker", "--wait", "60s")
+
+        assert result.exit_code == 1
+        assert result.output.endswith("Aborted!\n")
+
+    def test_fewer_than_wanted(self, run, stream, consumer):
+        """
+        What arrived is printed, and the rest is reported on standard error.
+        """
+        command = ("consumer", "next", stream.name, "worker", "--raw", "--wait")
+
+        result = run(*command, "5s", "--count", "4")
+        assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
+        assert result.stderr == "3 of 4 messages arrived within 5s\n"
+        result = run(*command, "1s")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == "Error: consumer worker had no message within 1s\n"
+
+    def test_other_answers(self, run, stream, consumer):
+        """
+        A message is redelivered, now or later, or never, or is left without an answer.
+        """
+        command = ("consumer", "next", stream.name, "worker", "--wait", "60s", "--raw", "--ack")
+
+        assert checked(run(*command, "nak", "--count", "3")) == "0\n1\n2\n"
+        assert checked(run(*command, "nak", "--delay", "1h")) == "0\n"
+        assert checked(run(*command, "term")) == "1\n"
+        assert checked(run(*command, "none")) == "2\n"
+        assert self.left(consumer) == (0, 2)
+
+    def test_a_reader_that_goes_away(self, js, stream, consumer, nats_server):
+        """
+        If the output is closed, the messages that were not printed are redelivered at once.
+        """
+        js.publish_many((f"{stream.name}.a", b"x" * 10_000) for _ in range(97))
+        command = ("consumer", "next", stream.name, "worker", "--wait", "60s")
+        command += ("--count", "100", "--raw")
+        with subprocess.Popen(
+            [sys.executable, "-m", "jetsync", *command],
+            env={**os.environ, "NATS_URL": nats_server.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout.readline() == "0\n"
+            process.stdout.close()
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+
+        floor = consumer.info().ack_floor.stream_seq
+        # The message that was printed when the output closed has no answer.
+        left = [message.sequence for message in consumer.fetch(100 - floor - 1, expires=60)]
+        assert left == list(range(floor + 2, 101))
+
+    def test_as_json(self, run, stream, consumer):
+        """
+        With --json, each message is an object on a line.
+        """
+        line = checked(run("consumer", "next", stream.name, "worker", "--wait", "60s", "--json"))
+
+        assert json.loads(line)["data"] == "0"
+
+    def test_a_consumer_without_acknowledgement(self, run, stream, consumer):
+        """
+        Nothing is acknowledged, and asking for it is an error.
+        """
+        stream.create_consumer("free", ack_policy="none")
+        command = ("consumer", "next", stream.name, "free", "--wait", "60s", "--raw")
+
+        result = run(*command, "--ack", "ack")
+        assert result.exit_code == 1
+        assert "messages of consumer free cannot be acknowledged" in result.output
+        assert checked(run(*command)) == "0\n"
 
 
 class TestDoctor:

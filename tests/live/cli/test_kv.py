@@ -130,7 +130,7 @@ class TestBuckets:
         status = json.loads(kv("status", "--json"))
         assert (status["history"], status["limit_marker_ttl"], status["values"]) == (3, 60, 1)
         shown = kv("status")
-        assert "limit markers  60 s" in shown
+        assert "limit markers  1m" in shown
         assert "transactions   no" in shown
         listed = CliRunner().invoke(app, ("kv", "ls"))
         assert any(line.split()[:2] == [unique, "1"] for line in listed.output.splitlines())
@@ -138,7 +138,7 @@ class TestBuckets:
         assert status in listed
         refused = kv("add", "--history", "4", fails=1)
         assert "already in use" in refused
-        assert "create_or_update_key_value" in refused
+        assert "`nats kv edit`" in refused
         assert "Aborted" in kv("rm", input="n\n", fails=1)
         assert kv("rm", "--force") == f"removed the bucket {unique}\n"
         assert f"bucket '{unique}' not found" in kv("status", fails=1)

@@ -1,0 +1,103 @@
+"""
+Durations, sizes, times and numbers as people write them on the command line.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from decimal import Decimal
+from typing import Final, Literal
+
+import click
+
+number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")
+"""An option whose value is a whole number from 1."""
+
+_SECONDS: Final = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+_NUMBER: Final = r"\d+(?:\.\d+)?"
+_PART: Final = re.compile(rf"({_NUMBER})(ms|[wdhms])")
+_DURATION: Final = re.compile(rf"(?:{_NUMBER}(?:ms|[wdhms]))+")
+# As the `nats` command line and the server's configuration: KB and KiB are 1024 bytes.
+_SIZE: Final = re.compile(rf"({_NUMBER})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+# The longest duration that a configuration accepts as a number of seconds.
+_LONGEST: Final = 1e9
+
+
+def seconds_of(text: str) -> float:
+    """
+    Parse a duration such as `1h30m`, `7d` or `250ms`. A number without a unit is seconds.
+    """
+    if _DURATION.fullmatch(text):
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+    elif re.fullmatch(_NUMBER, text):
+        seconds = float(text)
+    else:
+        reason = f"{text!r} is not a duration such as 250ms, 90s, 1h30m or 7d"
+        raise click.BadParameter(reason)
+    if seconds >= _LONGEST:
+        raise click.BadParameter(f"{text!r} is longer than {_LONGEST / _SECONDS['d']:.0f}d")
+    # 0.1 has a rounding error that a product with a unit may show.
+    return round(seconds, 9)
+
+
+def positive_seconds_of(text: str) -> float:
+    """
+    Parse a duration that is longer than 0.
+    """
+    seconds = seconds_of(text)
+    if not seconds:
+        raise click.BadParameter(f"{text!r} is not longer than 0")
+    return seconds
+
+
+def time_to_live(text: str) -> float | Literal["never"]:
+    """
+    Parse a time-to-live: a duration, or `never`.
+    """
+    if text == "never":
+        return "never"
+    try:
+        return positive_seconds_of(text)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}, or 'never'") from None
+
+
+def durations_of(text: str) -> list[float]:
+    """
+    Parse durations that are separated by commas.
+    """
+    return [seconds_of(part.strip()) for part in text.split(",")]
+
+
+def bytes_of(text: str) -> int:
+    """
+    Parse a size such as `512KB` or `1.5GiB`, where KB and KiB are both 1024 bytes. -1 is no limit.
+    """
+    if text == "-1":
+        return -1
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a size such as 1024, 512KB or 1GB")
+    number, unit = found.groups(default="")
+    return int(Decimal(number) * 1024 ** _POWERS[unit.lower()])
+
+
+def moment_of(text: str) -> dt.datetime:
+    """
+    Parse a time such as `2026-08-06T18:00`, or an age: `90s`, `1h30m`, `2d`.
+
+    A time without a zone is local time.
+    """
+    try:
+        if _DURATION.fullmatch(text):
+            ago = dt.timedelta(seconds=seconds_of(text))
+            return dt.datetime.now(dt.timezone.utc) - ago
+        # Python 3.10 knows a zone of Z by this name only.
+        return dt.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).astimezone()
+    except (ValueError, OverflowError, click.BadParameter):
+        reason = f"{text!r} is neither a time such as 2026-08-06T18:00 nor an age such as 1h30m"
+        raise click.BadParameter(reason) from None

@@ -1,0 +1,556 @@
+"""
+`jetsync bench`: measure how fast a server stores and delivers messages.
+
+Each test has a stream of its own, which is removed at its end. The folder `benchmarks` of the
+repository compares jetsync with other clients; this command measures one server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import click
+
+import jetsync
+from jetsync._base.locks import SIGNAL_CHECK
+from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._output import (
+    WARNING,
+    Styled,
+    duration,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    say,
+    size,
+)
+from jetsync.cli._units import bytes_of, number_option
+from jetsync.cli.server import sigterm_interrupts
+from jetsync.devserver import DevServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NAME: Final = "jetsync_bench"
+"""The start of the names of all streams and buckets; a random part follows."""
+
+CONSUMER: Final = "bench"
+
+USUAL: Final = 100_000
+USUAL_OF_CALLS: Final = 10_000
+"""Messages of a test, and of one that waits for the server again and again."""
+
+SAMPLE: Final = 64
+"""Of how many messages of a publisher the time of one is measured."""
+
+ARRIVAL: Final = 30.0
+"""Seconds to wait for messages that are stored."""
+
+
+@attrs.frozen
+class Part:
+    """
+    What one thread does of a test.
+    """
+
+    js: jetsync.JetStream
+    name: str
+    """The stream or the bucket."""
+
+    payload: bytes
+    first: int
+    """The number of its first message, from 0."""
+
+    count: int
+    batch: int
+    """Messages of one batch or fetch."""
+
+    times: list[float] = attrs.field(factory=list)
+    """Seconds of the calls that wait for the server."""
+
+    @property
+    def message(self) -> tuple[str, bytes]:
+        """
+        The message to publish.
+        """
+        return f"{self.name}.a", self.payload
+
+    def timed(self, call: Callable[[], int | object]) -> Any:
+        """
+        Call a function and note how long it takes.
+        """
+        begin = time.perf_counter()
+        result = call()
+        self.times.append(time.perf_counter() - begin)
+        return result
+
+    def sizes(self) -> Iterator[int]:
+        """
+        Yield the sizes of the batches.
+        """
+        for start in range(0, self.count, self.batch):
+            yield min(self.batch, self.count - start)
+
+
+def publish_each(part: Part) -> None:
+    """
+    Publish one message after the other.
+    """
+    publish = partial(part.js.publish, *part.message)
+    for _ in range(part.count):
+        part.timed(publish)
+
+
+def publish_many(part: Part) -> None:
+    """
+    Publish an iterable.
+    """
+    part.js.publish_many(itertools.repeat(part.message, part.count))
+
+
+def publish_later(part: Part) -> None:
+    """
+    Give messages to a publisher, and measure how long some of them take to be stored.
+    """
+
+    def note(begin: float, _future: object) -> None:
+        part.times.append(time.perf_counter() - begin)
+
+    with part.js.publisher() as publisher:
+        for number in range(part.count):
+            begin = time.perf_counter()
+            future = publisher.publish(*part.message)
+            if number % SAMPLE == 0:
+                future.add_done_callback(partial(note, begin))
+
+
+def publish_atomic(part: Part) -> None:
+    """
+    Publish one atomic batch after the other.
+    """
+    for count in part.sizes():
+        part.timed(partial(part.js.publish_batch, [part.message] * count))
+
+
+def publish_fast(part: Part) -> None:
+    """
+    Publish with fast ingest.
+    """
+    with part.js.fast_publisher() as fast:
+        fast.add_many(itertools.repeat(part.message, part.count))
+
+
+def fetch(part: Part) -> None:
+    """
+    Fetch and acknowledge one batch after the other.
+    """
+    consumer = part.js.consumer(part.name, CONSUMER)
+
+    def take(count: int) -> int:
+        batch = consumer.fetch(count, expires=ARRIVAL)
+        found = sum(1 for _ in batch)
+        batch.ack()
+        return found
+
+    check(part, sum(part.timed(partial(take, count)) for count in part.sizes()))
+
+
+def consume(part: Part) -> None:
+    """
+    Iterate over a consumption and acknowledge each message.
+    """
+    consumer = part.js.consumer(part.name, CONSUMER)
+    with consumer.consume(stop_after=part.count) as messages:
+        for message in messages:
+            message.ack()
+
+
+def scan(part: Part) -> None:
+    """
+    Read a range of the stream without a consumer.
+    """
+    stream = part.js.stream(part.name)
+    found = stream.scan(start=part.first + 1, end=part.first + part.count)
+    check(part, sum(1 for _ in found))
+
+
+def put(part: Part) -> None:
+    """
+    Put one key after the other.
+    """
+    bucket = part.js.key_value(part.name)
+    for number in range(part.first, part.first + part.count):
+        part.timed(partial(bucket.put, f"k{number}", part.payload))
+
+
+def get(part: Part) -> None:
+    """
+    Get one key after the other.
+    """
+    bucket = part.js.key_value(part.name)
+    for number in range(part.first, part.first + part.count):
+        part.timed(partial(bucket.get, f"k{number}"))
+
+
+def check(part: Part, found: int) -> None:
+    """
+    Fail unless every message of a part was read.
+    """
+    if found != part.count:
+        raise click.ClickException(f"only {found:,} of {part.count:,} messages were read")
+
+
+@attrs.frozen
+class Test:
+    """
+    One test.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Part], None]
+    waits: bool = False
+    """Whether it waits for the server again and again, and so has fewer messages."""
+
+    reads: bool = False
+    bucket: bool = False
+    """Whether it uses a bucket."""
+
+    flag: str | None = None
+    """What the stream has to allow."""
+
+
+TESTS: Final = (
+    Test("pub", "publish one", publish_each, waits=True),
+    Test("many", "publish many", publish_many),
+    Test("publisher", "publisher", publish_later),
+    Test("atomic", "atomic batches", publish_atomic, waits=True, flag="allow_atomic"),
+    Test("fast", "fast ingest", publish_fast, flag="allow_batched"),
+    Test("fetch", "fetch", fetch, reads=True),
+    Test("consume", "consume", consume, reads=True),
+    Test("scan", "scan", scan, reads=True, flag="allow_direct"),
+    Test("kv", "kv put", put, waits=True, bucket=True),
+    Test("kv", "kv get", get, waits=True, reads=True, bucket=True),
+)
+
+
+@attrs.frozen
+class Result:
+    """
+    What a test measured.
+    """
+
+    test: Test
+    size: int
+    count: int
+    seconds: float | None = None
+    cpu: float | None = None
+    """Seconds of CPU time of this process."""
+
+    times: list[float] = attrs.field(factory=list)
+    note: str = ""
+    """Why there is no result."""
+
+    def percentile(self, percent: int) -> float | None:
+        """
+        Return the seconds within which so many of the calls end. A percentile of few is their
+        maximum, and left out.
+        """
+        if len(self.times) < (1 if percent <= 50 else 100):
+            return None
+        return sorted(self.times)[(len(self.times) * percent - 1) // 100]
+
+    def as_json(self) -> dict[str, Any]:
+        """
+        Return it as `--json` prints it.
+        """
+        rate = None if self.seconds is None else round(self.count / self.seconds, 1)
+        p50, p99 = (
+            None if each is None else round(each * 1000, 4)
+            for each in (self.percentile(50), self.percentile(99))
+        )
+        return {
+            "test": self.test.title,
+            "size": self.size,
+            "messages": self.count,
+            "seconds": self.seconds and round(self.seconds, 6),
+            "messages_per_second": rate,
+            "bytes_per_second": rate and round(rate * self.size),
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "cpu_seconds": self.cpu and round(self.cpu, 6),
+            "note": self.note or None,
+        }
+
+
+@attrs.frozen
+class Settings:
+    """
+    How much is measured, and how.
+    """
+
+    messages: int | None
+    batch: int
+    threads: int
+    clients: int
+    storage: str
+    replicas: int
+
+    def count(self, test: Test) -> int:
+        """
+        Return the number of messages of a test.
+        """
+        return self.messages or (USUAL_OF_CALLS if test.waits else USUAL)
+
+
+@click.command(cls=Command)
+@click.argument(
+    "tests",
+    nargs=-1,
+    type=click.Choice(list(dict.fromkeys(test.name for test in TESTS))),
+    metavar="[TESTS]...",
+)
+@number_option(
+    "--msgs",
+    "messages",
+    help=f"Messages of each test.  [default: {USUAL:,}, or {USUAL_OF_CALLS:,} for"
+    " pub, atomic and kv]",
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=bytes_of,
+    multiple=True,
+    default=("128",),
+    metavar="SIZE",
+    help="Size of a payload, such as 1KB. May be repeated.  [default: 128]",
+)
+@number_option(
+    "--batch", default=100, show_default=True, help="Messages of each atomic batch and each fetch."
+)
+@number_option("--clients", default=1, show_default=True, help="Number of connections.")
+@number_option(
+    "--threads", default=1, show_default=True, help="Threads that share each connection."
+)
+@click.option(
+    "--storage",
+    type=click.Choice(["file", "memory"]),
+    default="file",
+    show_default=True,
+    help="Where the server stores the messages.",
+)
+@number_option("--replicas", default=1, show_default=True, help="Number of copies in a cluster.")
+@json_option
+@connection_options
+def bench(
+    *,
+    options: jetsync.ConnectOptions,
+    tests: tuple[str, ...],
+    sizes: tuple[int, ...],
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """
+    Measure how fast a server stores and delivers messages.
+
+    TESTS are pub, many, publisher, atomic, fast, fetch, consume, scan and kv; the default is all.
+    Without a server from --server, --context or the environment, the command starts one for the
+    time of the tests.
+
+    Each test creates a stream or bucket with a new name that starts with jetsync_bench, and removes
+    it at the end, also after Ctrl-C. The threads share the messages of a test. They run in one
+    process, so more threads rarely mean more messages per second.
+
+    p50 and p99 are the times of the calls that wait for the server: one message, one batch or one
+    fetch. For a publisher, it is the time until a message is acknowledged. cpu/msg is the CPU time
+    of this process for each message.
+    """
+    chosen = Settings(**settings)
+    if min(sizes) < 0:
+        raise click.UsageError("--size needs a size of 0 or more.")
+    callers = chosen.threads * chosen.clients
+    if chosen.messages is not None and chosen.messages < callers:
+        raise click.UsageError(f"{callers:,} threads need at least {callers:,} messages.")
+    selected = [test for test in TESTS if not tests or test.name in tests]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_interrupts())
+        own = options.servers is None
+        if own:
+            options = options.evolve(servers=stack.enter_context(DevServer()).url)
+        # This connection creates and removes the streams. The tests have others.
+        client = stack.enter_context(connect(options))
+        server = client.server
+        if not as_json:
+            where = f"nats-server {server.version} at {server.url}"
+            say(where + (", started for these tests" if own else ""), err=True)
+        show_progress = stack.enter_context(progress("bench", len(selected) * len(sizes)))
+        results: list[Result] = []
+        for each, test in itertools.product(sizes, selected):
+            show_progress(completed=len(results), description=test.title)
+            results.append(run_one(client.jetstream(), options, chosen, test, each))
+    if as_json:
+        about = {"version": server.version, "url": server.url, "temporary": own}
+        found = [result.as_json() for result in results]
+        print_json({"server": about, "settings": attrs.asdict(chosen), "results": found})
+    else:
+        show(results)
+
+
+def run_one(
+    js: jetsync.JetStream,
+    options: jetsync.ConnectOptions,
+    settings: Settings,
+    test: Test,
+    payload_size: int,
+) -> Result:
+    """
+    Run one test on a stream of its own.
+    """
+    count, payload = settings.count(test), secrets.token_bytes(payload_size)
+    try:
+        with prepared(js, settings, test, payload, count) as (name, stream):
+            result = measure(options, settings, test, name, payload, count)
+            stored = js.stream(stream).info().state.messages
+            if stored != count:
+                raise click.ClickException(
+                    f"{test.title}: {stored:,} of {count:,} messages are stored"
+                )
+            return result
+    except jetsync.NotSupportedError as error:
+        return Result(test, payload_size, count, note=str(error))
+
+
+@contextlib.contextmanager
+def prepared(
+    js: jetsync.JetStream, settings: Settings, test: Test, payload: bytes, count: int
+) -> Iterator[tuple[str, str]]:
+    """
+    Create what a test needs, yield its name and that of its stream, and remove it.
+    """
+    name = f"{NAME}_{secrets.token_hex(8)}"
+    stream = f"KV_{name}" if test.bucket else name
+    common: Any = {
+        "description": "made by `jetsync bench`",
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+    }
+    try:
+        if test.bucket:
+            js.create_key_value(name, **common)
+        else:
+            flags: Any = {} if test.flag is None else {test.flag: True}
+            js.create_stream(name, subjects=[f"{name}.>"], **common, **flags)
+        if test.reads and test.bucket:
+            js.publish_many((f"$KV.{name}.k{number}", payload) for number in range(count))
+        elif test.reads:
+            js.publish_many(itertools.repeat((f"{name}.a", payload), count))
+            js.create_consumer(name, CONSUMER, max_ack_pending=-1)
+        yield name, stream
+    finally:
+        remove(js, stream)
+
+
+def remove(js: jetsync.JetStream, stream: str) -> None:
+    """
+    Remove a stream, and ignore Ctrl-C meanwhile.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        js.delete_stream(stream)
+    except jetsync.StreamNotFoundError:
+        # It was not created.
+        pass
+    except jetsync.JetSyncError as error:
+        raise click.ClickException(f"the stream {stream} is left on the server: {error}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def measure(  # noqa: PLR0917 - a private step
+    options: jetsync.ConnectOptions,
+    settings: Settings,
+    test: Test,
+    name: str,
+    payload: bytes,
+    count: int,
+) -> Result:
+    """
+    Let all threads do their parts, and measure the time of all.
+    """
+    callers = settings.clients * settings.threads
+    begin_together = threading.Event()
+
+    def work(part: Part) -> None:
+        begin_together.wait()
+        test.run(part)
+
+    with ThreadPoolExecutor(callers, "bench") as pool, contextlib.ExitStack() as stack:
+        # If a thread fails or Ctrl-C ends the wait, the stack closes the clients. So the calls of
+        # the other threads fail, and the pool ends.
+        stack.callback(begin_together.set)
+        clients = [stack.enter_context(connect(options)) for _ in range(settings.clients)]
+        parts, running = [], []
+        for number in range(callers):
+            first, end = count * number // callers, count * (number + 1) // callers
+            js = clients[number % len(clients)].jetstream()
+            parts.append(Part(js, name, payload, first, end - first, settings.batch))
+            running.append(pool.submit(work, parts[-1]))
+        cpu, begin = time.process_time(), time.perf_counter()
+        begin_together.set()
+        left = set(running)
+        while left:
+            # The system may give a signal to another thread, which does not end a wait of this one.
+            done, left = wait(left, SIGNAL_CHECK, FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    times = [each for part in parts for each in part.times]
+    return Result(test, len(payload), count, seconds, cpu, times)
+
+
+def show(results: Sequence[Result]) -> None:
+    """
+    Print a table.
+    """
+    numbers = ("size", "messages", "time", "msgs/s", "bytes/s", "p50", "p99", "cpu/msg")
+    print_table(("test", *numbers, ""), map(row_of, results), numbers=numbers)
+
+
+def row_of(result: Result) -> tuple[object, ...]:
+    """
+    Return a row of the table.
+    """
+    about = (result.test.title, size(result.size), f"{result.count:,}")
+    if result.seconds is None:
+        return (*about, *[""] * 6, Styled(result.note, WARNING))
+    rate = result.count / result.seconds
+    return (
+        *about,
+        duration(round(result.seconds, 2 if result.seconds >= 1 else 3)),
+        f"{rate:,.0f}",
+        size(rate * result.size),
+        short(result.percentile(50)),
+        short(result.percentile(99)),
+        short(None if result.cpu is None else result.cpu / result.count),
+        "",
+    )
+
+
+def short(seconds: float | None) -> str:
+    """
+    Return a time of less than a second with three digits.
+    """
+    if seconds is None:
+        return ""
+    return f"{seconds * 1e6:.3g} µs" if seconds < 0.001 else f"{seconds * 1000:.3g} ms"

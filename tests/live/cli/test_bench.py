@@ -1,0 +1,168 @@
+"""
+`jetsync bench` on real servers. No test asserts a speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import jetsync
+from jetsync.cli import bench
+from jetsync.cli._app import jetsync as app
+
+ALL = ["publish one", "publish many", "publisher", "atomic batches", "fast ingest"]
+ALL += ["fetch", "consume", "scan", "kv put", "kv get"]
+
+
+@pytest.fixture
+def run(nats_server, monkeypatch):
+    """
+    Run the command against the shared server; a function from arguments.
+    """
+    monkeypatch.delenv("NATS_CONTEXT", raising=False)
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+
+    def run(*arguments, **options):
+        return CliRunner().invoke(app, ("bench", *arguments), **options)
+
+    return run
+
+
+def left(js):
+    """
+    Return the streams that a bench has left.
+    """
+    return [name for name in js.stream_names() if bench.NAME in name]
+
+
+def test_every_test_as_json(run, js):
+    """
+    Every test sends and reads all messages, and removes its stream.
+    """
+    result = run("--msgs", "200", "--batch", "10", "--clients", "2", "--threads", "2", "--json")
+
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["server"]["temporary"] is False
+    assert report["settings"]["threads"] == 2
+    assert [each["test"] for each in report["results"]] == ALL
+    for each in report["results"]:
+        assert each["messages"] == 200
+        assert each["seconds"] > 0
+        assert each["note"] is None
+    measured = {each["test"]: each for each in report["results"] if each["p50_ms"]}
+    assert set(measured) == {*ALL} - {"publish many", "fast ingest", "consume", "scan"}
+    # A percentile of fewer than 100 calls would be their maximum.
+    assert measured["publish one"]["p99_ms"] >= measured["publish one"]["p50_ms"]
+    assert measured["fetch"]["p99_ms"] is None
+    assert left(js) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "median", "high"), [(1, 1, None), (2, 1, None), (99, 50, None), (100, 50, 99)]
+)
+def test_percentiles(count, median, high):
+    """
+    p50 is the time within which half of the calls ended, and p99 needs 100 calls.
+    """
+    result = bench.Result(bench.TESTS[0], 0, count, times=list(range(count, 0, -1)))
+
+    assert (result.percentile(50), result.percentile(99)) == (median, high)
+
+
+def test_a_table(run, js):
+    """
+    The table has a line for each test and size. The server is named on standard error.
+    """
+    sizes = ("--size", "1KB", "--size", "0", "--storage", "memory")
+    result = run("many", "scan", "--msgs", "10", *sizes)
+
+    assert result.exit_code == 0, result.output
+    head, *rows = result.stdout.splitlines()
+    assert head.split()[:5] == ["test", "size", "messages", "time", "msgs/s"]
+    assert rows[0].split()[:5] == ["publish", "many", "1", "KiB", "10"]
+    assert len(rows) == 4
+    assert result.stderr.startswith("nats-server ")
+    assert left(js) == []
+
+
+def test_a_server_of_its_own(run, monkeypatch):
+    """
+    Without a server, the command starts one.
+    """
+    monkeypatch.delenv("NATS_URL")
+
+    result = run("many", "--msgs", "10")
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.endswith(", started for these tests\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(nats_server, js, number):
+    """
+    Ctrl-C and SIGTERM end the threads, and the stream is removed.
+    """
+    command = ("bench", "pub", "--msgs", "100000000", "--threads", "3")
+    with (
+        jetsync.connect(nats_server.url) as client,
+        client.subscribe("*.a") as messages,
+        subprocess.Popen(
+            [sys.executable, "-m", "jetsync", *command],
+            env={**os.environ, "NATS_URL": nats_server.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            # Messages of the bench arrive, so its threads are at work.
+            while not messages.next(timeout=60).subject.startswith(bench.NAME):
+                pass
+            process.send_signal(number)
+            out, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+    assert process.returncode == 1
+    assert out == ""
+    assert errors.splitlines()[-1] == "Aborted!"
+    assert "Traceback" not in errors
+    assert left(js) == []
+
+
+def test_a_failure_removes_the_stream(run, js):
+    """
+    A payload that is too large is one line, and nothing is left on the server.
+    """
+    result = run("pub", "--size", "64MB", "--msgs", "1")
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert left(js) == []
+
+
+@pytest.mark.versions
+def test_an_old_server(run, server_for):
+    """
+    Tests that the server does not support say so, and the others run.
+    """
+    server = server_for("2.10.26")
+
+    result = run("--msgs", "20", "--batch", "10", "--json", "-s", server.url)
+
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["results"]
+    assert [each["test"] for each in found] == ALL
+    missing = {each["test"]: each["note"] for each in found if each["seconds"] is None}
+    assert set(missing) == {"atomic batches", "fast ingest", "scan"}
+    assert all(missing.values())
+    with jetsync.connect(server.url) as client:
+        assert left(client.jetstream()) == []

@@ -1,0 +1,265 @@
+"""
+The command line in a terminal: colours, and completion in bash.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from jetsync.cli._app import jetsync as app
+
+NO_SERVER = "nats://127.0.0.1:1"
+
+COLOUR = re.compile(r"\x1b\[[\d;]*3[0-7]m")
+RED, YELLOW, GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
+
+
+class Terminal:
+    """
+    A process whose input and outputs are a pseudo-terminal.
+    """
+
+    def __init__(self, *command, env):
+        self.text = ""
+        self.control, inside = pty.openpty()
+        self.process = subprocess.Popen(
+            command, stdin=inside, stdout=inside, stderr=inside, env=env, start_new_session=True
+        )
+        os.close(inside)
+
+    def read(self):
+        """
+        Read what is printed; False at the end.
+        """
+        try:
+            found = os.read(self.control, 4096)
+        except OSError:
+            # Linux reports the end of a terminal as an error.
+            found = b""
+        self.text += found.decode("utf-8", "replace")
+        return bool(found)
+
+    def read_all(self):
+        """
+        Wait for the end and return everything that was printed.
+        """
+        while self.read():
+            pass
+        self.process.wait(60)
+        return self.text
+
+    def read_until(self, wanted, timeout=60):
+        """
+        Read until a text is there.
+        """
+        limit = time.monotonic() + timeout
+        while wanted not in self.text:
+            ready, _, _ = select.select([self.control], [], [], max(0, limit - time.monotonic()))
+            assert ready, self.text
+            assert self.read(), self.text
+
+    def type(self, text):
+        """
+        Type a text.
+        """
+        os.write(self.control, text.encode())
+
+    def close(self):
+        """
+        End the process.
+        """
+        self.process.kill()
+        self.process.wait(60)
+        os.close(self.control)
+
+
+@pytest.fixture
+def environment(nats_server, tmp_path):
+    """
+    The environment of a user: a home of their own, `jetsync` on the path, and the shared server.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "jetsync"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jetsync "$@"\n')
+    script.chmod(0o755)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NATS_", "XDG_", "JETSYNC_", "COMP_")) and name != "NO_COLOR"
+    }
+    return {
+        **kept,
+        "HOME": str(tmp_path),
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TERM": "xterm-256color",
+        "NATS_URL": nats_server.url,
+        "JETSYNC_COMPLETION_TIMEOUT": "60",
+    }
+
+
+@pytest.fixture
+def terminal(environment):
+    """
+    Start a process in a pseudo-terminal; a function from arguments.
+    """
+    started = []
+
+    def start(*command, **variables):
+        started.append(Terminal(*command, env={**environment, **variables}))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+COMMANDS = """
+import contextlib, sys
+from jetsync.cli import main
+for line in sys.argv[1:]:
+    print(f"\\n$ {line}", flush=True)
+    sys.argv = ["jetsync", *line.split()]
+    with contextlib.suppress(SystemExit):
+        main()
+"""
+
+
+@pytest.fixture
+def printed(terminal):
+    """
+    Run some commands in one interpreter, which takes a while to start, and return their output.
+    """
+
+    def run(*lines, **variables):
+        text = terminal(sys.executable, "-c", COMMANDS, *lines, **variables).read_all()
+        _, *outputs = re.split(r"^\$ .*\n", text.replace("\r\n", "\n"), flags=re.MULTILINE)
+        assert len(outputs) == len(lines), text
+        return outputs
+
+    return run
+
+
+class TestColours:
+    def test_on_a_terminal(self, printed, stream):
+        """
+        Errors are red, results green and warnings yellow.
+        """
+        publish = f"pub {stream.name}.a x --msg-id 1"
+
+        no_server, usage, stored, duplicate = printed(
+            f"stream ls -s {NO_SERVER}", "stream ls --nonsense", publish, publish
+        )
+
+        assert f"{RED}Error: " in no_server
+        assert usage.startswith("Usage: jetsync stream ls")
+        assert f"{RED}Error: " in usage
+        assert f"{GREEN}stored in" in stored
+        assert f"{YELLOW}duplicate" in duplicate
+
+    def test_no_color(self, printed, stream):
+        """
+        With NO_COLOR, nothing has a colour.
+        """
+        publish = f"pub {stream.name}.a x --msg-id 1"
+
+        outputs = printed(publish, publish, "stream ls", "stream info MISSING", NO_COLOR="1")
+
+        assert all(outputs)
+        assert not COLOUR.search("".join(outputs))
+
+    def test_no_terminal(self, stream):
+        """
+        A file or a pipe gets neither colours nor other escapes.
+        """
+        run = CliRunner()
+        for command in (("pub", f"{stream.name}.a", "x"), ("stream", "ls"), ("doctor",)):
+            assert "\x1b" not in run.invoke(app, command).output
+
+    def test_progress(self, terminal, stream):
+        """
+        On a terminal, `pub --count` shows its progress, which is gone at the end.
+        """
+        text = terminal("jetsync", "pub", f"{stream.name}.a", "x", "--count", "50").read_all()
+
+        assert re.search("publish +.*50/50", text)
+        assert "stored 50 messages" in text.splitlines()[-1]
+
+
+class TestInput:
+    def test_a_payload_that_is_typed(self, terminal, stream):
+        """
+        Without DATA, the command says that it waits for the payload.
+        """
+        started = terminal("jetsync", "pub", f"{stream.name}.a")
+        started.read_until("type the payload, and end it with Ctrl-D")
+        started.type("two chairs\n\x04")
+
+        assert "stored in" in started.read_all()
+        assert stream.get_message(1).data == b"two chairs\n"
+
+
+class TestCompletion:
+    @pytest.fixture
+    def bash(self, terminal, environment, js, stream):
+        """
+        An interactive bash whose completion was installed by the command.
+        """
+        path = shutil.which("bash")
+        if path is None:
+            pytest.skip("there is no bash")
+        assert "wrote " in terminal("jetsync", "completion", "bash").read_all()
+        started = terminal(path, "-i", INPUTRC="/dev/null", PS1="$ ", HISTFILE="")
+        started.type("bind 'set enable-bracketed-paste off'; echo re''ady\n")
+        started.read_until("ready\r\n")
+        return started
+
+    def completed(self, bash, text, wanted):
+        """
+        Type a text and a tab, wait for what bash completes, and clear the line.
+        """
+        bash.text = ""
+        bash.type(f"{text}\t")
+        bash.read_until(wanted)
+        bash.type("\x15")
+
+    def test_names(self, bash, js, stream, unique):
+        """
+        Bash completes commands and the names of streams, consumers and buckets.
+        """
+        stream.create_consumer("worker_of_tests")
+        js.create_key_value(f"bucket_{unique}", storage="memory")
+
+        self.completed(bash, "jetsync doc", "jetsync doctor ")
+        self.completed(bash, f"jetsync stream info {stream.name[:-1]}", f"info {stream.name} ")
+        self.completed(bash, f"jetsync consumer next {stream.name} work", "worker_of_tests ")
+        self.completed(bash, f"jetsync kv get bucket_{unique[:-1]}", f"bucket_{unique} ")
+        js.delete_key_value(f"bucket_{unique}")
+
+    def test_installing_twice(self, terminal, tmp_path):
+        """
+        The line in .bashrc is added once, and what is there stays.
+        """
+        startup = tmp_path / ".bashrc"
+        startup.write_text("alias ll='ls -l'")
+
+        first = terminal("jetsync", "completion", SHELL="/bin/bash").read_all()
+        second = terminal("jetsync", "completion", "bash").read_all()
+
+        assert "added a line to" in first
+        assert "found its line in" in second
+        lines = startup.read_text().splitlines()
+        assert lines[0] == "alias ll='ls -l'"
+        assert len(lines) == 2
+        assert (tmp_path / ".local/share/jetsync/completion.bash").is_file()
