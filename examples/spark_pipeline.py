@@ -1,7 +1,7 @@
 """
 Flights through Spark into JetStream, and mean delays per week back into a key-value bucket.
 
-    python -m pip install '.[demo]' ./plugins/jetsync-spark     # and Java 17 or newer
+    python -m pip install . './plugins/jetsync-spark[demo]'     # and Java 17 or newer
     jetsync server &
     python examples/spark_pipeline.py
 

@@ -1,5 +1,5 @@
 """
-The command: ``python -m benchmarks.spark [--rows 300000] [--rounds 3] [--json FILE]``.
+The command: ``python -m benchmarks.spark [--rows 300000] [--rounds 3] [--json FILE]``, 3 minutes.
 
 Needs jetsync-spark, nats-py and Java. All contenders share a server and a Spark session on two
 threads, and take turns.
@@ -38,6 +38,12 @@ ROOT: Final = Path(__file__).parents[2]
 PROCESSES: Final = 2
 """Threads of Spark, and processes of plain Python that publish beside it."""
 
+KINDS: Final = ("java", "python", "server")
+"""The programs whose CPU time is shown: Spark, its workers and plain Python, and nats-server."""
+
+KIND_OF: Final = {"java": "java", "nats-server": "server"}
+"""The kind of a process by its name. All others are Python."""
+
 READ: Final = "BENCH_READ"
 WRITE: Final = "BENCH"
 
@@ -60,8 +66,8 @@ class Contender:
     samples: list[float] = attrs.field(factory=list)
     """Rows per second, one for each round."""
 
-    cpu: list[float] = attrs.field(factory=list)
-    """Seconds of CPU for each row, one for each round: Java, Python and server together."""
+    cpu: list[dict[str, float]] = attrs.field(factory=list)
+    """Seconds of CPU for each row in Java, in Python and in the server, one for each round."""
 
     @property
     def rate(self) -> float:
@@ -70,12 +76,12 @@ class Contender:
         """
         return statistics.median(self.samples)
 
-    @property
-    def work(self) -> float:
+    def work(self, *kinds: str) -> float:
         """
-        Microseconds of CPU for each row, the median of the rounds.
+        Microseconds of CPU for each row in some of KINDS, or in all: the median of the rounds.
         """
-        return statistics.median(self.cpu) * 1e6
+        sums = [sum(cpu[kind] for kind in kinds or KINDS) for cpu in self.cpu]
+        return statistics.median(sums) * 1e6
 
 
 @attrs.frozen
@@ -92,9 +98,11 @@ class Ratio:
 
 RATIOS: Final = (
     Ratio("Arrow read / scan of one process", "read", "scan", 0.6),
+    Ratio("Arrow read / lists to Arrow", "read", "ceiling: lists", 0.8),
     Ratio("JetStreamSink / nats-py row by row", "sink", "nats-py", 8.0),
+    Ratio("JetStreamSink / rows that are only looked at", "sink", "ceiling: rows", 0.6),
     Ratio("Arrow atleastonce / publish_many of two processes", "atleastonce", "publish_many", 0.6),
-    Ratio("exactlyonce / atomic", "exactlyonce", "atomic", 0.4),
+    Ratio("exactlyonce / publish_batch of two processes", "exactlyonce", "publish_batch", 0.9),
 )
 
 
@@ -125,6 +133,7 @@ class Bench:
         js.publish_many((f"filled.{number % 16}", payload) for number in range(rows))
         self._plain = {
             "publish_many": Plain(PROCESSES, "publish", url, WRITE, rows // PROCESSES, size),
+            "publish_batch": Plain(PROCESSES, "batches", url, WRITE, rows // PROCESSES, size),
             "scan": Plain(1, "scan", url, READ, rows),
         }
         self._frame = self._frame_of(rows)
@@ -149,6 +158,8 @@ class Bench:
         rows, few = self._rows, self._few.count()
         publish, scan = self._plain["publish_many"], self._plain["scan"]
         yield Contender("ceiling: read", self._noop_of("ceiling", rows=rows), rows)
+        lists = self._noop_of("ceiling", rows=rows, lists="true")
+        yield Contender("ceiling: lists", lists, rows)
         yield Contender("scan", scan.run, rows, seconds=float)
         yield Contender("read", self._noop_of("jetstream", servers=self._url, stream=READ), rows)
         yield Contender("ceiling: rows", self._rows_of(tasks.count_rows), rows)
@@ -158,6 +169,8 @@ class Bench:
         yield Contender("ceiling: mapInArrow", self._mapped, rows)
         yield Contender("publish_many", publish.run, rows, writes=True, seconds=float)
         yield Contender("publish_arrow", self._publish_arrow, rows, writes=True)
+        batches = self._plain["publish_batch"]
+        yield Contender("publish_batch", batches.run, rows, writes=True, seconds=float)
         for mode in ("atleastonce", "atomic", "exactlyonce"):
             named = {"writeId": "bench"} if mode == "exactlyonce" else {}
             save = self._saved("jetstream", servers=self._url, stream=WRITE, mode=mode, **named)
@@ -182,8 +195,11 @@ class Bench:
             subjects = self._write.info(subjects_filter="bench.>").state.subjects or {}
             if sum(subjects.values()) != contender.rows:
                 raise RuntimeError(f"{contender.label}: {subjects} is not {contender.rows} rows")
+        after = cpu_seconds()
         contender.samples.append(contender.rows / seconds)
-        contender.cpu.append((cpu_seconds() - before) / contender.rows)
+        contender.cpu.append(
+            {kind: (after[kind] - before[kind]) / contender.rows for kind in KINDS}
+        )
 
     def close(self) -> None:
         """
@@ -224,22 +240,28 @@ class Bench:
         jetsync_spark.publish_arrow(self._frame, self._options, stream=WRITE).collect()
 
 
-def cpu_seconds() -> float:
+def cpu_seconds() -> dict[str, float]:
     """
     Return the CPU time of this process and all that it started, however far down; Linux only.
     """
-    parents, ticks = {}, {}
+    parents: dict[str, str] = {}
+    ticks: dict[str, tuple[str, int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # What is before the bracket is the name, which may have blanks.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            # The name is in brackets and may contain spaces.
+            before, _, after = (folder / "stat").read_text().rpartition(")")
+            name = before.partition("(")[2]
+            fields = after.split()
             parents[folder.name] = fields[1]
             # Of its threads, and of children that have ended.
-            ticks[folder.name] = sum(map(int, fields[11:15]))
+            ticks[folder.name] = KIND_OF.get(name, "python"), sum(map(int, fields[11:15]))
     own = {str(os.getpid())}
     while more := {pid for pid, parent in parents.items() if parent in own} - own:
         own |= more
-    return sum(ticks.get(pid, 0) for pid in own) / os.sysconf("SC_CLK_TCK")
+    sums = dict.fromkeys(KINDS, 0.0)
+    for kind, count in (ticks[pid] for pid in own if pid in ticks):
+        sums[kind] += count / os.sysconf("SC_CLK_TCK")
+    return sums
 
 
 def arguments() -> argparse.Namespace:
@@ -283,21 +305,20 @@ def show(contenders: list[Contender], rows: int, size: int) -> None:
     """
     Print the rates and the ratios.
     """
-    print(f"\n{rows:,} rows of {size} bytes, local[{PROCESSES}], median of the rounds (rows/s)")
-    print("in brackets: microseconds of CPU for each row, of Java, Python and server together")
+    print(f"\n{rows:,} rows of {size} bytes, local[{PROCESSES}], medians of the rounds")
     width = max(len(each.label) for each in contenders)
+    heads = "".join(f"{head:>8}" for head in (*KINDS, "all"))
+    print(f"{'':<{width}}  {'rows/s':>10}  CPU per row, us:{heads}    rows/s of each round")
     for each in contenders:
-        low, high = min(each.samples), max(each.samples)
-        print(
-            f"{each.label:<{width}}  {each.rate:>10,.0f}  ({each.work:,.1f})"
-            f"   {low:,.0f} - {high:,.0f}"
-        )
+        cpu = "".join(f"{each.work(*kinds):>8.2f}" for kinds in (*zip(KINDS), ()))
+        samples = ", ".join(f"{sample:,.0f}" for sample in each.samples)
+        print(f"{each.label:<{width}}  {each.rate:>10,.0f}{'':18}{cpu}    {samples}")
     print()
     found = {each.label: each for each in contenders}
     for ratio in RATIOS:
         if ratio.line in found and ratio.of in found:
             times = found[ratio.line].rate / found[ratio.of].rate
-            work = found[ratio.of].work / found[ratio.line].work
+            work = found[ratio.of].work() / found[ratio.line].work()
             print(f"{ratio.what}: {times:.2f} (wanted {ratio.wanted}), by CPU {work:.2f}")
 
 

@@ -26,7 +26,7 @@ class Plain:
 
     Args:
         processes: How many.
-        job: ``publish`` or ``scan``.
+        job: ``publish``, ``batches`` or ``scan``.
         arguments: Of the job.
     """
 
@@ -76,6 +76,17 @@ def publish(js: jetsync.JetStream, stream: str, rows: str, size: str) -> None:
     js.publish_many((next(subjects), payload) for _ in range(int(rows)))
 
 
+def batches(js: jetsync.JetStream, stream: str, rows: str, size: str) -> None:
+    """
+    Publish rows by ``publish_batch``, in chunks of 1000.
+    """
+    del stream
+    payload = b"x" * int(size)
+    for first in range(0, int(rows), 1000):
+        chunk = range(first, min(first + 1000, int(rows)))
+        js.publish_batch((f"bench.{number % 16}", payload) for number in chunk)
+
+
 def scan(js: jetsync.JetStream, stream: str, rows: str) -> None:
     """
     Read a stream from its beginning to its end.
@@ -89,7 +100,7 @@ def main(job: str, url: str, *arguments: str) -> None:
     """
     Do a job for each line.
     """
-    jobs: dict[str, Callable[..., None]] = {"publish": publish, "scan": scan}
+    jobs: dict[str, Callable[..., None]] = {"publish": publish, "batches": batches, "scan": scan}
     with jetsync.connect(url) as client:
         js = client.jetstream()
         print("ready", flush=True)

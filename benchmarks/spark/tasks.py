@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ceiling", "count_batches", "count_rows", "publish_with_nats_py"]
 
-BATCH = 2000
+BATCH = 10_000
 """Rows of a record batch, as jetsync-spark's reader makes them."""
 
 
@@ -68,7 +68,7 @@ class Ceiling(DataSource):
     """
     ``format("ceiling")``: record batches that are ready, and a writer that looks at its columns.
 
-    Options ``rows``, ``partitions`` and ``size``.
+    Options ``rows``, ``partitions`` and ``size``, and ``lists`` to make each batch of Python lists.
     """
 
     @classmethod
@@ -89,7 +89,7 @@ class Ceiling(DataSource):
         Return what reads.
         """
         options = (int(self.options[name]) for name in ("rows", "partitions", "size"))
-        return CeilingReader(*options)
+        return CeilingReader(*options, lists="lists" in self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> CeilingWriter:  # noqa: ARG002, FBT001
         """
@@ -100,10 +100,11 @@ class Ceiling(DataSource):
 
 class CeilingReader(DataSourceReader):
     """
-    Gives the same record batch again and again.
+    Gives the same record batch again and again, or one made of the same lists.
     """
 
-    def __init__(self, rows: int, partitions: int, size: int) -> None:
+    def __init__(self, rows: int, partitions: int, size: int, *, lists: bool) -> None:
+        self._lists = lists
         self._rows = rows // partitions
         self._partitions = partitions
         self._size = size
@@ -119,16 +120,21 @@ class CeilingReader(DataSourceReader):
         Yield the batch.
         """
         columns = {
-            "subject": pa.array(["bench.0"] * BATCH, pa.string()),
-            "data": pa.array([b"x" * self._size] * BATCH, pa.binary()),
-            "stream": pa.array(["BENCH"] * BATCH, pa.string()),
-            "sequence": pa.array(range(BATCH), pa.int64()),
-            "timestamp": pa.array(range(BATCH), pa.timestamp("us", "UTC")),
+            "subject": (["bench.0"] * BATCH, pa.string()),
+            "data": ([b"x" * self._size] * BATCH, pa.binary()),
+            "stream": (["BENCH"] * BATCH, pa.string()),
+            "sequence": (list(range(BATCH)), pa.int64()),
+            "timestamp": (list(range(BATCH)), pa.timestamp("us", "UTC")),
         }
-        batch = pa.RecordBatch.from_pydict(columns)
+
+        def made() -> pa.RecordBatch:
+            arrays = {name: pa.array(values, kind) for name, (values, kind) in columns.items()}
+            return pa.RecordBatch.from_pydict(arrays)
+
+        batch = made()
         left = self._rows
         while left > 0:
-            yield batch.slice(0, min(left, BATCH))
+            yield (made() if self._lists else batch).slice(0, min(left, BATCH))
             left -= BATCH
 
 

@@ -8,12 +8,14 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from jetsync_spark.common.errors import OptionError, require_pyarrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from jetsync_spark.source import JetStreamDataSource
 
 __all__ = ["register"]
 
@@ -23,7 +25,9 @@ def register(spark: SparkSession) -> None:
     Register ``format("jetstream")`` in a session.
 
     If the package is installed, Spark finds the format without this call. Repeated calls are
-    allowed.
+    allowed. After this call, streaming queries plan twice as many partitions as the session runs
+    tasks at once, if its settings say how many. Spark does not tell this to the processes that
+    plan.
 
     Args:
         spark: The session.
@@ -40,8 +44,41 @@ def register(spark: SparkSession) -> None:
     from jetsync_spark.source import JetStreamDataSource
 
     try:
-        spark.dataSource.register(JetStreamDataSource)
+        spark.dataSource.register(_with_parallelism(JetStreamDataSource, _parallelism(spark)))
     except AnalysisException as error:
         # Spark 4.0 has found the format itself and rejects a second registration.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+
+
+def _with_parallelism(
+    source: type[JetStreamDataSource], parallelism: int | None
+) -> type[JetStreamDataSource]:
+    """Return a data source that knows how many tasks run at once."""
+    if parallelism is None:
+        return source
+    return type(source.__name__, (source,), {"parallelism": parallelism})
+
+
+def _parallelism(spark: SparkSession) -> int | None:
+    """
+    Return how many tasks a session runs at once, or None if its settings do not say.
+
+    The present number of executors does not count, because they may still be starting.
+    """
+
+    def setting(name: str) -> str:
+        return spark.conf.get(f"spark.{name}", "") or ""
+
+    try:
+        given = setting("default.parallelism")
+        if given.isdecimal():
+            return int(given) or None
+        if setting("master").startswith("local["):
+            return int(spark.sparkContext.defaultParallelism)
+        cores, instances = setting("executor.cores"), setting("executor.instances")
+    except PySparkException:
+        # Spark Connect has no context, and a server may refuse to show a setting.
+        return None
+    known = cores.isdecimal() and instances.isdecimal()
+    return int(cores) * int(instances) or None if known else None

@@ -34,6 +34,9 @@ class JetStreamDataSource(DataSource):
     ``format("jetstream")``: reads streams and key-value buckets, writes streams.
     """
 
+    parallelism: int | None = None
+    """How many tasks the session runs at once. None if that is not known."""
+
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         require_pyarrow()
@@ -82,7 +85,7 @@ class JetStreamDataSource(DataSource):
         from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
         settings, options = self._reading()
-        return StreamMicroBatchReader(settings, options, schema)
+        return StreamMicroBatchReader(settings, options, schema, self.parallelism)
 
     # Writing
 

@@ -48,6 +48,14 @@ def target(js, unique):
     js.delete_stream(unique)
 
 
+@pytest.fixture
+def options(nats_server):
+    """
+    The connection options of a program.
+    """
+    return jetsync.ConnectOptions(servers=nats_server.url)
+
+
 @pytest.fixture(scope="module")
 def spark():
     """

@@ -1,7 +1,7 @@
 """
 A streaming query that writes each micro-batch to its own file, until it is killed.
 
-Arguments: the server, the stream, a folder for checkpoint and files, options as JSON.
+Arguments: the server, the streams, a folder for checkpoint and files, options as JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ def main(server, stream, folder, options):
     made = Path(folder)
 
     def write(frame, batch):
-        rows = sorted(row.sequence for row in frame.select("sequence").collect())
+        rows = sorted((row.stream, row.sequence) for row in frame.collect())
         # A batch that is run again replaces its earlier file.
         unfinished = made / f"{batch}.unfinished"
         unfinished.write_text(json.dumps(rows), "utf-8")

@@ -83,7 +83,7 @@ class TestData:
         """
         monkeypatch.setattr(data.importlib.util, "find_spec", lambda _name: None)
 
-        with pytest.raises(OptionError, match=r"\.\[demo\]"):
+        with pytest.raises(OptionError, match=r"spark\[demo\]"):
             unpack(tmp_path, 1)
 
     @needs_flights
@@ -97,6 +97,49 @@ class TestData:
         assert len(lines) == 11
         assert lines[0].startswith("year,month")
         assert sum(each.flights for each in totals_of(tmp_path).values()) == 10
+
+
+class TestPicture:
+    def lines(self, totals, tmp_path, monkeypatch):
+        """
+        Draw totals, and return the axes.
+        """
+        pytest.importorskip("matplotlib")
+        from matplotlib.figure import Figure
+
+        from jetsync_spark.demo.picture import draw
+
+        seen = []
+        monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: seen.extend(self.axes))
+        draw(totals, tmp_path / "a.svg", note="")
+        return seen[0]
+
+    def test_a_missing_week_is_a_gap(self, tmp_path, monkeypatch):
+        """
+        The line of an airline does not connect the weeks around a week without a total.
+        """
+        weeks = ("2013-01-03", "2013-01-17")
+        totals = {f"UA.{week}": Totals("United", 20, 20, 100) for week in weeks}
+
+        axes = self.lines(totals, tmp_path, monkeypatch)
+
+        _, *values = axes.lines
+        assert [str(each) for each in values[0].get_ydata()] == ["5.0", "nan", "5.0"]
+
+    def test_all_of_each_line_is_visible(self, tmp_path, monkeypatch):
+        """
+        The axis reaches from the smallest mean to the largest. Means of few flights are left out.
+        """
+        totals = {
+            "UA.2013-01-03": Totals("United", 20, 20, 2000),
+            "UA.2013-01-10": Totals("United", 20, 20, -1000),
+            "OO.2013-01-03": Totals("SkyWest", 1, 1, 900),
+        }
+
+        low, high = self.lines(totals, tmp_path, monkeypatch).get_ylim()
+
+        assert low < -50
+        assert 100 < high < 200
 
 
 class TestCommand:

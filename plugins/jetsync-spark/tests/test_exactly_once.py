@@ -3,17 +3,18 @@ import threading
 
 import attrs
 import pytest
+from waiting import eventually
 from writing import again, entries, payloads, plan_for, rows_of, run
 
 import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark.common.clients import forget
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.task import Task
 from jetsync_spark.write import plan as planning
 from jetsync_spark.write.layout import record_partitions
 from jetsync_spark.write.ledger import (
-    Fingerprint,
     LayoutError,
-    LedgerEntry,
     LedgerRemovedError,
     OvertakenError,
 )
@@ -73,7 +74,7 @@ class TestRows:
             (35, True),
         ]
 
-    def test_one_ledger_message_remains(self, plan, target):
+    def test_one_ledger_message_remains(self, nats_server, plan, target):
         """
         On a stream that allows rollups, each entry of the ledger replaces the one before it.
 
@@ -84,6 +85,9 @@ class TestRows:
             run(plan, dies_after(rows, 25))
         before = entries(target, f"ledger.{target.name}.q.0")
         target.update(allow_rollup_hdrs=True)
+        # As another worker plans, or this one some time later.
+        planning._configurations.clear()
+        plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, chunk_size=11)
 
         written = run(plan, rows)
         run(plan, rows, batch=1)
@@ -136,6 +140,29 @@ class TestRows:
 
         assert (written.skipped, written.stored) == (35, 0)
         assert target.info().state.last_seq == before
+
+    def test_rows_are_read_while_a_chunk_is_stored(self, plan, target, monkeypatch):
+        """
+        The next chunk is prepared meanwhile. An error of the rows waits for the chunk in flight.
+        """
+        publish = jetsync.JetStream.publish_batch
+        rows = rows_of(target.name, 35)
+        read = threading.Event()
+
+        def slow(js, messages, **settings):
+            assert read.wait(30)
+            return publish(js, messages, **settings)
+
+        def failing():
+            yield from rows[:20]
+            read.set()
+            raise FailedError
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_batch", slow)
+        with pytest.raises(FailedError):
+            run(plan, failing())
+
+        assert payloads(target) == [data for _, data in rows[:10]]
 
     def test_micro_batches_follow_each_other(self, plan, target):
         """
@@ -199,6 +226,8 @@ class TestFencing:
         thread.start()
         try:
             assert half.wait(30)
+            # The chunk before is in flight while rows are read.
+            eventually(lambda: entries(target, "ledger.>"), 30)
             run(fast, rows, attempt=1)
         finally:
             finished.set()
@@ -327,6 +356,82 @@ class TestRemoved:
 
         assert "nothing of it was stored twice" not in str(caught.value)
         assert target.name in str(caught.value)
+
+
+class TestRequests:
+    @pytest.mark.parametrize("mode", ["atleastonce", "atomic", EXACTLY_ONCE])
+    def test_what_a_task_asks_the_leader(self, nats_server, target, mode):
+        """
+        The driver finds out about the stream. A task only reads its ledger, if it has one.
+
+        The first task of a connection also looks up the stream.
+        """
+        plan = plan_for(nats_server, target.name, mode=mode)
+        with jetsync.connect(nats_server.url) as client:
+            seen = client.subscribe("$JS.API.>")
+            client.flush()
+
+            def asked(batch):
+                run(plan, rows_of(target.name, 20), batch=batch)
+                client.flush()
+                return [seen.next().subject.split(".", 2)[2] for _ in range(seen.pending)]
+
+            first, later = asked(0), asked(1) + asked(2)
+
+        # Other tests may have used this worker's connection before.
+        assert len(first) <= {"atleastonce": 0, "atomic": 2, EXACTLY_ONCE: 6}[mode]
+        reads = [f"STREAM.MSG.GET.{target.name}"] if mode == EXACTLY_ONCE else []
+        assert later == reads * 2
+
+
+class TestStaging:
+    def test_a_stream_that_sources_the_rows_has_no_ledger(self):
+        """
+        Rows and ledger are written to one stream. Another one gets only the rows, in their order
+        and once, even if a task runs again and the server is killed.
+
+        Rows that the other stream has may be purged from the first one, and the other one may have
+        any limits.
+        """
+        rows = rows_of("flights", 300)
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            staging = js.create_stream(
+                "STAGING",
+                subjects=["flights.>", "ledger.flights.>"],
+                allow_atomic=True,
+                allow_rollup_hdrs=True,
+            )
+            flights = js.create_stream(
+                "FLIGHTS",
+                sources=[jetsync.StreamSource(name="STAGING", filter_subject="flights.>")],
+                max_age=3600,
+                allow_direct=True,
+            )
+
+            def has(count):
+                eventually(lambda: flights.info(timeout=30).state.messages == count, 60)
+
+            plan = plan_for(server, "STAGING", mode=EXACTLY_ONCE, chunk_size=11)
+            try:
+                for batch in range(3):
+                    part = rows[100 * batch : 100 * batch + 100]
+                    with pytest.raises(FailedError):
+                        run(plan, dies_after(part, 45), batch=batch)
+                    server.kill()
+                    server.restart()
+                    run(again(plan), part, batch=batch)
+                    if batch == 1:
+                        has(200)
+                        staging.purge(subject="flights.>", timeout=30)
+            finally:
+                forget(plan.settings)
+            has(300)
+            found = [(message.subject, bytes(message.data)) for message in flights.scan()]
+            left = staging.info(subjects_filter="ledger.>").state.subjects
+
+        assert found == rows
+        assert left == {"ledger.flights.q.0": 1}
 
 
 class TestPlace:
@@ -481,60 +586,6 @@ class TestRefused:
 
         with pytest.raises(JetStreamSparkError, match="not written by jetsync-spark"):
             run(plan, rows_of(target.name, 5))
-
-
-class TestFingerprint:
-    def test_fingerprints_of_order_and_content(self):
-        """
-        One fingerprint depends on the order, and both depend on the content.
-        """
-        rows = rows_of("s", 20)
-        one, two, three = Fingerprint(), Fingerprint(), Fingerprint()
-        one.add(rows)
-        two.add(list(reversed(rows)))
-        three.add([*rows[:-1], ("s.a0", b"other")])
-
-        assert one.total == two.total != three.total
-        assert len({one.order, two.order, three.order}) == 3
-
-    def test_chunks_make_no_difference(self):
-        """
-        A retry may divide the rows differently.
-        """
-        rows = rows_of("s", 20)
-        one, two = Fingerprint(), Fingerprint()
-        one.add(rows)
-        two.add(rows[:7])
-        two.add(rows[7:])
-
-        assert (one.order, one.total, one.rows) == (two.order, two.total, two.rows)
-
-    def test_headers_count(self):
-        """
-        Rows that differ only in their headers are different.
-        """
-        one, two = Fingerprint(), Fingerprint()
-        one.add([jetsync.OutboundMessage("s", b"", {"a": "1"})])
-        two.add([jetsync.OutboundMessage("s", b"", {"a": "2"})])
-
-        assert one.total != two.total
-
-    def test_an_entry_survives_the_wire(self):
-        """
-        A decoded entry equals the encoded one.
-        """
-        entry = LedgerEntry(
-            key="q", batch=3, partition=1, rows=7, done=True, order="ab", total=2**60, by="x"
-        )
-
-        assert LedgerEntry.from_bytes(entry.to_bytes(), "s") == entry
-
-    def test_an_entry_of_a_newer_version_is_refused(self):
-        """
-        An entry of a newer version may have another meaning.
-        """
-        with pytest.raises(JetStreamSparkError, match="version 9"):
-            LedgerEntry.from_bytes(b'{"v":9}', "s")
 
 
 def test_the_key_has_the_name_of_the_write(nats_server, target):

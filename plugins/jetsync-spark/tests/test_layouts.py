@@ -13,7 +13,7 @@ from writing import in_task, payloads, plan_for, rows_of, run
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.task import Task
 from jetsync_spark.write import layout
-from jetsync_spark.write.ledger import LayoutError
+from jetsync_spark.write.ledger import LayoutError, OvertakenError
 from jetsync_spark.write.options import EXACTLY_ONCE
 
 pytest.importorskip("pyspark", minversion="4.1", reason="Arrow writers need PySpark 4.1")
@@ -86,8 +86,32 @@ class TestBatchWrites:
         A thread of foreachBatch also needs one, because it does not know the query. Otherwise its
         write would have another identity when the micro-batch is repeated.
         """
-        with pytest.raises(OptionError, match=r"set a writeId .*inheritable_thread_target"):
+        with pytest.raises(
+            OptionError, match=r"set a writeId .*batchId.*inheritable_thread_target"
+        ):
             Job(nats_server, target).task(0, 0, 10)
+
+        assert target.info().state.messages == 0
+
+    def test_one_that_passes_the_micro_batch_is_known_by_it(self, nats_server, target):
+        """
+        Spark Connect tells tasks no query. Each micro-batch has a number, and is stored once.
+        """
+        for batch, first in [(0, 0), (1, 10), (1, 10), (2, 10)]:
+            job = Job(nats_server, target, writeId="copy", batchId=str(batch))
+            job.writer.commit([job.task(0, first, first + 10)])
+
+        assert lost_and_twice(target, 20) == (0, 10)
+        with pytest.raises(OvertakenError, match="the ledger is at 2"):
+            Job(nats_server, target, writeId="copy", batchId="1").task(0, 10, 20)
+
+    def test_another_number_than_sparks_is_rejected(self, nats_server, target):
+        """
+        A streaming query knows its micro-batch, and an option cannot replace it.
+        """
+        job = Job(nats_server, target, writers.StreamWriter, writeId="copy", batchId="3")
+        with pytest.raises(OptionError, match="batchId is 3, but Spark writes micro-batch 4"):
+            job.task(0, 0, 10, query="q", batch=4)
 
         assert target.info().state.messages == 0
 
@@ -187,6 +211,21 @@ class TestAgreement:
             layout.record_partitions(plan, Task(), 2)
         with pytest.raises(LayoutError, match="of load has 3 partitions"):
             layout.record_partitions(plan, Task(), 3)
+
+    def test_the_first_message_of_a_stream_stays(self, nats_server, target):
+        """
+        A plan that replaces the one before it does not remove the first message of the stream,
+        which readers would take for a lost one.
+        """
+        target.update(allow_rollup_hdrs=True)
+        plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE)
+        for batch in range(3):
+            layout.record_partitions(plan, Task(query="q", batch=batch), 2)
+            run(plan, rows_of(target.name, 10), batch=batch)
+
+        state = target.info(subjects_filter="ledger.>").state
+        assert state.first_seq == 1
+        assert state.subjects[f"ledger.{target.name}.q.plan"] == 1
 
     @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
     def test_a_foreign_plan_is_left_alone(self, plan, target, js, data):

@@ -160,7 +160,7 @@ def test_killed_drivers(tmp_path, begins):
                     pass
             finally:
                 ended()
-            rows = rows_of(tmp_path)
+            rows = rows_of(tmp_path)[stream.name]
             assert rows == [*range(rows[0], stream.info().state.last_seq + 1)]
             if begins == "earliest":
                 assert rows[0] == 1
@@ -178,7 +178,7 @@ def caught_up(folder, arguments, stream, ended):
         while job.poll() is None:
             assert time.monotonic() < end
             time.sleep(0.5)
-            rows = rows_of(folder)
+            rows = rows_of(folder).get(stream.name)
             if rows:
                 ended()
                 if rows[-1] == stream.info().state.last_seq:
@@ -225,9 +225,65 @@ def wait_for_files(folder, wanted, job):
 
 def rows_of(folder):
     """
-    Return the sequences in all files, counting each batch once.
+    Return the sequences in all files by stream, counting each batch once.
     """
-    found = []
+    found = {}
     for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
-        found += json.loads(path.read_text("utf-8"))
+        for stream, sequence in json.loads(path.read_text("utf-8")):
+            found.setdefault(stream, []).append(sequence)
     return found
+
+
+def test_killed_drivers_of_several_streams(tmp_path, unique):
+    """
+    Drivers that read a pattern of streams lose and repeat nothing, while streams are created.
+
+    One stream gets many messages, one few, and a new one begins between two drivers.
+    """
+    chance = random.Random("several")
+    stop = threading.Event()
+    made = []
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        js = client.jetstream()
+
+        def add():
+            name = f"{unique}_{len(made)}"
+            made.append(js.create_stream(name, subjects=[f"{name}.>"], allow_direct=True))
+            extend(js, made[-1], 10)
+
+        def publish():
+            with jetsync.connect(server.url) as other:
+                while not stop.wait(0.5):
+                    for number, stream in enumerate([*made]):
+                        extend(other.jetstream(), stream, 1 if number else 50)
+
+        add()
+        add()
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        options = json.dumps({"startingOffsets": "earliest", "maxOffsetsPerTrigger": "500"})
+        arguments = [server.url, f"{unique}_*", str(tmp_path), options]
+        try:
+            for _ in range(KILLS):
+                wanted = len([*tmp_path.glob("*.json")]) + chance.choice([0, 1, 2, 4])
+                with running(tmp_path, arguments) as job:
+                    wait_for_files(tmp_path, wanted, job)
+                    time.sleep(chance.uniform(0.0, 1.0))
+                add()
+            stop.set()
+            publisher.join()
+            expected = {each.name: [*range(1, each.info().state.last_seq + 1)] for each in made}
+            end = time.monotonic() + 600
+            while rows_of(tmp_path) != expected:
+                assert time.monotonic() < end, {
+                    stream: (len(rows), len(expected[stream]))
+                    for stream, rows in rows_of(tmp_path).items()
+                }
+                with running(tmp_path, arguments) as job:
+                    while job.poll() is None and rows_of(tmp_path) != expected:
+                        assert time.monotonic() < end
+                        time.sleep(0.5)
+            _logger.info("%s batches, %s streams", len([*tmp_path.glob("*.json")]), len(made))
+        finally:
+            stop.set()
+            publisher.join()

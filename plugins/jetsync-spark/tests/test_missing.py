@@ -95,6 +95,18 @@ def test_the_facade_imports_nothing_of_spark():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_no_pyspark():
+    """
+    The error says how to get PySpark, which is not installed with the plugin.
+    """
+    code = "import sys; sys.modules['pyspark'] = None; from jetsync_spark import register"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "ModuleNotFoundError: jetsync_spark needs PySpark" in done.stderr
+    assert "pip install 'jetsync-spark[pyspark]'" in done.stderr
+
+
 def test_an_unknown_name():
     """
     An unknown name raises AttributeError, as in any module.

@@ -75,6 +75,22 @@ class TestNames:
 
         assert "hush" not in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("option", "cure"),
+        [
+            ("kafka.bootstrap.servers", "give servers"),
+            ("subscribePattern", "give stream, with a pattern"),
+            ("startingOffsetsByTimestamp", "give startingTimestamp"),
+            ("kafka.linger.ms", "leave it out"),
+        ],
+    )
+    def test_an_option_of_kafka_is_refused_with_the_one_that_replaces_it(self, option, cure):
+        """
+        The error names the option to use instead, rather than all options or a similar name.
+        """
+        with pytest.raises(OptionError, match=f"no option {option}: .*{cure}"):
+            check_names({option: "x"}, ConnectSettings, WriteOptions)
+
     def test_options_of_spark_are_accepted(self):
         """
         Sinks get the path of their checkpoint, tables their owner.

@@ -66,6 +66,9 @@ def good(nats_server, target):
         ({"mode": "atomic"}, {**ROWS, "msg_id": "string"}, "IDs of column msg_id.*atleastonce"),
         ({"mode": "exactlyonce", "ledgerSubject": "l"}, ROWS, r"add l\.> to the stream"),
         ({"mode": "exactlyonce", "writeId": "a.b"}, ROWS, "writeId 'a.b' is not a valid name"),
+        ({"mode": "exactlyonce", "batchId": "3"}, ROWS, "batchId needs a writeId"),
+        ({"mode": "exactlyonce", "batchId": "-1"}, ROWS, "batchId is '-1'"),
+        ({"batchId": "3"}, ROWS, "batchId is for mode exactlyonce"),
     ],
 )
 def test_invalid_writes_are_refused(good, options, types, said):

@@ -69,10 +69,16 @@ def end(child):
 
 # Newer Pythons warn of forks in processes with threads; these children use none of the parent's.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_each_row_is_stored_once(nats_server, target, tmp_path):
+@pytest.mark.parametrize(
+    "rollup", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["kept", "rolled up"]
+)
+def test_each_row_is_stored_once(nats_server, target, tmp_path, rollup):
     """
     At twenty-five random moments of one run: no row is lost, and none is stored twice.
+
+    On a stream that allows rollups, one message of the ledger remains for each partition.
     """
+    target.update(allow_rollup_hdrs=rollup)
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails.
     random.seed(seed)
@@ -116,3 +122,5 @@ def test_each_row_is_stored_once(nats_server, target, tmp_path):
     expected = {data for _, data in rows_of(target.name, until * 2 * ROWS)}
     assert set(found) == expected
     assert len(found) == sum(found.values())
+    ledger = target.info(subjects_filter=f"ledger.{target.name}.>").state.subjects
+    assert (list(ledger.values()) == [1, 1]) == rollup

@@ -2,7 +2,15 @@ import random
 
 import pytest
 
-from jetsync_spark.read.ranges import DEFAULT_PARTS, LARGEST, SMALLEST, cut, parts_for
+from jetsync_spark.read.ranges import (
+    DEFAULT_PARTS,
+    LARGEST,
+    SMALLEST,
+    cut,
+    parts_for,
+    parts_of,
+    shares,
+)
 
 
 class TestParts:
@@ -33,6 +41,44 @@ class TestParts:
     def test_how_many(self, length, asked, parts):
         """Parts are large enough for a task, and small enough to be read again."""
         assert parts_for(length, **asked) == parts
+        asked = {**asked, "messages": [asked["messages"]]} if "messages" in asked else asked
+        assert parts_of([length], **asked) == [parts]
+
+    @pytest.mark.parametrize(
+        ("lengths", "asked", "parts"),
+        [
+            ([], {}, []),
+            ([0, 0], {}, [0, 0]),
+            ([1, 0, 1], {}, [1, 0, 1]),
+            ([10, 20, 30], {"least": 6}, [1, 2, 3]),
+            ([10, 20, 30], {"least": 4}, [1, 2, 2]),
+            ([2 * SMALLEST, 100], {}, [3, 1]),
+            ([LARGEST, 9 * LARGEST], {}, [2, 15]),
+            ([LARGEST, 9 * LARGEST], {"default": 4}, [1, 9]),
+            ([100, 10], {"most_each": 20}, [6, 1]),
+            ([LARGEST, LARGEST], {"messages": [0, 10]}, [1, 1]),
+        ],
+    )
+    def test_of_several_ranges(self, lengths, asked, parts):
+        """Ranges share the parts in proportion, and each has one."""
+        assert parts_of(lengths, **asked) == parts
+
+
+class TestShares:
+    @pytest.mark.parametrize(
+        ("lengths", "most", "found"),
+        [
+            ([], 5, []),
+            ([3, 2], 5, [3, 2]),
+            ([10], 5, [5]),
+            ([10, 30], 20, [5, 15]),
+            ([1, 0, 999], 100, [1, 0, 99]),
+            ([1, 1, 1], 2, [1, 1, 1]),
+        ],
+    )
+    def test_they_are_proportional(self, lengths, most, found):
+        """Each range with messages gets a share, so that none of them stands still."""
+        assert shares(lengths, most) == found
 
 
 class TestCut:

@@ -41,17 +41,53 @@ class TestRead:
     @pytest.mark.parametrize(
         "place",
         ["", "5", '{"seq": 0}', '{"seq": "5"}', '{"seq": true}', '{"S": {"0": 5}}', "[5]", "seq",
-         f'{{"seq":{LARGEST + 1}}}', '{"seq": 5, "from": 1}'],
+         f'{{"seq":{LARGEST + 1}}}', '{"seq": 5, "from": 1}', "{}", '{"S": 5}', '{"S": "now"}'],
     )  # fmt: skip
     def test_invalid_positions_are_refused(self, place):
         """The error names the option and shows an example of a position."""
         with pytest.raises(OptionError, match=r"option startingOffsets is .* \{\"seq\": 5\}"):
             options(stream="S", startingOffsets=place)
 
+    def test_several_streams(self):
+        """A list has names and patterns; positions are for all streams, or for each."""
+        asked = options(
+            stream="A, B_*,A",
+            startingOffsets='{"A": {"seq": 5}, "B_1": "Latest", "B_2": "earliest"}',
+            endingOffsets="latest",
+        )
+        assert asked.streams == ("A", "B_*")
+        assert asked.patterns == ("B_*",)
+        assert [asked.start_of(each) for each in ("A", "B_1", "B_2")] == [5, "latest", "earliest"]
+        assert asked.end_of("A") == asked.end_of("B_7") == "latest"
+        assert [*map(asked.names_stream, ["A", "B_", "B_1", "B", "XB_1"])] == [
+            True, True, True, False, False,
+        ]  # fmt: skip
+        assert options(stream="seq", startingOffsets='{"seq": {"seq": 5}}').start_of("seq") == 5
+        assert pickle.loads(pickle.dumps(asked)) == asked
+        assert hash(asked)
+
     @pytest.mark.parametrize(
         ("given", "said"),
         [
             ({}, "option stream is missing"),
+            ({"stream": ", "}, "option stream is empty"),
+            ({"stream": "ORDERS.*"}, r"the pattern 'ORDERS\.\*' matches no stream"),
+            (
+                {"stream": "A,B", "startingOffsets": '{"seq": 5}'},
+                r'one sequence for several streams.*"A": \{"seq": 5\}',
+            ),
+            (
+                {"stream": "A*", "endingOffsets": '{"seq": 5}'},
+                "endingOffsets has one sequence for several streams",
+            ),
+            (
+                {"stream": "A,B", "startingOffsets": '{"A": {"seq": 5}}'},
+                "startingOffsets has no offset for stream B",
+            ),
+            (
+                {"stream": "A,B*", "startingOffsets": '{"A": "latest", "C": "latest"}'},
+                "startingOffsets has an offset for stream C, which is not read",
+            ),
             ({"stream": "S", "bucket": "B"}, "both stream and bucket"),
             ({"stream": "S", "keys": "a"}, "option keys does not apply to a stream"),
             ({"stream": "S", "atRevision": "4"}, "atRevision does not apply to a stream"),
@@ -69,6 +105,7 @@ class TestRead:
             ({"stream": "S", "subjectFilter": "a.>,a b"}, r"subjectFilter: in 'a b' a token has"),
             ({"stream": "S", "subjectFilter": ">.x"}, "in '>.x' a token has a wildcard"),
             ({"stream": "S", "subjectFilter": "a..b"}, "in 'a..b' a token is empty"),
+            ({"bucket": "B", "keys": "a,b>"}, "option keys: in 'b>' a token has a wildcard"),
             ({"stream": "S", "startingTimestamp": "-1"}, "startingTimestamp is '-1'"),
             ({"stream": "S", "startingOffsetsByTimestampStrategy": "now"}, "give error or latest"),
         ],
@@ -107,7 +144,12 @@ class TestUse:
         ("given", "said"),
         [
             ({"startingOffsets": "latest"}, "a batch from startingOffsets latest is empty"),
+            ({"startingOffsets": '{"S": "latest"}'}, "from startingOffsets latest is empty"),
             ({"endingOffsets": "earliest"}, "a batch up to endingOffsets earliest is empty"),
+            (
+                {"startingOffsets": '{"S": {"seq": 9}}', "endingOffsets": '{"S": {"seq": 5}}'},
+                "startingOffsets 9 is after endingOffsets 5",
+            ),
             (
                 {"startingOffsets": '{"seq": 9}', "endingOffsets": '{"seq": 5}'},
                 "startingOffsets 9 is after endingOffsets 5",

@@ -20,7 +20,7 @@ import jetsync_spark
 from jetsync.devserver import DevServer
 from jetsync_spark.common import clients
 from jetsync_spark.common.options import ConnectSettings, read_settings
-from jetsync_spark.read import micro_batch
+from jetsync_spark.read import idle
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
@@ -314,7 +314,7 @@ class TestAway:
                 return connect(*args)
 
             monkeypatch.setattr(clients, "_connect", late)
-            monkeypatch.setattr(micro_batch, "POLL", 0.0)
+            monkeypatch.setattr(idle, "CHECK", 0.0)
             assert call() == wanted
             assert len(tries) >= 3
             clients.forget(settings)

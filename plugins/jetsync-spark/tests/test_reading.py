@@ -15,6 +15,7 @@ from jetsync_spark.common.task import Task
 from jetsync_spark.read.origin import inspect_stream, sequence_at, start_of
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 from jetsync_spark.write import layout
 
 pytestmark = pytest.mark.live
@@ -28,6 +29,45 @@ def read(js, stream, start=1, end=None, part=None, **options):
         assert [int(data.split(b" ")[0]) for data in page.data] == page.sequences
         found += page.sequences
     return found
+
+
+def test_rows_of_a_page(js):
+    """Rows are the same, made from the bytes of a page or message by message."""
+    types = pytest.importorskip("pyspark.sql.types")
+    schema = types.StructType().add("timestamp_ns", "long").add("sequence", "long")
+    schema.add("timestamp", "timestamp").add("data", "binary").add("subject", "string")
+    table = Table(schema, STREAM_COLUMNS)
+    with numbered(js, 30, subjects=3) as stream:
+        js.publish(f"{stream.name}.ü", b"31", headers={"Nats-Subject": "other", "a": "b"})
+        stream.delete_message(7)
+        pages = [*RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()]
+        assert [len(page) for page in pages] == [20, 10]
+        for page in pages:
+            made = table.of_page(page, stream.name)
+            assert made == table.of_page(jetsync.StoredPage(list(page)), stream.name)
+            assert made.column(1).to_pylist() == page.sequences
+
+
+class TestRequests:
+    @pytest.mark.parametrize(("filters", "requests"), [("", 3), ("a.*", 5), ("a.0,a.1", 7)])
+    def test_what_a_part_asks_the_leader(self, nats_server, js, filters, requests):
+        """
+        The stream's state is requested before and after a part, after a page that lacks sequences,
+        when a scan begins, and at its end if the last message does not match the filter.
+        """
+        options = {"subjectFilter": filters} if filters else {}
+        with numbered(js, 100, subjects=3) as stream, jetsync.connect(nats_server.url) as client:
+            stream.update(subjects=["a.*", "b"])
+            js.publish_many((f"a.{n % 2}", b"%d " % n) for n in range(101, 151))
+            js.publish("b", b"151 ")
+            read(js, stream, **options)
+            part = part_of(js, stream)
+            seen = client.subscribe(f"$JS.API.STREAM.INFO.{stream.name}")
+            client.flush()
+            assert read(js, stream, part=part, **options)
+            client.flush()
+
+            assert seen.pending == requests
 
 
 class TestRange:

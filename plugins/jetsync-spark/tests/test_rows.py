@@ -1,5 +1,6 @@
 import datetime as dt
 import decimal
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 
 import jetsync
 from jetsync_spark.common.errors import OptionError, RowError
+from jetsync_spark.common.names import is_case_sensitive
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
 from jetsync_spark.write.arrow_rows import batch_messages
 from jetsync_spark.write.columns import Columns
@@ -158,6 +160,152 @@ class TestValues:
         with pytest.raises(RowError, match=r"row 0 .* header Nats-Rollup .*: drop it"):
             messages(way, [row])
 
+    @pytest.mark.parametrize(
+        ("headers", "sent"),
+        [
+            (None, None),
+            ({}, None),
+            ({"a": ["1", None, "2"], "b": None, "c": [], "d": [None]}, {"a": ["1", "2"]}),
+            ({"a": "1", "b": None}, {"a": ["1"]}),
+            ([("a", b"1"), ("b", None), ("a", b"\xc3\xb6")], {"a": ["1", "\u00f6"]}),
+            ([("a", "1"), ("b", None)], {"a": ["1"]}),
+            ([("b", None)], {}),
+        ],
+        ids=["none", "empty", "lists", "texts", "kafka", "kafka's texts", "nothing"],
+    )
+    def test_nulls_in_headers_are_left_out(self, way, headers, sent):
+        """
+        A null map, list or value is no header, for each type of the column.
+        """
+        (made,) = self.with_headers(way, headers)
+
+        left = {name: values for name, values in (made.headers or {}).items() if values}
+        assert left == (sent or {})
+
+    @pytest.mark.parametrize(
+        ("headers", "said"),
+        [
+            ([("a", b"1"), (None, b"2")], "name of a header is null: drop it"),
+            ([("a", b"1"), None], "a header is null: drop it"),
+            ([("a", b"\xff")], r"value of header a is not valid UTF-8: .* base64"),
+            ([("Nats-Rollup", b"sub")], "header Nats-Rollup would have an effect"),
+        ],
+    )
+    def test_headers_that_cannot_be_sent(self, way, headers, said):
+        """
+        Headers of Kafka's type may have no name, and bytes that are not text.
+        """
+        with pytest.raises(RowError, match=f"row 0 of partition 3: .*{said}"):
+            self.with_headers(way, headers)
+
+    @staticmethod
+    def with_headers(way, headers):
+        """
+        Make a message with headers of any type: a mapping, or Kafka's pairs.
+        """
+        if way == "rows":
+            value = headers
+            if isinstance(headers, list):
+                pair = Row("key", "value")
+                value = [None if each is None else pair(*each) for each in headers]
+            row = Row(subject="s.a", data=b"x", headers=value)
+            return list(row_messages([row], Columns(), checks()))
+        if isinstance(headers, list):
+            texts = any(isinstance(each[1], str) for each in headers if each)
+            item = [("key", pa.string()), ("value", pa.string() if texts else pa.binary())]
+            kind = pa.list_(pa.struct(item))
+            value = [each and {"key": each[0], "value": each[1]} for each in headers]
+        else:
+            texts = any(isinstance(each, str) for each in (headers or {}).values())
+            kind = pa.map_(pa.string(), pa.string() if texts else pa.list_(pa.string()))
+            value = None if headers is None else list(headers.items())
+        schema = pa.schema([("subject", "string"), ("data", "binary"), ("headers", kind)])
+        batch = pa.RecordBatch.from_pylist(
+            [{"subject": "s.a", "data": b"x", "headers": value}], schema
+        )
+        return list(batch_messages([batch], Columns(), checks()))
+
+    def test_nested_fields_in_templates(self, way):
+        """
+        A template reaches fields of structs in structs. Backticks quote names with dots.
+        """
+        columns = columns_of("s.{a.b}.{a.c.d}.{`e.f`.g}.{h.i}", constant=False)
+        inner = {"b": 1, "c": {"d": "x"}}
+        row = {"a": inner, "e.f": {"g": "y"}, "h.i": "z", "data": b""}
+
+        assert self.nested(way, [row], columns) == [("s.1.x.y.z", b"")]
+
+    @pytest.mark.parametrize(
+        ("row", "column"),
+        [
+            ({"a": None}, "a.b.c"),
+            ({"a": {"b": None}}, "a.b.c"),
+            ({"a": {"b": {"c": None}}}, "a.b.c"),
+        ],
+        ids=["struct", "inner struct", "field"],
+    )
+    def test_a_null_struct_is_a_null_field(self, way, row, column):
+        """
+        The row fails like one with a null column.
+        """
+        columns = columns_of("s.{a.b.c}", constant=False)
+        good = [{"a": {"b": {"c": "x"}}, "data": b""}] * 5
+        said = rf"row 5 of partition 3: column {column}, which is part of the subject, is null"
+
+        with pytest.raises(RowError, match=said) as caught:
+            self.nested(way, [*good, {**row, "data": b""}], columns)
+
+        assert caught.value.column == column
+
+    @pytest.mark.parametrize(
+        ("subject", "said"),
+        [
+            ("s.{a.x}", "column a has no field x: its fields are b"),
+            ("s.{a.b.c}", r"column a\.b has no field c: it is not a struct"),
+            ("s.{x.b}", r"no column x\.b: the columns are a, data"),
+        ],
+    )
+    def test_a_missing_field_is_named(self, way, subject, said):
+        """
+        The error lists the existing fields.
+        """
+        with pytest.raises(OptionError, match=said):
+            self.nested(way, [{"a": {"b": 1}, "data": b""}], columns_of(subject, constant=False))
+
+    @staticmethod
+    def nested(way, values, columns):
+        """
+        Make messages of rows with structs.
+        """
+
+        def row(value):
+            return Row(**{k: row(v) for k, v in value.items()}) if type(value) is dict else value
+
+        if way == "rows":
+            return list(row_messages(map(row, values), columns, checks()))
+        return messages(way, values, columns)
+
+    def test_names_in_another_case(self, way):
+        """
+        A column is found in any case, unless the session tells names apart.
+        """
+        rows = [{"Subject": "s.a", "DATA": b"x", "Msg_ID": "m"}]
+        made = messages(way, rows)
+
+        assert [(each.subject, each.data, each.msg_id) for each in made] == [("s.a", b"x", "m")]
+        with pytest.raises(OptionError, match="no column subject: the columns are DATA, Msg_ID"):
+            messages(way, rows, Columns(case_sensitive=True))
+
+    def test_exact_names_come_first(self, way):
+        """
+        Names that differ only in their case are two columns.
+        """
+        rows = [{"SUBJECT": "s.b", "subject": "s.a", "data": b"x"}]
+        assert messages(way, rows) == [("s.a", b"x")]
+
+        with pytest.raises(OptionError, match="column subject could be SUBJECT or Subject"):
+            messages(way, [{"SUBJECT": "s.b", "Subject": "s.a", "data": b"x"}])
+
     def test_a_column_that_is_missing_is_named(self, way):
         """
         The error lists the existing columns.
@@ -271,8 +419,39 @@ class TestColumns:
 
 
 class TestTemplates:
+    def test_nested_fields_are_found_with_their_types(self):
+        """
+        Fields of a struct are found like columns, and have to be values of one token.
+        """
+        types = {"Plane": {"Model": "string", "Seats": {"n": "int"}}, "data": "string"}
+        columns = columns_of("s.{plane.model}.{plane.seats.n}", constant=True).within(types)
+        columns.check_types(types)
+        columns.check_known(types)
+        assert columns.template.paths == (("Plane", "Model"), ("Plane", "Seats", "n"))
+
+        with pytest.raises(OptionError, match=r"column Plane has no field x: .* Model, Seats"):
+            columns_of("s.{plane.x}", constant=True).within(types)
+        struct = columns_of("s.{plane.seats}", constant=True).within(types)
+        with pytest.raises(OptionError, match=r"Plane\.Seats .* type struct: name one .*: n"):
+            struct.check_types(types)
+
     @pytest.mark.parametrize(
-        "text", ["s.{a", "s.{}", "s.{a!r}", "s.{a:>5}", "s..{a}", "s.{a} b", ".{a}", "s.{0}"]
+        "text",
+        [
+            "s.{a..b}",
+            "s.{.a}",
+            "s.{a.}",
+            "s.{`a}",
+            "s.{`a`b}",
+            "s.{a",
+            "s.{}",
+            "s.{a!r}",
+            "s.{a:>5}",
+            "s..{a}",
+            "s.{a} b",
+            ".{a}",
+            "s.{0}",
+        ],
     )
     def test_invalid_templates_are_refused(self, text):
         """
@@ -319,3 +498,12 @@ class TestTemplates:
         A ledger is kept in subjects that are meant for it, or below others.
         """
         assert StreamSubjects(filters).ledger_prefixes() == found
+
+
+@pytest.mark.parametrize(
+    ("setting", "sensitive"), [("true", True), ("TRUE", True), ("false", False)]
+)
+def test_the_session_says_whether_case_matters(setting, sensitive):
+    """Spark returns a setting as the program has written it."""
+    session = SimpleNamespace(conf={"spark.sql.caseSensitive": setting})
+    assert is_case_sensitive(session) is sensitive

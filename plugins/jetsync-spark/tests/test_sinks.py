@@ -7,21 +7,13 @@ from concurrent import futures
 
 import pyspark
 import pytest
-from writing import payloads
+from writing import ids
 
 import jetsync
 import jetsync_spark
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def options(nats_server):
-    """
-    The connection options of a program.
-    """
-    return jetsync.ConnectOptions(servers=nats_server.url)
 
 
 @pytest.fixture
@@ -35,13 +27,6 @@ def rows(spark, target):
         "cast(id % 3 as string) as origin",
         "id % 5 as carrier",
     )
-
-
-def ids(stream):
-    """
-    Return the numbers in the rows of a stream.
-    """
-    return sorted(int(data) for data in payloads(stream))
 
 
 class TestSink:
@@ -237,6 +222,58 @@ class TestArrow:
         assert found[0] == found[1]
         assert (f"{target.name}.null", b"", []) in found[0]
         assert found[0][1][2] == ["1", "2", "3", "id-x", "never", "0"]
+
+    def test_structs_and_kafkas_headers(self, spark, options, target):
+        """
+        Rows and batches reach nested fields, accept Kafka's headers, and match names in any case.
+        """
+        rows = spark.sql(
+            """
+            select named_struct('code', 'UA', 'at', named_struct('gate', 7)) as Carrier,
+                'x' as DATA, array(
+                    named_struct('key', 'a', 'value', cast('1' as binary)),
+                    named_struct('key', 'b', 'value', cast(null as binary)),
+                    named_struct('key', 'a', 'value', cast('2' as binary))
+                ) as headers
+            """
+        )
+        subject = f"{target.name}.{{carrier.code}}.{{carrier.at.gate}}"
+        given = {"stream": target.name, "subject": subject}
+
+        rows.foreachPartition(jetsync_spark.JetStreamSink(options, **given))
+        jetsync_spark.publish_arrow(rows, options, **given).collect()
+        if pyspark.__version__ >= "4":
+            jetsync_spark.register(spark)
+            writer = rows.write.format("jetstream").mode("append")
+            writer.options(servers=options.servers, **given).save()
+
+        messages = list(target.scan())
+        assert len(messages) == (3 if pyspark.__version__ >= "4" else 2)
+        for message in messages:
+            assert message.subject == f"{target.name}.UA.7"
+            assert message.headers.items() == [("a", "1"), ("a", "2")]
+
+    def test_a_session_may_distinguish_case(self, spark, rows, options, target):
+        """
+        Functions follow the session's setting.
+        """
+        rows = rows.withColumnRenamed("data", "Data").limit(10)
+        given = {"stream": target.name}
+        jetsync_spark.publish_arrow(rows, options, **given).collect()
+        rows.foreachPartition(jetsync_spark.JetStreamSink(options, **given))
+        assert target.info().state.messages == 20
+
+        spark.conf.set("spark.sql.caseSensitive", "true")
+        try:
+            with pytest.raises(OptionError, match="no column data: the columns are Data"):
+                jetsync_spark.publish_arrow(rows, options, **given)
+            sink = jetsync_spark.JetStreamSink(options, **given)
+            with pytest.raises(OptionError, match="no column data"):
+                sink.check(rows)
+            with pytest.raises(Exception, match="no column data"):
+                rows.foreachPartition(sink)
+        finally:
+            spark.conf.unset("spark.sql.caseSensitive")
 
     def test_types_in_subjects_and_times_to_live(self, spark, options, target):
         """

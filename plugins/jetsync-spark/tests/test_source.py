@@ -335,8 +335,8 @@ class TestStreaming:
         with numbered(js, 100) as stream, jetsync.connect(nats_server.url) as client:
 
             def publish():
-                while not stop.wait(0.01):
-                    extend(client.jetstream(), stream, 5)
+                while not stop.wait(0.05):
+                    extend(client.jetstream(), stream, 1)
 
             publisher = threading.Thread(target=publish)
             publisher.start()

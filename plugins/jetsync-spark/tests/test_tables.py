@@ -100,6 +100,14 @@ def test_a_part_of_the_columns():
     assert made.to_pylist() == [{"sequence": 5, "data": b"five"}]
 
 
+def test_names_in_another_case():
+    """A schema may name the columns in any case, and the batch has the names of the schema."""
+    fields = [("Sequence", "bigint"), ("DATA", "binary")]
+    some = types.StructType([types.StructField(name, KINDS[kind]) for name, kind in fields])
+    made = Table(some, STREAM_COLUMNS).of_page(jetsync.StoredPage([stored(5, data=b"five")]), "S")
+    assert made.to_pylist() == [{"Sequence": 5, "DATA": b"five"}]
+
+
 def test_invalid_utf8():
     """Bytes of subjects and headers that are not UTF-8 are shown as escapes."""
     page = jetsync.StoredPage([stored(5, subject="s.\udcff", headers=[("A", "\udcfe")])])

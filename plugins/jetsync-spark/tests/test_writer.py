@@ -3,7 +3,7 @@ import decimal
 
 import pyspark
 import pytest
-from writing import entries, payloads
+from writing import entries, ids
 
 import jetsync
 import jetsync_spark
@@ -31,13 +31,6 @@ def rows(spark, target):
     return spark.range(1000, numPartitions=4).selectExpr(
         f"concat('{target.name}.a', id % 7) as subject", "cast(id as string) as data"
     )
-
-
-def ids(stream):
-    """
-    Return the numbers in the rows of a stream.
-    """
-    return sorted(int(data) for data in payloads(stream))
 
 
 class TestBatch:
@@ -320,3 +313,47 @@ class TestStreaming:
         with pytest.raises(Exception, match="has 3 partitions, but its first run had 1"):
             run(3).awaitTermination(120)
         assert ids(target) == list(range(20))
+
+
+class TestSql:
+    def test_a_view_has_options(self, spark, nats_server, target):
+        """
+        A temporary view keeps its options, for reading and for writing. Names match in any case.
+        """
+        given = f"servers '{nats_server.url}', stream '{target.name}'"
+        spark.sql(
+            f"create or replace temporary view flights (Subject string, DATA binary) "
+            f"using jetstream options ({given})"
+        )
+
+        spark.sql(f"insert into flights values ('{target.name}.a', cast('1' as binary))")
+
+        assert ids(target) == [1]
+        (row,) = spark.sql("select subject, cast(data as string) from flights").collect()
+        assert tuple(row) == (f"{target.name}.a", "1")
+
+    def test_a_table_gets_options_with_each_statement(self, spark, nats_server, target, unique):
+        """
+        Spark does not pass the options of a table to its source, and the error says what to do.
+        """
+        given = f"'servers' = '{nats_server.url}', 'stream' = '{target.name}'"
+        spark.sql(
+            f"create table {unique} (subject string, data binary) using jetstream "
+            f"options ({given.replace('=', '')})"
+        )
+        try:
+            insert = f"select '{target.name}.a', cast('1' as binary)"
+            once = f"with ({given}, 'mode' = 'exactlyonce', 'writeId' = 'load')"
+            for _ in range(2):
+                spark.sql(f"insert into {unique} {once} {insert}")
+            found = spark.sql(f"select * from {unique} with ({given}, 'includeLedger' = 'true')")
+            assert found.count() == 2
+            found = spark.sql(f"select cast(data as string) from {unique} with ({given})")
+            assert [row.data for row in found.collect()] == ["1"]
+
+            for statement in (f"select * from {unique}", f"insert into {unique} {insert}"):
+                with pytest.raises(Exception, match=r"servers is missing.* FROM t WITH \("):
+                    spark.sql(statement).collect()
+        finally:
+            spark.sql(f"drop table {unique}")
+        assert ids(target) == [1]

@@ -79,6 +79,13 @@ def payloads(stream):
     ]
 
 
+def ids(stream):
+    """
+    Return the numbers in the rows of a stream.
+    """
+    return sorted(int(data) for data in payloads(stream))
+
+
 def entries(stream, ledger):
     """
     Return the ledger's entries in order.

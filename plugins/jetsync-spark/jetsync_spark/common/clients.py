@@ -27,7 +27,7 @@ from jetsync_spark.common.options import ConnectSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Settings", "check_plugins", "client_for", "forget", "lend"]
+__all__ = ["Settings", "check_plugins", "client_for", "context_of", "forget", "lend", "stream_of"]
 
 Settings: TypeAlias = ConnectSettings | jetsync.ConnectOptions
 """How to connect: the options of the data source, or ``ConnectOptions`` from a program."""
@@ -54,6 +54,14 @@ class _Pooled:
     users: int = 0
     dropped: bool = False
     """Whether to close it when the last user returns it."""
+
+    js: jetsync.JetStream = attrs.field(
+        default=attrs.Factory(lambda self: self.client.jetstream(), takes_self=True)
+    )
+    """The context of all users, which remembers the streams that it has looked up."""
+
+    streams: dict[str, jetsync.Stream] = attrs.field(factory=dict)
+    """Streams by name. Their configuration may be out of date."""
 
 
 _lock = threading.RLock()
@@ -118,15 +126,24 @@ def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
 
 
 @contextlib.contextmanager
-def lend(settings: Settings, name: str | None = None) -> Iterator[jetsync.Client]:
+def lend(
+    settings: Settings, name: str | None = None, *, keep: bool = True
+) -> Iterator[jetsync.Client]:
     """
     Lend this process's client for *settings*, and drop the client if the block raises.
 
     Thread-safe. A reader that is stopped early (``GeneratorExit``) does not count as a failure.
 
-    Args: as :func:`client_for`.
+    Args:
+        settings: As for :func:`client_for`.
+        name: As for :func:`client_for`.
+        keep: Whether a connection that this call makes stays open for the next one. Processes that
+            only plan have no use for it.
     """
+    with _lock:
+        before = _pool.get(settings)
     client = client_for(settings, name)
+    made = before is None or before.client is not client
     with _lock:
         kept = _pool.get(settings)
         if kept is not None and kept.client is client:
@@ -141,6 +158,8 @@ def lend(settings: Settings, name: str | None = None) -> Iterator[jetsync.Client
         forget(settings, client)
         raise
     finally:
+        if made and not keep:
+            forget(settings, client)
         if kept is not None:
             kept.used = time.monotonic()
             with _lock:
@@ -148,6 +167,40 @@ def lend(settings: Settings, name: str | None = None) -> Iterator[jetsync.Client
                 last = kept.dropped and kept.users == 0
             if last:
                 _close(client)
+
+
+def context_of(settings: Settings, client: jetsync.Client) -> jetsync.JetStream:
+    """
+    Return the JetStream context of a lent client. Its users share what it has looked up.
+    """
+    kept = _kept(settings, client)
+    return client.jetstream() if kept is None else kept.js
+
+
+def stream_of(settings: Settings, client: jetsync.Client, name: str) -> jetsync.Stream:
+    """
+    Return a stream of a lent client. The server is asked once for each connection.
+
+    The configuration of the stream may be out of date.
+
+    Thread-safe.
+
+    Raises:
+        JetSyncError: The stream does not exist, or the server did not answer.
+    """
+    kept = _kept(settings, client)
+    streams = {} if kept is None else kept.streams
+    stream = streams.get(name)
+    if stream is None:
+        stream = streams[name] = context_of(settings, client).stream(name)
+    return stream
+
+
+def _kept(settings: Settings, client: jetsync.Client) -> _Pooled | None:
+    """Return the entry of a client, or None if it was dropped."""
+    with _lock:
+        kept = _pool.get(settings)
+    return kept if kept is not None and kept.client is client else None
 
 
 def forget(settings: Settings, client: jetsync.Client | None = None) -> None:

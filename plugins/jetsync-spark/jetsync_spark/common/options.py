@@ -49,7 +49,7 @@ _SettingsT = TypeVar("_SettingsT")
 
 _SPARKS_OWN: Final = frozenset(
     {"path", "checkpointlocation", "owner", "provider", "location", "comment", "external"}
-    | {"is_managed_location", "collation"}
+    | {"is_managed_location", "collation", "queryname"}
 )
 """Options that Spark itself adds to streaming sinks and tables."""
 
@@ -71,6 +71,17 @@ _SECRETS: Final = {
     "jwt": "credsFile, a path that is valid on every node",
     "seed": "nkeySeedFile or nkeySeedEnv",
 }
+
+_KAFKA: Final = {
+    "kafka.bootstrap.servers": "servers",
+    "subscribe": "stream, and subjectFilter for a part of a stream",
+    "subscribepattern": "stream, with a pattern such as ORDERS_*",
+    "assign": "stream, and subjectFilter for a part of a stream",
+    "topic": "stream and subject",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+}
+"""Options of Spark's source and sink for Kafka, and what replaces them."""
 
 
 @attrs.frozen
@@ -143,6 +154,15 @@ def check_names(options: Mapping[str, str], *classes: type) -> None:
                 option=given,
                 cure=f"give {_SECRETS[low]}",
             )
+        if low in _KAFKA or low.startswith("kafka."):
+            cure = (
+                f"instead of Kafka's option, give {_KAFKA[low]}"
+                if low in _KAFKA
+                else (
+                    "leave it out, or give the option that the page 'From Kafka' of the docs names"
+                )
+            )
+            raise OptionError(f"there is no option {given}", option=given, cure=cure)
         near = [known[name] for name in difflib.get_close_matches(low, known, 3, 0.6)]
         cure = f"did you mean {' or '.join(near)}?" if near else f"known are {_listed(known)}"
         raise OptionError(f"there is no option {given}", option=given, cure=cure)
@@ -335,7 +355,10 @@ class ConnectSettings:
             raise OptionError(
                 "option servers is missing",
                 option="servers",
-                cure='give it, such as .option("servers", "nats://host:4222")',
+                cure='give it, such as .option("servers", "nats://host:4222"); in SQL, Spark '
+                "ignores the OPTIONS of a table: give them with each statement, such as FROM t "
+                "WITH ('servers' = 'nats://host:4222'), or in a temporary view, which keeps them. "
+                "CREATE TABLE needs a list of columns",
             )
         if self.password_env is not None and self.user_env is None:
             raise OptionError(

@@ -136,6 +136,8 @@ def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
     seconds: float,
     doing: str,
     stream: str,
+    *,
+    keep: bool = True,
 ) -> T:
     """
     Return what *call* returns for this process's client, as :func:`call_with_retry`.
@@ -147,10 +149,11 @@ def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
         seconds: How long to retry.
         doing: What the error says has failed.
         stream: The stream that the error names.
+        keep: Whether the connection stays open, as for :func:`lend`.
     """
 
     def connected() -> T:
-        with lend(settings, name) as client:
+        with lend(settings, name, keep=keep) as client:
             return call(client.jetstream())
 
     return call_with_retry(connected, seconds, doing, stream)

@@ -24,11 +24,16 @@ __all__ = [
     "bad_token",
     "is_template",
     "overlap",
+    "path_of",
     "token_text",
+    "without_covered",
 ]
 
 _BAD: Final = re.compile(r"[\s.*>\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that a token of a subject cannot contain."""
+
+_PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+"""A part of a column's path. Backticks quote a name, as in SQL."""
 
 KNOWN: Final = 65536
 """Size of the cache of valid subjects. Most jobs write to few subjects."""
@@ -81,6 +86,18 @@ def overlap(one: str, two: str) -> bool:
     return len(ours) == len(theirs)
 
 
+def without_covered(filters: Sequence[str]) -> tuple[str, ...]:
+    """
+    Leave out filters that another one covers, because servers reject overlapping filters.
+    """
+    each_once = tuple(dict.fromkeys(filters))
+    return tuple(
+        one
+        for one in each_once
+        if not any(_is_part(one, other) for other in each_once if other != one)
+    )
+
+
 def token_text(value: object) -> str:
     """
     Return the text of a column's value in a subject, as Arrow formats it.
@@ -90,10 +107,28 @@ def token_text(value: object) -> str:
     return str(value)
 
 
+def path_of(column: str) -> tuple[str, ...]:
+    """
+    Return the name of a column and those of its nested fields, such as ``a.b`` or ```a.b`.c``.
+
+    Raises:
+        ValueError: A part is empty, or a backtick is unmatched.
+    """
+    parts: list[str] = []
+    at = -1
+    while at < len(column):
+        part = _PART.match(column, at + 1)
+        if part is None or (part.end() < len(column) and column[part.end()] != "."):
+            raise ValueError(f"{column!r} is not the name of a column or of a nested field")
+        parts.append(part[2] or part[1].replace("``", "`"))
+        at = part.end()
+    return tuple(parts)
+
+
 @attrs.frozen
 class SubjectTemplate:
     """
-    A subject with columns in braces, such as ``flights.{origin}.{carrier}``.
+    A subject with columns in braces, such as ``flights.{origin}.{plane.model}``.
     """
 
     text: str
@@ -101,6 +136,10 @@ class SubjectTemplate:
     """The texts before, between and after the columns."""
 
     columns: tuple[str, ...]
+    """The columns as they are written."""
+
+    paths: tuple[tuple[str, ...], ...]
+    """The name of each column, and those of its nested fields."""
 
     @classmethod
     def parse(cls, text: str) -> SubjectTemplate:
@@ -112,7 +151,8 @@ class SubjectTemplate:
         """
         literals: list[str] = [""]
         columns: list[str] = []
-        cure = "write each column as {name}, and nothing else in braces"
+        paths: list[tuple[str, ...]] = []
+        cure = "write each column as {name} or {struct.field}, and nothing else in braces"
         try:
             parts = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -127,6 +167,12 @@ class SubjectTemplate:
                     option="subject",
                     cure=cure,
                 )
+            try:
+                paths.append(path_of(column))
+            except ValueError as error:
+                raise OptionError(
+                    f"subject {text!r}: {error}", option="subject", cure=cure
+                ) from None
             columns.append(column)
             literals.append("")
         # Check the literal parts with a valid token in place of each column.
@@ -137,7 +183,7 @@ class SubjectTemplate:
                 option="subject",
                 cure="separate tokens with dots, and do not use spaces or wildcards",
             )
-        return cls(text, tuple(literals), tuple(columns))
+        return cls(text, tuple(literals), tuple(columns), tuple(paths))
 
     def fill(self, values: Sequence[str]) -> str:
         """
@@ -212,3 +258,14 @@ def _covers(tokens: Sequence[str], subject: Sequence[str]) -> bool:
 
 def _covers_all(tokens: Sequence[str], subject: Sequence[str]) -> bool:
     return all(one in {"*", two} for one, two in zip(tokens, subject, strict=True))
+
+
+def _is_part(one: str, other: str) -> bool:
+    """Tell whether one filter matches only subjects that the other one matches."""
+    ours, theirs = one.split("."), other.split(".")
+    for place, wanted in enumerate(theirs):
+        if wanted == ">":
+            return place < len(ours)
+        if place == len(ours) or ours[place] == ">" or wanted not in {"*", ours[place]}:
+            return False
+    return len(ours) == len(theirs)

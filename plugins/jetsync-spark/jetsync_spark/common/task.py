@@ -5,10 +5,18 @@ The task and query that the current code runs in.
 from __future__ import annotations
 
 import os
+import sys
+from typing import TYPE_CHECKING
 
 import attrs
 
-__all__ = ["Task", "application", "this_task"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Task", "application", "in_foreach_batch", "over_connect", "this_task"]
+
+_FOREACH_BATCH = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+"""The program in which a server of Spark Connect calls the function of ``foreachBatch``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,6 +60,24 @@ def this_task() -> Task:
         query=context.getLocalProperty("sql.streaming.queryId") or None,
         batch=int(batch) if batch else None,
     )
+
+
+def over_connect(df: DataFrame) -> bool:
+    """
+    Return whether a DataFrame belongs to a session of Spark Connect.
+
+    Such a session has neither a Spark context nor RDDs. In ``foreachBatch``, its jobs do not know
+    the streaming query and the micro-batch.
+    """
+    return type(df).__module__.startswith("pyspark.sql.connect.")
+
+
+def in_foreach_batch() -> bool:
+    """
+    Return whether a server of Spark Connect calls this code in ``foreachBatch``.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == _FOREACH_BATCH
 
 
 def application() -> str:

@@ -31,7 +31,7 @@ FLIGHTS: Final = 336_776
 WEEK: Final = 7 * 24 * 3600
 """Seconds of a window; windows are aligned to 1970, as Spark's are."""
 
-INSTALL: Final = "in a clone of jetsync, python -m pip install '.[demo]' ./plugins/jetsync-spark"
+INSTALL: Final = "in a clone of jetsync, python -m pip install . './plugins/jetsync-spark[demo]'"
 """Installs everything that the pipeline needs, apart from Java."""
 
 

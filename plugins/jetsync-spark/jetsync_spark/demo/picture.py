@@ -4,9 +4,10 @@ The picture of the demo: the totals in the bucket for each week of the year.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,9 @@ __all__ = ["draw"]
 
 SHOWN: Final = 5
 """Carriers with a colour, which are those with the most flights; others are grey."""
+
+FEWEST: Final = 10
+"""The flights in a week that a mean needs to be drawn: a few late flights would hide all others."""
 
 _METADATA: Final = ("Creator", "Date", "Format", "Type")
 """The metadata of an SVG."""
@@ -37,14 +41,21 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    lines: dict[str, list[tuple[Any, float]]] = defaultdict(list)
+    means: dict[tuple[str, date], float] = {}
     flights: dict[str, int] = defaultdict(int)
-    for key, each in sorted(totals.items()):
+    found = set()
+    for key, each in totals.items():
         week = date.fromisoformat(key.partition(".")[2])
+        found.add(week)
         flights[each.airline] += each.flights
-        if each.mean is not None:
-            lines[each.airline].append((week, each.mean))
+        if each.mean is not None and each.arrived >= FEWEST:
+            means[each.airline, week] = each.mean
     busiest = sorted(flights, key=lambda airline: -flights[airline])
+    # A line has a gap where a week is missing.
+    weeks = [
+        min(found) + timedelta(days=days)
+        for days in range(0, (max(found) - min(found)).days + 1, 7)
+    ]
     # Text stays text in the file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jetsync"}):
         figure = Figure(figsize=(9, 4.8), layout="constrained")
@@ -54,8 +65,8 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
         for airline in reversed(busiest):
             known = airline in busiest[:SHOWN]
             axes.plot(
-                [week for week, _ in lines[airline]],
-                [mean for _, mean in lines[airline]],
+                weeks,
+                [means.get((airline, week), math.nan) for week in weeks],
                 color=f"C{busiest.index(airline)}" if known else "0.87",
                 linewidth=1.6 if known else 0.8,
                 label=airline if known else None,
@@ -63,9 +74,8 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
             )
         axes.set_title("Mean arrival delay per week, as the key-value bucket has it")
         axes.set_ylabel("minutes")
-        # A carrier with few flights in a week would flatten all other curves.
-        axes.set_ylim(-30, 70)
-        axes.set_xlabel(note, color="0.4")
+        left_out = f"weeks with fewer than {FEWEST} arrivals of an airline are left out"
+        axes.set_xlabel("\n".join(filter(None, [left_out, note])), color="0.4")
         axes.spines[["top", "right"]].set_visible(False)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(

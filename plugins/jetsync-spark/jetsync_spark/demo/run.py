@@ -96,7 +96,7 @@ def run(request: Request) -> bool:
             if not (request.keep and request.server):
                 remove(js)
         expected = totals_of(folder)
-    note = f"the streaming driver was killed after micro-batch {killed}, and began again"
+    note = f"the driver was killed after micro-batch {killed} and continued from its checkpoint"
     draw(found, request.picture, note="" if killed is None else note)
     say(f"picture: {request.picture.resolve()}")
     same = found == expected and killed is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import lend
+from jetsync_spark.common.clients import context_of, lend
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import ask_with_retry, call_with_retry
 from jetsync_spark.common.task import application, this_task
@@ -23,9 +23,10 @@ from jetsync_spark.read.origin import (
     matching,
     sequence_at,
     start_of,
+    streams_of,
 )
 from jetsync_spark.read.range_reader import RangeReader
-from jetsync_spark.read.ranges import cut, parts_for
+from jetsync_spark.read.ranges import cut, parts_of
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def read_part(
             "reading failed",
             part.stream,
         )
-        for page in RangeReader(client.jetstream(), part, options).pages():
+        js = context_of(settings, client)
+        for page in RangeReader(js, part, options).pages():
             yield table.of_page(page, part.stream)
 
 
@@ -87,7 +89,7 @@ def _fewer_collections() -> Iterator[None]:
 
 class StreamBatchReader(DataSourceReader):
     """
-    Reads a range of a stream that is fixed when the query is planned.
+    Reads ranges of streams that are fixed when the query is planned.
 
     Spark pickles it and calls :meth:`read` in its workers. There is no ``pushFilters``, because
     Spark keeps pushed filters with the DataFrame and applies them to the next query too.
@@ -101,7 +103,7 @@ class StreamBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """
-        Return the parts of the range.
+        Return the parts of the ranges.
         """
         stream = self._options.source
         parts = ask_with_retry(
@@ -111,6 +113,7 @@ class StreamBatchReader(DataSourceReader):
             self._options.retry_timeout,
             "planning to read failed",
             stream,
+            keep=False,
         )
         _logger.info("batch_planned", stream=stream, parts=len(parts))
         # Spark needs at least one partition.
@@ -125,11 +128,42 @@ class StreamBatchReader(DataSourceReader):
 
     def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options
-        origin = inspect_stream(js, options.source)
-        check_filters(js, origin, options.subject_filter)
+        names = streams_of(js, options)
+        if not names:
+            raise OptionError(
+                f"no stream matches {options.source}",
+                option="stream",
+                cure="correct the pattern, in which * stands for any characters",
+            )
+        origins = [inspect_stream(js, name) for name in names]
+        check_filters(js, origins, options.subject_filter)
+        bounds = [self._bounds(js, origin) for origin in origins]
+        counts = [
+            self._count(js, origin, start) if start < end else 0
+            for origin, (start, end) in zip(origins, bounds, strict=True)
+        ]
+        lengths = [end - start for start, end in bounds]
+        parts = parts_of(
+            lengths,
+            messages=[
+                length if count is None else count
+                for length, count in zip(lengths, counts, strict=True)
+            ],
+            least=options.min_partitions,
+            most_each=options.max_records_per_partition,
+        )
+        # In the order of the names, so that a repeated query has the same partitions.
+        return [
+            part
+            for origin, (start, end), count in zip(origins, bounds, parts, strict=True)
+            for part in cut(origin.stream, origin.created, start, end, count)
+        ]
+
+    def _bounds(self, js: jetsync.JetStream, origin: Origin) -> tuple[int, int]:
+        options = self._options
         start = start_of(options, js, origin, default=EARLIEST)
         end = self._end(js, origin)
-        if end < start and options.has_start and options.has_end:
+        if end < start and options.has_range(origin.stream):
             raise OptionError(
                 f"the batch begins at sequence {start} of stream {origin.stream}, after its end, "
                 f"sequence {end}",
@@ -138,23 +172,14 @@ class StreamBatchReader(DataSourceReader):
         if start < origin.first:
             Loss(options).gone(origin, start, origin.first)
             start = origin.first
-        messages = None
-        if options.subject_filter and start < end:
-            messages = self._count(js, origin, start)
-        parts = parts_for(
-            end - start,
-            messages=messages,
-            least=options.min_partitions,
-            most_each=options.max_records_per_partition,
-        )
-        return cut(origin.stream, origin.created, start, end, parts)
+        return start, end
 
     def _end(self, js: jetsync.JetStream, origin: Origin) -> int:
         options = self._options
         if options.ending_timestamp is not None:
             found = sequence_at(js.stream(origin.stream), options.ending_timestamp)
             return origin.next if found is None else found
-        asked = options.ending_offsets
+        asked = options.end_of(origin.stream)
         if asked is None or asked == LATEST:
             return origin.next
         if int(asked) > origin.next:
@@ -167,6 +192,8 @@ class StreamBatchReader(DataSourceReader):
         return int(asked)
 
     def _count(self, js: jetsync.JetStream, origin: Origin, start: int) -> int | None:
+        if not self._options.subject_filter:
+            return None
         try:
             return matching(js, origin, start, self._options.subject_filter)
         except jetsync.NotSupportedError:

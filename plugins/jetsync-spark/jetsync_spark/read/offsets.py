@@ -5,29 +5,41 @@ This module does no I/O. Spark compares offsets as text and stores the end of ea
 does not store the start of the query: after a restart it asks for the start again, and "latest" is
 then somewhere else. Each end therefore also holds the start of its batch, and the first offset is
 marked as unreliable (:attr:`Offset.initial`).
+
+An end also holds the number of parts of its batch, because exactly-once writers identify partitions
+by their number. A batch that is planned again is cut in the same way, whatever the options and the
+machine are by then.
+
+The JSON of an offset with one stream has a form of its own, which earlier versions wrote and read
+too.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync_spark.common.errors import JetStreamSparkError
 
-__all__ = ["Offset", "Span", "span"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-VERSION: Final = 1
+__all__ = ["Offset", "Place", "Span", "spans"]
+
+ONE: Final = 1
+"""The version of an offset with one stream."""
+
+SEVERAL: Final = 2
+"""The version of an offset with any number of streams."""
 
 
 @attrs.frozen
-class Offset:
+class Place:
     """
-    A position in a stream.
+    A position in one stream.
     """
-
-    stream: str
-    """The stream."""
 
     created: str
     """When the stream was created."""
@@ -38,71 +50,112 @@ class Offset:
     begins: int | None = None
     """The start of the batch that ends here. None in the first offset of a query."""
 
-    guessed: bool = False
+    parts: int | None = None
+    """The number of parts of this batch. None if it follows from the length of the batch."""
+
+    first: int | None = None
+    """The first sequence of the stream, only if :attr:`Offset.guessed`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """
+        Return the position for Spark. The order of the keys never changes.
+        """
+        place = {
+            "created": self.created,
+            "seq": self.next,
+            "from": self.begins,
+            "parts": self.parts,
+            "first": self.first,
+        }
+        return {key: value for key, value in place.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any], *, initial: bool) -> Place:
+        """
+        Parse a position.
+
+        Raises:
+            KeyError, TypeError, ValueError: The position is malformed.
+        """
+        parts, first = given.get("parts"), given.get("first")
+        return cls(
+            given["created"],
+            int(given["seq"]),
+            None if initial else int(given["from"]),
+            None if parts is None else int(parts),
+            None if first is None else int(first),
+        )
+
+
+@attrs.frozen
+class Offset:
     """
-    Whether :attr:`begins` is only valid for the first batch of a query. PySpark 4.0 and 4.1 ask for
-    an end before they say whether the batch is the first.
+    A position in each stream of a query.
     """
 
-    @property
-    def initial(self) -> bool:
-        """Whether this is the start of a query, which may differ after a restart."""
-        return self.begins is None
+    places: Mapping[str, Place]
+    """The positions by stream, in the order of the names."""
+
+    initial: bool = False
+    """Whether this is the start of a query, which may differ after a restart."""
+
+    guessed: bool = False
+    """
+    Whether the starts of the batch are only valid for the first batch of a query. PySpark 4.0 and
+    4.1 ask for an end before they say whether the batch is the first.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """
         Return the offset for Spark. The order of the keys never changes.
         """
-        place: dict[str, Any] = {
-            "v": VERSION,
-            "stream": self.stream,
-            "created": self.created,
-            "seq": self.next,
-        }
-        if self.begins is None:
-            return {**place, "initial": True}
-        place["from"] = self.begins
-        return {**place, "guessed": True} if self.guessed else place
+        marks = {"initial": True} if self.initial else {"guessed": True} if self.guessed else {}
+        if len(self.places) == 1:
+            ((stream, place),) = self.places.items()
+            return {"v": ONE, "stream": stream, **place.to_json(), **marks}
+        streams = {stream: place.to_json() for stream, place in sorted(self.places.items())}
+        return {"v": SEVERAL, "streams": streams, **marks}
 
     @classmethod
-    def from_json(cls, given: dict[str, Any], stream: str) -> Offset:
+    def from_json(cls, given: Mapping[str, Any]) -> Offset:
         """
         Parse an offset from a checkpoint.
 
         Args:
-            given: A result of :meth:`to_json`.
-            stream: The stream that the query reads now.
+            given: A result of :meth:`to_json`, of this version or an earlier one.
 
         Raises:
-            JetStreamSparkError: The offset is malformed or belongs to another stream.
+            JetStreamSparkError: The offset is malformed.
         """
         try:
-            version, name = given["v"], given["stream"]
-            begins = None if given.get("initial") else int(given["from"])
-            guessed = bool(given.get("guessed"))
-            made = cls(name, given["created"], int(given["seq"]), begins, guessed)
-        except (KeyError, TypeError, ValueError):
-            version, made, name = None, None, stream
-        if made is None or version != VERSION:
+            version = given["v"]
+            initial, guessed = bool(given.get("initial")), bool(given.get("guessed"))
+            if version == ONE:
+                streams = {given["stream"]: given}
+            elif version == SEVERAL:
+                streams = given["streams"]
+            else:
+                raise ValueError(version)
+            places = {
+                stream: Place.from_json(place, initial=initial)
+                for stream, place in sorted(streams.items())
+            }
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise JetStreamSparkError(
                 f"the checkpoint has an offset that this version cannot parse: {given}",
-                stream=stream,
                 cure="use the version that wrote it, or start with a new checkpoint",
-            )
-        if name != stream:
-            raise JetStreamSparkError(
-                f"the checkpoint belongs to stream {name}",
-                stream=stream,
-                cure="give each query a checkpoint of its own",
-            )
-        return made
+            ) from None
+        return cls(places, initial, guessed)
 
 
 @attrs.frozen
 class Span:
     """
-    The range that one micro-batch reads.
+    The range of one stream that a micro-batch reads.
     """
+
+    stream: str
+    """The stream."""
 
     created: str
     """When the stream was created."""
@@ -113,21 +166,31 @@ class Span:
     end: int
     """The sequence after the last one."""
 
+    parts: int | None = None
+    """The number of parts. None if it follows from the length."""
 
-def span(start: Offset, end: Offset) -> Span:
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+def spans(start: Offset, end: Offset) -> list[Span]:
     """
-    Return the range between two offsets.
+    Return the ranges between two offsets that are not empty, in the order of the streams' names.
 
     The end holds the start of its batch. Spark's start may be earlier if lost messages are skipped.
-    It may be anything if the query restarted before its first batch, or if the stream was
-    recreated.
+    It may be anything if the query restarted before its first batch, or if a stream was recreated.
     """
-    if start == end:
-        return Span(end.created, end.next, end.next)
-    same = start.created == end.created
-    begins = end.next if end.begins is None else end.begins
-    if end.guessed and not start.initial:
-        begins = start.next if same else 1
-    elif same and not start.initial:
-        begins = max(begins, start.next)
-    return Span(end.created, begins, max(begins, end.next))
+    return [] if start == end else [each for each in _spans(start, end) if each]
+
+
+def _spans(start: Offset, end: Offset) -> Iterator[Span]:
+    for stream, last in end.places.items():
+        first = start.places.get(stream)
+        begins = last.next if last.begins is None else last.begins
+        if start.initial:
+            pass
+        elif first is not None and first.created == last.created:
+            begins = first.next if end.guessed else max(begins, first.next)
+        elif end.guessed:
+            begins = last.first or 1
+        yield Span(stream, last.created, begins, max(begins, last.next), last.parts)

@@ -1,5 +1,5 @@
 """
-Options of readers: the stream or bucket, the range, and the number of parts.
+Options of readers: the streams or the bucket, the range, and the number of parts.
 
 Options that Kafka's source also has keep its names and meanings. Ends are exclusive.
 :meth:`ReadOptions.for_batch` and :meth:`ReadOptions.for_streaming` reject options that only the
@@ -9,6 +9,7 @@ other one accepts.
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -26,7 +27,7 @@ from jetsync_spark.common.options import (
 )
 from jetsync_spark.common.subjects import bad_filter
 
-__all__ = ["EARLIEST", "LARGEST", "LATEST", "Offset", "ReadOptions"]
+__all__ = ["EARLIEST", "LARGEST", "LATEST", "Offset", "Offsets", "ReadOptions", "matches"]
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -36,24 +37,49 @@ LARGEST: Final = (1 << 63) - 1
 
 Offset: TypeAlias = int | Literal["earliest", "latest"]
 
+Offsets: TypeAlias = Offset | tuple[tuple[str, Offset], ...]
+"""One offset for all streams, or pairs of a stream and its offset."""
 
-def _offset(name: str, value: str) -> Offset:
-    """Parse earliest, latest or a sequence such as {"seq": 5}."""
-    low = value.strip().lower()
-    if low in {EARLIEST, LATEST}:
-        return low  # type: ignore[return-value]
-    try:
-        given = json.loads(value)
-        sequence = given["seq"] if set(given) == {"seq"} else None
-    except (ValueError, TypeError, KeyError):
-        sequence = None
+
+def _offset(given: object) -> Offset:
+    """Convert earliest, latest or {"seq": 5}."""
+    if isinstance(given, str) and given.strip().lower() in {EARLIEST, LATEST}:
+        return given.strip().lower()  # type: ignore[return-value]
+    sequence = given["seq"] if isinstance(given, dict) and set(given) == {"seq"} else None
     if type(sequence) is not int or not 1 <= sequence <= LARGEST:
+        raise ValueError(given)
+    return sequence
+
+
+def _offsets(name: str, value: str) -> Offsets:
+    """Parse an offset for all streams, or an object with one for each."""
+    try:
+        given = value if value.strip().lower() in {EARLIEST, LATEST} else json.loads(value)
+        if not isinstance(given, dict) or (set(given) == {"seq"} and type(given["seq"]) is int):
+            return _offset(given)
+        if not given:
+            raise ValueError(given)
+        return tuple((stream, _offset(each)) for stream, each in sorted(given.items()))
+    except (ValueError, TypeError):
         raise OptionError(
             f"option {name} is {value!r}",
             option=name,
-            cure='give earliest, latest or a sequence from 1 up, such as {"seq": 5}',
-        )
-    return sequence
+            cure='give earliest, latest or a sequence from 1 up, such as {"seq": 5}, or one of '
+            'these for each stream, such as {"ORDERS": {"seq": 5}, "PAYMENTS": "earliest"}',
+        ) from None
+
+
+def _streams(name: str, value: str) -> tuple[str, ...]:
+    """Parse names and patterns of streams."""
+    found = tuple(dict.fromkeys(names(name, value)))
+    for each in found:
+        if "*" in each and re.search(r"[\s.>/\\]", each):
+            raise OptionError(
+                f"option {name}: the pattern {each!r} matches no stream",
+                option=name,
+                cure="give a pattern such as ORDERS_*. Names of streams have no dots and no spaces",
+            )
+    return found
 
 
 _time = count(0, LARGEST // 1_000_000)
@@ -63,19 +89,19 @@ _time = count(0, LARGEST // 1_000_000)
 @attrs.frozen(kw_only=True)
 class ReadOptions:
     """
-    The stream or bucket to read, and the range.
+    The streams or the bucket to read, and the range.
     """
 
-    stream: str | None = option("stream", text)
-    """Name of the stream."""
+    streams: tuple[str, ...] = option("stream", _streams, ())
+    """Names of streams. In a name, ``*`` stands for any number of characters."""
 
     subject_filter: tuple[str, ...] = option("subjectFilter", names, ())
     """Read only messages that match these filters. Empty for all."""
 
-    starting_offsets: Offset | None = option("startingOffsets", _offset)  # noqa: RUF009 - as the others
+    starting_offsets: Offsets | None = option("startingOffsets", _offsets)  # noqa: RUF009 - as the others
     """The start. None means earliest for batches and latest for streaming."""
 
-    ending_offsets: Offset | None = option("endingOffsets", _offset)  # noqa: RUF009 - as the others
+    ending_offsets: Offsets | None = option("endingOffsets", _offsets)  # noqa: RUF009 - as the others
     """The end of a batch, exclusive. None means latest."""
 
     starting_timestamp: int | None = option("startingTimestamp", _time)
@@ -119,10 +145,10 @@ class ReadOptions:
     timestamp_nanos: bool = option("timestampNanos", flag, default=False)
     """Whether to add a column ``timestamp_ns`` (long), as Spark timestamps have microseconds."""
 
-    fetch_batch: int = option("fetchBatch", count(1, 10_000), 2000)
+    fetch_batch: int = option("fetchBatch", count(1, 10_000), 10_000)
     """Maximum messages per request and rows per Arrow batch."""
 
-    fetch_max_bytes: int = option("fetchMaxBytes", count(1, 32 << 20), 2 << 20)
+    fetch_max_bytes: int = option("fetchMaxBytes", count(1, 32 << 20), 8 << 20)
     """Bytes per request. The message that exceeds the limit is included."""
 
     retry_timeout: float = option("retryTimeoutMs", milliseconds, 30.0)
@@ -141,11 +167,9 @@ class ReadOptions:
     """Read the snapshot before this time, in milliseconds since 1970. None means now."""
 
     def __attrs_post_init__(self) -> None:
-        if (self.stream is None) == (self.bucket is None):
+        if bool(self.streams) == (self.bucket is not None):
             raise OptionError(
-                "option stream is missing"
-                if self.stream is None
-                else "both stream and bucket are given",
+                "both stream and bucket are given" if self.streams else "option stream is missing",
                 option="stream",
                 cure="name the stream to read, or the key-value bucket",
             )
@@ -166,15 +190,24 @@ class ReadOptions:
                 atRevision=self.at_revision,
                 atTimestamp=self.at_timestamp,
             )
-        for each in self.subject_filter:
-            bad = bad_filter(each)
-            if bad is not None:
-                raise OptionError(
-                    f"option subjectFilter: in {each!r} a token {bad}",
-                    option="subjectFilter",
-                    cure="give subjects and wildcards such as orders.*.new or orders.>, with "
-                    "commas between them",
-                )
+        for name, given in (
+            ("startingOffsets", self.starting_offsets),
+            ("endingOffsets", self.ending_offsets),
+        ):
+            self._check_streams(name, given)
+        for name, what, filters in (
+            ("subjectFilter", "subjects", self.subject_filter),
+            ("keys", "keys", self.keys),
+        ):
+            for each in filters:
+                bad = bad_filter(each)
+                if bad is not None:
+                    raise OptionError(
+                        f"option {name}: in {each!r} a token {bad}",
+                        option=name,
+                        cure=f"give {what} and wildcards such as orders.*.new or orders.>, with "
+                        "commas between them",
+                    )
         if self.at_revision is not None and self.at_timestamp is not None:
             raise OptionError(
                 "both atRevision and atTimestamp are given",
@@ -185,36 +218,68 @@ class ReadOptions:
     @property
     def source(self) -> str:
         """
-        The name of the stream or bucket.
+        The names of the streams, or the name of the bucket.
         """
-        return self.stream or self.bucket or ""
+        return self.bucket or ",".join(self.streams)
 
     @property
-    def has_start(self) -> bool:
+    def only_stream(self) -> str | None:
         """
-        Whether the options set a start.
+        The stream, if the options name exactly one.
         """
-        return self.starting_timestamp is not None or isinstance(self.starting_offsets, int)
+        (first, *more) = self.streams or ("*",)
+        return None if more or "*" in first else first
 
     @property
-    def has_end(self) -> bool:
+    def patterns(self) -> tuple[str, ...]:
         """
-        Whether the options set an end.
+        The patterns among the names of the streams.
         """
-        return self.ending_timestamp is not None or isinstance(self.ending_offsets, int)
+        return tuple(each for each in self.streams if "*" in each)
+
+    def names_stream(self, stream: str) -> bool:
+        """
+        Return whether the options name a stream, or have a pattern that matches it.
+        """
+        return any(matches(each, stream) for each in self.streams)
+
+    def start_of(self, stream: str) -> Offset | None:
+        """
+        Return the offset at which to start a stream, or None if the options do not say.
+
+        Raises:
+            OptionError: The options have offsets of other streams only.
+        """
+        return _one_of("startingOffsets", self.starting_offsets, stream)
+
+    def end_of(self, stream: str) -> Offset | None:
+        """
+        Return the offset at which to end a stream, or None if the options do not say.
+
+        Raises: as :meth:`start_of`.
+        """
+        return _one_of("endingOffsets", self.ending_offsets, stream)
+
+    def has_range(self, stream: str) -> bool:
+        """
+        Return whether the options set a start and an end.
+        """
+        return (self.starting_timestamp is not None or isinstance(self.start_of(stream), int)) and (
+            self.ending_timestamp is not None or isinstance(self.end_of(stream), int)
+        )
 
     def for_batch(self) -> None:
         """
         Raise OptionError if the options are not valid for a batch.
         """
         self._refuse("a batch", **self._triggers())
-        if self.starting_offsets == LATEST and self.starting_timestamp is None:
+        if LATEST in _all(self.starting_offsets) and self.starting_timestamp is None:
             raise OptionError(
                 "a batch from startingOffsets latest is empty",
                 option="startingOffsets",
                 cure='give earliest or a sequence such as {"seq": 5}',
             )
-        if self.ending_offsets == EARLIEST and self.ending_timestamp is None:
+        if EARLIEST in _all(self.ending_offsets) and self.ending_timestamp is None:
             raise OptionError(
                 "a batch up to endingOffsets earliest is empty",
                 option="endingOffsets",
@@ -223,7 +288,11 @@ class ReadOptions:
         times = (self.starting_timestamp, self.ending_timestamp)
         places = (self.starting_offsets, self.ending_offsets)
         if times == (None, None):
-            self._in_order("startingOffsets", "endingOffsets", *places)
+            for stream in _streams_of(places[0]) or _streams_of(places[1]) or [""]:
+                start, end = (
+                    dict(each).get(stream) if isinstance(each, tuple) else each for each in places
+                )
+                self._in_order("startingOffsets", "endingOffsets", start, end)
         else:
             self._in_order("startingTimestamp", "endingTimestamp", *times)
 
@@ -255,6 +324,34 @@ class ReadOptions:
             self.max_offsets_per_trigger,
             "greater than",
         )
+
+    def _check_streams(self, name: str, given: Offsets | None) -> None:
+        """Reject offsets that do not belong to the streams."""
+        if given is None or given in {EARLIEST, LATEST}:
+            return
+        example = f'{{"{next(iter(self.streams), "ORDERS")}": {{"seq": 5}}}}'.replace("*", "1")
+        if isinstance(given, int):
+            if self.only_stream is None:
+                raise OptionError(
+                    f"option {name} has one sequence for several streams",
+                    option=name,
+                    cure=f"give one for each stream, such as {example}, or a time",
+                )
+            return
+        for stream in _streams_of(given):
+            if not self.names_stream(stream):
+                raise OptionError(
+                    f"option {name} has an offset for stream {stream}, which is not read",
+                    option=name,
+                    cure="correct the name, or add it to option stream",
+                )
+        for stream in self.streams:
+            if "*" not in stream and stream not in _streams_of(given):
+                raise OptionError(
+                    f"option {name} has no offset for stream {stream}",
+                    option=name,
+                    cure="give one for each stream",
+                )
 
     @staticmethod
     def _in_order(
@@ -298,3 +395,30 @@ class ReadOptions:
                 raise OptionError(
                     f"option {name} does not apply to {what}", option=name, cure="leave it out"
                 )
+
+
+def matches(pattern: str, stream: str) -> bool:
+    """
+    Return whether a stream has a name, or a name that matches a pattern.
+    """
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), stream) is not None
+
+
+def _streams_of(given: Offsets | None) -> list[str]:
+    return [stream for stream, _ in given] if isinstance(given, tuple) else []
+
+
+def _all(given: Offsets | None) -> list[Offset | None]:
+    return [each for _, each in given] if isinstance(given, tuple) else [given]
+
+
+def _one_of(name: str, given: Offsets | None, stream: str) -> Offset | None:
+    if not isinstance(given, tuple):
+        return given
+    if stream not in _streams_of(given):
+        raise OptionError(
+            f"option {name} has no offset for stream {stream}, which the pattern matches",
+            option=name,
+            cure="give one for each stream",
+        )
+    return dict(given)[stream]

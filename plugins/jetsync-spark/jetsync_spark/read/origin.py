@@ -1,8 +1,8 @@
 """
-The state of a stream: whether it can be read, from where to where, and whether messages are
-missing.
+The state of streams: which ones there are, whether they can be read, from where to where, and
+whether messages are missing.
 
-The stream's leader answers all requests of this module.
+The leaders of the streams answer all requests of this module.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import attrs
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.subjects import overlap
-from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST
+from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST, matches
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from jetsync_spark.read.options import ReadOptions
 
 __all__ = [
@@ -26,8 +28,10 @@ __all__ = [
     "check_filters",
     "inspect_stream",
     "matching",
+    "origin_of",
     "sequence_at",
     "start_of",
+    "streams_of",
 ]
 
 _logger = jetsync.get_logger("jetsync.spark.reading")
@@ -68,8 +72,18 @@ def inspect_stream(js: jetsync.JetStream, name: str) -> Origin:
         JetStreamSparkError: The stream cannot be read by sequence.
         JetSyncError: The stream does not exist, or the request failed.
     """
-    info = js.stream(name).cached_info
+    return origin_of(js.stream(name).cached_info)
+
+
+def origin_of(info: jetsync.StreamInfo) -> Origin:
+    """
+    Return the state of a stream that can be read by sequence.
+
+    Raises:
+        JetStreamSparkError: It cannot.
+    """
     config = info.config
+    name = str(config.name)
     policy = config.retention
     if policy is not None and policy.value != "limits":
         raise JetStreamSparkError(
@@ -97,6 +111,23 @@ def inspect_stream(js: jetsync.JetStream, name: str) -> Origin:
     )
 
 
+def streams_of(js: jetsync.JetStream, options: ReadOptions) -> list[str]:
+    """
+    Return the streams that the options name, and those that match a pattern, in order.
+
+    Raises:
+        JetSyncError: The streams of the account could not be listed.
+    """
+    found = {each for each in options.streams if "*" not in each}
+    if options.patterns:
+        found.update(
+            name
+            for name in js.stream_names()
+            if any(matches(pattern, name) for pattern in options.patterns)
+        )
+    return sorted(found)
+
+
 def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, default: str) -> int:
     """
     Return the sequence at which a read starts.
@@ -120,7 +151,7 @@ def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, def
                 cure="give an earlier time, or startingOffsetsByTimestampStrategy latest",
             )
         return origin.next if found is None else found
-    asked = options.starting_offsets or default
+    asked = options.start_of(origin.stream) or default
     if asked == EARLIEST:
         return origin.first
     if asked == LATEST:
@@ -135,26 +166,34 @@ def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, def
     return int(asked)
 
 
-def check_filters(js: jetsync.JetStream, origin: Origin, filters: tuple[str, ...]) -> None:
+def check_filters(
+    js: jetsync.JetStream, origins: Collection[Origin], filters: tuple[str, ...]
+) -> None:
     """
-    Reject filters that match neither the stream's subjects nor its messages.
+    Reject filters that match neither the subjects of a stream nor its messages.
 
     Raises:
         OptionError: A filter would never match a message.
     """
+    if not origins:
+        return
+    subjects = [subject for origin in origins for subject in origin.subjects]
+    shown = ", ".join(origin.stream for origin in origins)
     for each in filters:
-        if any(overlap(each, subject) for subject in origin.subjects):
+        if any(overlap(each, subject) for subject in subjects):
             continue
-        if js.stream(origin.stream).info(subjects_filter=each).state.subjects:
+        if any(
+            js.stream(origin.stream).info(subjects_filter=each).state.subjects for origin in origins
+        ):
             # Stored before the stream's subjects were changed.
             continue
-        if origin.subjects:
+        if all(origin.subjects for origin in origins):
             raise OptionError(
-                f"subjectFilter {each} matches no subject and no message of stream {origin.stream}",
+                f"subjectFilter {each} matches no subject and no message of stream {shown}",
                 option="subjectFilter",
-                cure=f"correct it: the stream has {', '.join(origin.subjects)}",
+                cure=f"correct it: the stream has {', '.join(subjects)}",
             )
-        _logger.warning("nothing_of_filter", stream=origin.stream, filter=each)
+        _logger.warning("nothing_of_filter", stream=shown, filter=each)
 
 
 def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
@@ -239,11 +278,37 @@ class Loss:
             f"ends at {origin.next - 1}",
         )
 
+    def deleted(self, stream: str) -> None:
+        """
+        Report that a stream that the query reads was deleted.
+
+        Raises:
+            JetStreamSparkError: The query fails.
+        """
+        self._reported(stream, "the stream was deleted", fails=self._wanted is not False)
+
+    def unlisted(self, stream: str) -> None:
+        """
+        Report that the checkpoint has an offset of a stream that the options no longer name.
+
+        Raises:
+            JetStreamSparkError: The query fails.
+        """
+        self._reported(
+            stream,
+            "the checkpoint has an offset of this stream, and option stream does not name it",
+            fails=self._wanted is not False,
+        )
+
     def _noted(self, origin: Origin, what: str) -> None:
-        if self.fails(origin):
+        self._reported(origin.stream, what, fails=self.fails(origin))
+
+    @staticmethod
+    def _reported(stream: str, what: str, *, fails: bool) -> None:
+        if fails:
             raise JetStreamSparkError(
                 what,
-                stream=origin.stream,
+                stream=stream,
                 cure="set failOnDataLoss to false to continue with the messages that are left",
             )
-        _logger.warning("data_loss", stream=origin.stream, what=what)
+        _logger.warning("data_loss", stream=stream, what=what)

@@ -16,6 +16,7 @@ cases need care:
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import heapq
 import itertools
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, Final
 
 import jetsync
 from jetsync_spark.common.errors import BehindError, explain
-from jetsync_spark.common.headers import without_ledger
 from jetsync_spark.common.retry import Retry, call_with_retry
-from jetsync_spark.read.origin import Loss, inspect_stream
+from jetsync_spark.common.subjects import without_covered
+from jetsync_spark.read.origin import Loss, origin_of
+from jetsync_spark.read.tables import without_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +58,7 @@ class RangeReader:
         self._js = js
         self._part = part
         self._options = options
-        self._filters = _needed(options.subject_filter)
+        self._filters = without_covered(options.subject_filter)
         self._loss = Loss(options)
         self._position = part.start
         """The sequence after the last message that was read."""
@@ -65,6 +67,7 @@ class RangeReader:
         """The first missing sequence, which may be lost. None without a gap."""
 
         self._by_consumer = False
+        self._known: jetsync.Stream | None = None
 
     def pages(self) -> Iterator[jetsync.StoredPage]:
         """
@@ -105,11 +108,12 @@ class RangeReader:
 
     def _take(self, page: jetsync.StoredPage) -> bool:
         """Record gaps before and in a page. Return whether to continue."""
-        sequences = page.sequences
-        last = sequences[-1]
-        if last - self._position + 1 != len(sequences):
-            expected = itertools.count(self._position)
-            self._gap = next(n for n, came in zip(expected, sequences, strict=False) if n != came)
+        position, last = self._position, page[-1].sequence
+        if last - position + 1 != len(page):
+            # Sequences rise, so this is a binary search, and most messages are not looked at.
+            self._gap = position + bisect.bisect_left(
+                range(len(page)), True, key=lambda n: page[n].sequence != position + n
+            )
         self._position = last + 1
         return self._gap is None or self._whole()
 
@@ -136,11 +140,13 @@ class RangeReader:
         return True
 
     def _look(self) -> Origin:
-        stream = self._part.stream
+        def ask() -> Origin:
+            if self._known is None:
+                return origin_of(self._stream().cached_info)
+            return origin_of(self._known.info())
+
         seconds = self._options.retry_timeout
-        return call_with_retry(
-            lambda: inspect_stream(self._js, stream), seconds, "reading failed", stream
-        )
+        return call_with_retry(ask, seconds, "reading failed", self._part.stream)
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
         """Yield pages from where the part has come to."""
@@ -162,7 +168,9 @@ class RangeReader:
         )
 
     def _stream(self) -> jetsync.Stream:
-        return self._js.stream(self._part.stream)
+        if self._known is None:
+            self._known = self._js.stream(self._part.stream)
+        return self._known
 
     def _merged(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Merge the scans of several filters, as a request has only one filter."""
@@ -259,24 +267,3 @@ class RangeReader:
                     cure="check that the stream's replicas are current, and raise retryTimeoutMs "
                     "to wait longer for them",
                 )
-
-
-def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out filters that another one covers, because servers reject overlapping filters."""
-    each_once = tuple(dict.fromkeys(filters))
-    return tuple(
-        one
-        for one in each_once
-        if not any(_is_part(one, other) for other in each_once if other != one)
-    )
-
-
-def _is_part(one: str, other: str) -> bool:
-    """Tell whether one filter matches only subjects that the other one matches."""
-    ours, theirs = one.split("."), other.split(".")
-    for place, wanted in enumerate(theirs):
-        if wanted == ">":
-            return place < len(ours)
-        if place == len(ours) or ours[place] == ">" or wanted not in {"*", ours[place]}:
-            return False
-    return len(ours) == len(theirs)

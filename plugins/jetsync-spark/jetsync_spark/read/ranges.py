@@ -1,5 +1,5 @@
 """
-How a range of a stream is split into parts.
+How the ranges of streams are split into parts.
 
 This module does no I/O. Both ends of a part are fixed, so that any process that reads it again gets
 the same messages.
@@ -8,11 +8,24 @@ the same messages.
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-__all__ = ["DEFAULT_PARTS", "LARGEST", "SMALLEST", "Range", "cut", "parts_for"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "DEFAULT_PARTS",
+    "LARGEST",
+    "PER_CORE",
+    "SMALLEST",
+    "Range",
+    "cut",
+    "parts_for",
+    "parts_of",
+    "shares",
+]
 
 SMALLEST: Final = 50_000
 """
@@ -22,10 +35,13 @@ starting a task 0.05 s.
 
 DEFAULT_PARTS: Final = 16
 """
-Default number of parts. It does not depend on the number of cores: a batch that is planned again on
-another machine must be split in the same way, because exactly-once writers identify partitions by
-their number.
+Default number of parts, if the number of cores is not known or may change. A batch query that is
+run again on another machine must be split in the same way, because exactly-once writers identify
+partitions by their number. Micro-batches record their number of parts instead.
 """
+
+PER_CORE: Final = 2
+"""Parts of a micro-batch for each task that runs at once, because some parts take longer."""
 
 LARGEST: Final = 1_000_000
 """Default maximum sequences per part, which bounds what a retry reads again."""
@@ -59,6 +75,7 @@ def parts_for(
     messages: int | None = None,
     least: int | None = None,
     most_each: int | None = None,
+    default: int = DEFAULT_PARTS,
 ) -> int:
     """
     Return the number of parts for a range.
@@ -68,13 +85,65 @@ def parts_for(
         messages: The number of messages, if known. It may be much smaller than *length*.
         least: The minimum number of parts.
         most_each: The maximum sequences per part.
+        default: The number of parts of a long range, if there is no minimum.
     """
     if length <= 0:
         return 0
     rows = length if messages is None else min(length, messages)
-    parts = least or min(DEFAULT_PARTS, _up(rows, SMALLEST))
+    parts = least or min(default, _up(rows, SMALLEST))
     parts = max(parts, _up(rows, LARGEST) if most_each is None else _up(length, most_each))
     return max(1, min(parts, length))
+
+
+def parts_of(
+    lengths: Sequence[int],
+    *,
+    messages: Sequence[int] | None = None,
+    least: int | None = None,
+    most_each: int | None = None,
+    default: int = DEFAULT_PARTS,
+) -> list[int]:
+    """
+    Return the number of parts for each of several ranges.
+
+    The ranges share the parts in proportion to their messages. Each has at least one part, unless
+    it is empty.
+
+    Args: as :func:`parts_for`, for each range.
+    """
+    rows = [
+        max(0, length if messages is None else min(length, messages[number]))
+        for number, length in enumerate(lengths)
+    ]
+    wanted = parts_for(
+        sum(max(0, length) for length in lengths),
+        messages=sum(rows),
+        least=least,
+        most_each=most_each,
+        default=default,
+    )
+    return [
+        parts_for(
+            length,
+            messages=few,
+            least=max(1, _up(wanted * few, max(1, sum(rows)))) if len(lengths) > 1 else wanted,
+            most_each=most_each,
+        )
+        for length, few in zip(lengths, rows, strict=True)
+    ]
+
+
+def shares(lengths: Sequence[int], most: int) -> list[int]:
+    """
+    Return how much of each length to take, so that the sum is about *most*.
+
+    The shares are proportional to the lengths, and each length that is not 0 gets at least 1. As
+    Spark does for Kafka, shares are rounded down, unless they are less than 1.
+    """
+    total = sum(lengths)
+    if total <= most:
+        return list(lengths)
+    return [min(length, max(1, most * length // total)) for length in lengths]
 
 
 def cut(stream: str, created: str, start: int, end: int, parts: int) -> list[Range]:

@@ -12,18 +12,19 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+import jetsync
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.headers import SERVER_PREFIX
+from jetsync_spark.common.headers import LEDGER, LEDGER_START, SERVER_PREFIX
+from jetsync_spark.common.names import find_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    import jetsync
-
-__all__ = ["BUCKET_COLUMNS", "STREAM_COLUMNS", "Table", "schema_text"]
+__all__ = ["BUCKET_COLUMNS", "STREAM_COLUMNS", "Table", "schema_text", "without_ledger"]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -58,6 +59,16 @@ _ARROW: Final = {
 }
 
 
+# The columns that jetsync reads from the bytes of a page. The others are made message by message.
+_OF_PAGES: Final = {
+    "subject": "subject",
+    "data": "data",
+    "sequence": "sequence",
+    "timestamp": "timestamp",
+    "timestamp_ns": "timestamp",
+}
+
+
 def schema_text(columns: Mapping[str, str], without: Iterable[str] = ()) -> str:
     """
     Return the schema as Spark DDL, without some columns.
@@ -79,17 +90,20 @@ class Table:
     """
 
     def __init__(self, schema: StructType, known: Mapping[str, str]) -> None:
+        names: list[str] = []
         for field in schema.fields:
             kind = field.dataType.simpleString()
-            if field.name not in known:
+            name = find_name(field.name, known)
+            if name is None:
                 raise OptionError(
                     f"there is no column {field.name}",
                     option=field.name,
                     cure=f"leave out the schema, or take some of {', '.join(known)}",
                 )
-            if kind != known[field.name]:
+            names.append(name)
+            if kind != known[name]:
                 raise OptionError(
-                    f"the column {field.name} is {known[field.name]}, not {kind}",
+                    f"the column {field.name} is {known[name]}, not {kind}",
                     option=field.name,
                     cure="leave out the schema, and cast the column",
                 )
@@ -98,8 +112,11 @@ class Table:
                 "the schema has no columns",
                 cure=f"leave it out, or take some of {', '.join(known)}",
             )
-        self.names: Final = tuple(schema.fieldNames())
-        self._arrow = pa.schema([(name, _ARROW[known[name]]) for name in self.names])
+        # The schema may have the names in another case.
+        self.names: Final = tuple(names)
+        kinds = [_ARROW[known[name]] for name in names]
+        self._arrow = pa.schema(list(zip(schema.fieldNames(), kinds, strict=True)))
+        self._of_pages = tuple({_OF_PAGES[name] for name in names if name in _OF_PAGES})
 
     def batch(
         self, columns: Mapping[str, Callable[[], Sequence[Any] | pa.Array]]
@@ -117,15 +134,19 @@ class Table:
         """
         Convert a page of messages.
         """
+        read: dict[str, pa.Array] = {}
+        if self._of_pages:
+            read.update(zip(self._of_pages, page.to_arrow(self._of_pages).columns, strict=True))
         return self.batch(
             {
-                "subject": lambda: _texts(page.subjects),
-                "data": lambda: page.data,
+                "subject": lambda: read["subject"],
+                "data": lambda: read["data"],
                 "headers": lambda: _headers(page, servers=False),
                 "stream": lambda: _same(stream, len(page)),
-                "sequence": lambda: page.sequences,
-                "timestamp": lambda: [time // 1000 for time in page.timestamps_ns],
-                "timestamp_ns": lambda: page.timestamps_ns,
+                "sequence": lambda: read["sequence"],
+                # Spark's times have no nanoseconds.
+                "timestamp": lambda: read["timestamp"].cast(_TIME, safe=False),
+                "timestamp_ns": lambda: read["timestamp"].cast(pa.int64()),
                 "server_headers": lambda: _headers(page, servers=True),
             }
         )
@@ -143,6 +164,25 @@ class Table:
                 "operation": lambda: [entry.operation.name for entry in entries],
             }
         )
+
+
+def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
+    """
+    Return a page without the ledger messages in it.
+    """
+    # Making messages and parsing headers is slow, so the payloads are checked first. They are not
+    # copied: each element of the array is a payload, or the bytes between two payloads.
+    buffer, places = page.payloads
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(buffer)]
+    parts = pa.Array.from_buffers(pa.large_binary(), max(len(places) - 1, 0), buffers)
+    if not pc.any(pc.starts_with(parts, LEDGER_START)).as_py():
+        return page
+    left = [
+        message
+        for message in page
+        if not message.data.startswith(LEDGER_START) or LEDGER not in message.headers
+    ]
+    return jetsync.StoredPage(left)
 
 
 def _texts(values: list[str]) -> pa.Array:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync_spark.common.errors import require_pandas, require_pyarrow
+from jetsync_spark.common.names import is_case_sensitive
 from jetsync_spark.common.task import application
 from jetsync_spark.write import layout
 from jetsync_spark.write.columns import types_of
 from jetsync_spark.write.options import EXACTLY_ONCE
 from jetsync_spark.write.partition import write_batches
 from jetsync_spark.write.plan import columns_of, make_plan
-from jetsync_spark.write.sink import write_options
+from jetsync_spark.write.sink import check_batch, write_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -68,7 +69,9 @@ def publish_arrow(
         ttl: The column of the times-to-live.
         expected_sequence: The column of the expected last sequences.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
-        settings: Other fields of the writer's options, such as ``retry_timeout``.
+        settings: Other fields of the writer's options, such as ``retry_timeout``. In
+            ``foreachBatch`` over Spark Connect, mode ``exactlyonce`` needs a ``write_id`` and a
+            ``batch_id``, which is the number that Spark passes.
 
     Returns:
         ``partition, rows, stored, duplicates, skipped, first_sequence, last_sequence``.
@@ -86,32 +89,39 @@ def publish_arrow(
         msg_id=msg_id,
         ttl=ttl,
         expected_sequence=expected_sequence,
+        case_sensitive=is_case_sensitive(df.sparkSession),
     )
+    write = write_options(stream=stream, mode=mode, **settings)
+    check_batch(write)
     plan = make_plan(
         options,
-        write_options(stream=stream, mode=mode, **settings),
+        write,
         columns,
         types=types_of(df.schema),
         application=application(),
     )
+    rows = used_columns(df, plan)
     if plan.options.mode == EXACTLY_ONCE:
-        # If the DataFrame is shuffled, this runs the stages before the shuffle.
-        layout.record_partitions(plan, layout.planned_task(df), df.rdd.getNumPartitions())
-    return publish_planned(df, plan)
+        layout.record_partitions(plan, layout.planned_task(df), layout.count_partitions(rows))
+    return publish_planned(rows, plan)
 
 
-def publish_planned(df: DataFrame, plan: Plan) -> DataFrame:
+def used_columns(df: DataFrame, plan: Plan) -> DataFrame:
     """
-    Return a DataFrame that writes *df* when it is computed.
+    Return a DataFrame with the columns that a write uses. Spark does not compute the others.
     """
-    # Spark does not compute columns that are not selected.
     used = list(dict.fromkeys(plan.columns.used()))
-    quoted = ["`" + name.replace("`", "``") + "`" for name in used]
-    return df.select(*quoted).mapInArrow(_writer(plan), COUNTS)
+    return df.select(*("`" + name.replace("`", "``") + "`" for name in used))
+
+
+def publish_planned(rows: DataFrame, plan: Plan) -> DataFrame:
+    """
+    Return a DataFrame that writes the used columns when it is computed.
+    """
+    return rows.mapInArrow(_writer(plan), COUNTS)
 
 
 def _writer(plan: Plan) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    # Spark shows the name of this function in plans.
     def publish_to_jetstream(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
@@ -121,4 +131,6 @@ def _writer(plan: Plan) -> Callable[[Iterable[Any]], Iterator[Any]]:
         columns = [pa.array([counts[name]], kind) for name, kind in zip(names, kinds, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
+    # Spark shows this name in plans.
+    publish_to_jetstream.__name__ = f"publish_to_{plan.options.stream}"
     return publish_to_jetstream

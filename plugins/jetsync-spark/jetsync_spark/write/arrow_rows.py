@@ -7,15 +7,15 @@ once per distinct value.
 
 from __future__ import annotations
 
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.write.columns import OPTIONAL
-from jetsync_spark.write.rows import Subjects, message_of
+from jetsync_spark.write.columns import no_field
+from jetsync_spark.write.rows import Maker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,55 +51,33 @@ def _each_batch(
     first = 0
     for batch in batches:
         if maker is None:
-            maker = _Maker(columns.within(batch.schema.names), checks)
+            maker = _ArrowMaker(columns.within(batch.schema.names), checks)
         if batch.num_rows:
             yield maker.messages(batch, first)
         first += batch.num_rows
 
 
-class _Maker:
+class _ArrowMaker(Maker):
     """
-    Converts record batches with the same columns.
+    Converts record batches.
     """
 
-    def __init__(self, columns: Columns, checks: Checks) -> None:
-        self._columns = columns
-        self._checks = checks
-        self._constant: str | None = None
-        self._filled: Subjects | None = None
-        if columns.constant is not None:
-            self._constant = checks.subject(columns.constant, 0, None)
-        elif columns.template is not None:
-            self._filled = Subjects(columns.template, checks)
+    def _values(self, block: Any, name: str) -> Sequence[Any]:
+        return block.column(name).to_pylist()  # type: ignore[no-any-return]
 
-    def messages(self, batch: pa.RecordBatch, first: int) -> Iterable[Any]:
-        """Convert a batch. *first* is the number of its first row."""
-        columns = self._columns
-        subjects = self._subjects(batch, first)
-        payloads = binary_values(batch.column(columns.data))
-        if columns.plain:
-            return zip(subjects, payloads, strict=False)
-        parts = [
-            repeat(None) if name is None else batch.column(name).to_pylist()
-            for name in (getattr(columns, part) for part in OPTIONAL)
-        ]
-        return self._whole(zip(subjects, payloads, *parts, strict=False), first)
+    def _leaves(self, block: Any, path: tuple[str, ...]) -> Sequence[Any]:
+        column = block.column(path[0])
+        for depth, name in enumerate(path[1:], 1):
+            fields = column.type.names if pa.types.is_struct(column.type) else []
+            if name not in fields:
+                raise no_field(".".join(path[:depth]), name, fields)
+            # A field of a null struct is null.
+            column = pc.struct_field(column, fields.index(name))
+        places, values = _encoded(column)
+        return [values[place] for place in places]
 
-    def _whole(self, rows: Iterable[tuple[Any, ...]], first: int) -> Iterator[Any]:
-        for number, row in enumerate(rows, first):
-            try:
-                yield message_of(*row)
-            except (ValueError, TypeError) as error:
-                raise self._checks.bad_value(error, number) from error
-
-    def _subjects(self, batch: pa.RecordBatch, first: int) -> Iterable[str]:
-        if self._constant is not None:
-            return repeat(self._constant, batch.num_rows)
-        if self._filled is not None:
-            return self._template_subjects(batch, first)
-        name = self._columns.subject
-        assert name is not None
-        column = batch.column(name)
+    def _own_subjects(self, block: Any, name: str, first: int) -> Iterable[str]:
+        column = block.column(name)
         if column.null_count:
             row = first + pc.index(column.is_null(), value=True).as_py()
             raise self._checks.null_subject(row, name)
@@ -114,19 +92,8 @@ class _Maker:
             return values
         return [values[place] for place in places]
 
-    def _template_subjects(self, batch: pa.RecordBatch, first: int) -> Iterable[str]:
-        assert self._filled is not None
-        assert self._columns.template is not None
-        known, make = self._filled.known, self._filled.make
-        parts = []
-        for name in self._columns.template.columns:
-            places, values = _encoded(batch.column(name))
-            parts.append([values[place] for place in places])
-        found = []
-        for number, key in enumerate(zip(*parts, strict=True), first):
-            subject = known.get(key)
-            found.append(make(key, number) if subject is None else subject)
-        return found
+    def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:  # noqa: ARG002
+        return binary_values(block.column(name))
 
 
 def _encoded(column: Any) -> tuple[Sequence[int], list[Any]]:

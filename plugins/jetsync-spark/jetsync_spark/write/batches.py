@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 import jetsync
 from jetsync_spark.common.errors import OptionError, require_pandas, require_pyarrow
-from jetsync_spark.common.task import Task, application
+from jetsync_spark.common.names import is_case_sensitive
+from jetsync_spark.common.task import Task, application, over_connect
 from jetsync_spark.write import layout
-from jetsync_spark.write.arrow import publish_planned
+from jetsync_spark.write.arrow import publish_planned, used_columns
 from jetsync_spark.write.columns import types_of
+from jetsync_spark.write.ledger import LayoutError
 from jetsync_spark.write.plan import columns_of, make_plan
 from jetsync_spark.write.sink import write_options
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
+
+    from jetsync_spark.write.options import WriteOptions
 
 
 __all__ = ["exactly_once"]
@@ -47,6 +53,9 @@ def exactly_once(
     It works like ``mode="exactlyonce"`` of the data source. In addition, it rejects a replay with
     another number of partitions before it stores a row.
 
+    Spark Connect does not tell which query a batch belongs to. There, ``write_id`` identifies the
+    query: no other query of the stream may use it, and it has to stay the same after a restart.
+
     Args:
         options: How to connect.
         stream: Name of the stream. It needs ``allow_atomic`` and a subject for the ledger.
@@ -57,14 +66,24 @@ def exactly_once(
         ttl: The column of the times-to-live.
         expected_sequence: The column of the expected last sequences.
         settings: Other fields of the writer's options, such as ``retry_timeout``. ``write_id``
-            distinguishes several writes of one query.
+            distinguishes several writes of one query, and is required over Spark Connect.
 
     Raises:
         OptionError: An argument is invalid, or arguments exclude each other.
     """
+    from pyspark.sql.utils import is_remote
+
     require_pyarrow()
     require_pandas()
     write = write_options(stream=stream, mode="exactlyonce", **settings)
+    if write.batch_id is not None:
+        raise OptionError(
+            "exactly_once gets the number of the micro-batch from Spark",
+            option="batch_id",
+            cure="leave it out",
+        )
+    if is_remote():
+        _require_name(write)
     columns = columns_of(
         subject,
         constant=False,
@@ -76,19 +95,27 @@ def exactly_once(
     )
 
     def write_batch(df: DataFrame, batch_id: int) -> None:
+        identified, task = _identify(df, batch_id, write)
         plan = make_plan(
             options,
-            write,
-            columns,
+            identified,
+            attrs.evolve(columns, case_sensitive=is_case_sensitive(df.sparkSession)),
             types=types_of(df.schema),
             retry_timeout=write.retry_timeout,
             application=application(),
         )
-        task = Task(query=_query_of(df), batch=batch_id)
-        # If the DataFrame is shuffled, this runs the stages before the shuffle.
-        partitions = df.rdd.getNumPartitions()
+        rows = used_columns(df, plan)
+        partitions = layout.count_partitions(rows)
         layout.record_partitions(plan, task, partitions)
-        written = publish_planned(df, plan).collect()
+        written = publish_planned(rows, plan).collect()
+        if over_connect(df) and len(written) != partitions:
+            # Another job counted them.
+            raise LayoutError(
+                f"micro-batch {batch_id} was written in {len(written)} partitions, but "
+                f"{partitions} were counted",
+                stream=stream,
+                cure="check for duplicate rows, and disable spark.sql.adaptive.enabled",
+            )
         _logger.info(
             "batch_written",
             stream=stream,
@@ -101,12 +128,31 @@ def exactly_once(
     return write_batch
 
 
-def _query_of(df: DataFrame) -> str:
-    query = layout.planned_task(df).query
-    if query is None:
+def _identify(df: DataFrame, batch_id: int, write: WriteOptions) -> tuple[WriteOptions, Task]:
+    """
+    Return the options and the task that identify a micro-batch after a restart too.
+
+    Raises:
+        OptionError: The query is not known.
+    """
+    if not over_connect(df):
+        query = layout.planned_task(df).query
+        if query is None:
+            raise OptionError(
+                "exactly_once was called outside of a streaming query",
+                cure="pass it to writeStream.foreachBatch; for a batch job use mode exactlyonce "
+                "with a write_id",
+            )
+        return write, Task(query=query, batch=batch_id)
+    _require_name(write)
+    return attrs.evolve(write, batch_id=batch_id), Task()
+
+
+def _require_name(write: WriteOptions) -> None:
+    if write.write_id is None:
         raise OptionError(
-            "exactly_once was called outside of a streaming query",
-            cure="pass it to writeStream.foreachBatch; for a batch job use mode exactlyonce with a "
-            "write_id",
+            "exactly_once cannot identify the query, which Spark Connect does not tell",
+            option="write_id",
+            cure="set a write_id that no other query of the stream uses, and that stays the same "
+            "when the query restarts",
         )
-    return query

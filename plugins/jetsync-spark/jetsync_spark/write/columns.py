@@ -7,28 +7,44 @@ Errors in the columns are found from the schema, before a row is read.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.names import find_name
 from jetsync_spark.common.subjects import SubjectTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from typing import TypeAlias
 
-__all__ = ["OPTIONAL", "Columns"]
+__all__ = ["OPTIONAL", "Columns", "Types", "no_field", "types_of"]
+
+Types: TypeAlias = "Mapping[str, str | Types]"
+"""The SQL type of each column, such as ``array<string>``. A struct is a mapping of its fields."""
 
 OPTIONAL: Final = ("headers", "msg_id", "ttl", "expected_sequence")
 """Parts of a message that need no column. Each has the name of its default column."""
 
 _WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-_HEADERS: Final = frozenset({"map<string,array<string>>", "map<string,string>"})
+_HEADERS: Final = frozenset(
+    {"map<string,array<string>>", "map<string,string>"}
+    # The type of Kafka's source.
+    | {"array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"}
+)
 
 _TYPES: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "subject": (frozenset({"string"}), "a string"),
     "data": (frozenset({"binary", "string"}), "binary or a string"),
-    "headers": (_HEADERS, "map<string,array<string>> or map<string,string>"),
+    "headers": (
+        _HEADERS,
+        (
+            "map<string,array<string>>, map<string,string> or Kafka's "
+            "array<struct<key:string,value:binary>>"
+        ),
+    ),
     "msg_id": (frozenset({"string"}), "a string"),
     "ttl": (
         _WHOLE | {"string", "float", "double"},
@@ -56,6 +72,8 @@ class Columns:
     msg_id: str | None = None
     ttl: str | None = None
     expected_sequence: str | None = None
+    case_sensitive: bool = False
+    """Whether names of columns have to match exactly."""
 
     @property
     def plain(self) -> bool:
@@ -73,42 +91,78 @@ class Columns:
         """
         Return all columns that are used.
         """
-        return [*self.named().values(), *(self.template.columns if self.template else ())]
+        paths = self.template.paths if self.template else ()
+        return [*self.named().values(), *(path[0] for path in paths)]
 
-    def within(self, there: Iterable[str]) -> Columns:
+    def within(self, there: Iterable[str] | Types) -> Columns:
         """
-        Add the optional columns that exist under their default names.
+        Find the columns, and add the optional ones that exist under their default names.
 
         Args:
-            there: The columns of the rows.
+            there: The columns of the rows. With their types, nested fields are found, too.
 
         Raises:
-            OptionError: A required column is missing.
+            OptionError: A required column is missing, or several could be meant.
         """
-        found = set(there)
-        added: dict[str, Any] = {
-            part: part
-            for part in OPTIONAL
-            if getattr(self, part) is None and part in found and part not in self.used()
+        names = list(there)
+        found: dict[str, Any] = {
+            part: self._found(column, names) for part, column in self.named().items()
         }
-        columns = attrs.evolve(self, **added)
-        for name in columns.used():
-            if name not in found:
-                raise _missing(name, columns, found)
-        return columns
+        template = self.template
+        if template is not None:
+            types = there if isinstance(there, Mapping) else None
+            paths = [
+                # A column whose name has a dot needs no backticks, unless a struct could be meant.
+                (column,) if column in names else self._nested(column, path, names, types)
+                for column, path in zip(template.columns, template.paths, strict=True)
+            ]
+            template = attrs.evolve(template, paths=tuple(paths))
+        columns = attrs.evolve(self, template=template, **found)
+        added: dict[str, Any] = {}
+        for part in OPTIONAL:
+            name = find_name(part, names, case_sensitive=self.case_sensitive)
+            if getattr(self, part) is None and name is not None and name not in columns.used():
+                added[part] = name
+        return attrs.evolve(columns, **added)
 
-    def check_types(self, types: Mapping[str, str]) -> None:
+    def _found(self, name: str, names: list[str]) -> str:
+        found = find_name(name, names, case_sensitive=self.case_sensitive)
+        if found is None:
+            raise _missing(name, self, names)
+        return found
+
+    def _nested(
+        self, column: str, path: tuple[str, ...], names: list[str], types: Types | None
+    ) -> tuple[str, ...]:
+        """Return a path of existing names."""
+        root = find_name(path[0], names, case_sensitive=self.case_sensitive)
+        if root is None:
+            raise _missing(column, self, names)
+        found = [root]
+        if types is None:
+            return (root, *path[1:])
+        inner = types[root]
+        for name in path[1:]:
+            fields = inner if isinstance(inner, Mapping) else {}
+            field = find_name(name, fields, case_sensitive=self.case_sensitive)
+            if field is None:
+                raise no_field(".".join(found), name, fields)
+            found.append(field)
+            inner = fields[field]
+        return tuple(found)
+
+    def check_types(self, types: Types) -> None:
         """
         Check the types of the columns.
 
         Args:
-            types: The SQL type of each column, such as ``array<string>``.
+            types: The types of the columns.
 
         Raises:
             OptionError: A column has the wrong type.
         """
         for part, column in self.named().items():
-            kind = types[column].lower()
+            kind = _text_of(types[column])
             allowed, said = _TYPES[part]
             interval = part == "ttl" and kind.startswith("interval day")
             decimal = part in {"expected_sequence", "ttl"} and kind.startswith("decimal")
@@ -118,13 +172,19 @@ class Columns:
             if part == "data":
                 cure += ", for example with to_json(struct('*'))"
             raise OptionError(f"column {column} has the type {kind}", option=column, cure=cure)
-        for column in self.template.columns if self.template else ():
-            kind = types[column].lower()
+        for path in self.template.paths if self.template else ():
+            inner: str | Types = types
+            for name in path:
+                assert not isinstance(inner, str)
+                inner = inner[name]
+            kind, column = _text_of(inner), ".".join(path)
             if kind not in _IN_SUBJECT:
                 raise OptionError(
                     f"column {column} of the subject has the type {kind}",
                     option=column,
-                    cure="cast it to a string of one token",
+                    cure="cast it to a string of one token"
+                    if isinstance(inner, str)
+                    else f"name one of its fields: {', '.join(inner)}",
                 )
 
     def check_known(self, there: Iterable[str]) -> None:
@@ -147,7 +207,23 @@ class Columns:
             )
 
 
-def _missing(name: str, columns: Columns, there: set[str]) -> OptionError:
+def no_field(column: str, name: str, fields: Iterable[str]) -> OptionError:
+    """
+    Return the error of a template that names a missing field of a struct.
+    """
+    known = ", ".join(fields)
+    return OptionError(
+        f"column {column} has no field {name}",
+        option="subject",
+        cure=f"its fields are {known}" if known else "it is not a struct",
+    )
+
+
+def _text_of(kind: str | Types) -> str:
+    return kind.lower() if isinstance(kind, str) else "struct"
+
+
+def _missing(name: str, columns: Columns, there: Iterable[str]) -> OptionError:
     cure = f"the columns are {', '.join(sorted(there)) or 'none'}"
     if name == columns.subject:
         cure += '; give another one, a template with {braces}, or add it with lit("...")'
@@ -156,14 +232,14 @@ def _missing(name: str, columns: Columns, there: set[str]) -> OptionError:
     return OptionError(f"there is no column {name}", option=name, cure=cure)
 
 
-def types_of(schema: Any) -> dict[str, str]:
+def types_of(schema: Any) -> dict[str, str | Types]:
     """
     Return the type of each column of a Spark schema.
 
     Raises:
         OptionError: Two columns have the same name.
     """
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    types = {field.name: _type_of(field.dataType) for field in schema.fields}
     if len(types) < len(schema.fields):
         seen = [field.name for field in schema.fields]
         twice = next(name for name in seen if seen.count(name) > 1)
@@ -171,3 +247,9 @@ def types_of(schema: Any) -> dict[str, str]:
             f"two columns are named {twice}", option=twice, cure="rename or drop one of them"
         )
     return types
+
+
+def _type_of(kind: Any) -> str | Types:
+    if kind.typeName() == "struct":
+        return {field.name: _type_of(field.dataType) for field in kind.fields}
+    return str(kind.simpleString())

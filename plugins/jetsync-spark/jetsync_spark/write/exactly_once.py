@@ -11,23 +11,27 @@ Invariants:
 
 from __future__ import annotations
 
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
+from jetsync_spark.common.clients import context_of, stream_of
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry
 from jetsync_spark.write.plan import check_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
     from jetsync_spark.common.task import Task
     from jetsync_spark.write.chunks import Chunks
     from jetsync_spark.write.plan import Plan
     from jetsync_spark.write.written import Written
 
-__all__ = ["ExactlyOnce", "ledger_key", "ledger_prefix"]
+__all__ = ["ExactlyOnce", "ledger_key", "ledger_prefix", "ledger_subjects"]
 
 _T = TypeVar("_T")
 
@@ -39,17 +43,26 @@ def ledger_key(plan: Plan, task: Task) -> tuple[str, int]:
     Raises:
         OptionError: The write has no identity that another run of it would share.
     """
-    label = plan.options.write_id
+    label, number = plan.options.write_id, plan.options.batch_id
+    if label is not None and number is not None:
+        if task.batch not in {None, number}:
+            raise OptionError(
+                f"batchId is {number}, but Spark writes micro-batch {task.batch}",
+                option="batchId",
+                cure="leave it out, or give the number that Spark passes to foreachBatch",
+            )
+        return label, number
     if task.query is not None and task.batch is not None:
         # Batch writes from foreachBatch are covered too. Their job changes when Spark repeats them.
         return (f"{task.query}-{label}" if label else task.query), task.batch
     if label is None:
         raise OptionError(
-            "mode exactlyonce cannot identify this write, because it runs outside of a streaming "
-            "query",
+            "mode exactlyonce cannot identify this write, because Spark does not tell its tasks a "
+            "streaming query",
             option="writeId",
-            cure="set a writeId that stays the same when the job runs again, or write from "
-            "foreachBatch; threads started there need pyspark.inheritable_thread_target",
+            cure="in a batch job set a writeId that stays the same when the job runs again; in "
+            "foreachBatch over Spark Connect set a writeId, and batchId to the number of the "
+            "micro-batch; threads of foreachBatch need pyspark.inheritable_thread_target",
         )
     return label, 0
 
@@ -63,11 +76,25 @@ def ledger_prefix(stream: jetsync.Stream, plan: Plan, key: str) -> str:
     Raises:
         JetSyncError: The stream's leader did not answer.
     """
-    if len(plan.ledgers) > 1:
-        for prefix in plan.ledgers:
-            if stream.info(subjects_filter=f"{prefix}.{key}.*").state.subjects:
-                return f"{prefix}.{key}"
-    return f"{plan.ledgers[0]}.{key}"
+    if len(plan.ledgers) == 1:
+        return f"{plan.ledgers[0]}.{key}"
+    return ledger_subjects(stream, plan, key)[0]
+
+
+def ledger_subjects(stream: jetsync.Stream, plan: Plan, key: str) -> tuple[str, Mapping[str, int]]:
+    """
+    Return the prefix of a ledger's subjects, including its key, and its subjects.
+
+    The stream's leader answers. There is at most one subject per partition that ever existed, and
+    one of the driver.
+
+    Raises: as :func:`ledger_prefix`.
+    """
+    for prefix in plan.ledgers:
+        subjects = stream.info(subjects_filter=f"{prefix}.{key}.*").state.subjects
+        if subjects:
+            return f"{prefix}.{key}", subjects
+    return f"{plan.ledgers[0]}.{key}", {}
 
 
 class ExactlyOnce:
@@ -75,8 +102,9 @@ class ExactlyOnce:
     Writes one partition of one micro-batch. Not thread-safe.
     """
 
-    def __init__(self, js: jetsync.JetStream, plan: Plan, task: Task, retry: Retry) -> None:
-        self._js = js
+    def __init__(self, client: jetsync.Client, plan: Plan, task: Task, retry: Retry) -> None:
+        self._client = client
+        self._js = context_of(plan.settings, client)
         self._plan = plan
         self._options = plan.options
         self._task = task
@@ -88,7 +116,7 @@ class ExactlyOnce:
         """The last known sequence of the ledger."""
 
         self._rows = Fingerprint()
-        """The fingerprint of the stored rows."""
+        """The fingerprint of the rows that were read."""
 
     def run(self, chunks: Chunks, written: Written) -> None:
         """
@@ -100,23 +128,50 @@ class ExactlyOnce:
             LedgerRemovedError: The ledger was removed during the write.
             JetStreamSparkError: The server rejected the rows.
         """
-        name = self._options.stream
-        stream = self._retrying(lambda: self._js.stream(name))
-        place = self._retrying(lambda: ledger_prefix(stream, self._plan, self._key))
-        self._ledger = Ledger(stream, f"{place}.{self._task.partition}", name)
-        entry, self._last = self._read()
+        entry = self._find()
         before = self._ledger.check(entry, self._batch)
         if entry is not None and entry.batch == self._batch:
             more = self._skip(chunks, entry)
             written.skipped = before
         else:
             more = True
-        while more:
-            # The last message of the batch is the ledger entry.
-            chunk, more = chunks.take(self._options.chunk_size - 1)
-            if chunk:
-                first = self._store(chunk, done=not more)
-                written.note(len(chunk), first, first + len(chunk) - 1)
+        with ThreadPoolExecutor(1, "jetsync-spark-chunk") as pool:
+            # The next chunk is read and converted while the server stores one. If the rows raise an
+            # error, leaving the block waits for the outcome of the chunk in flight.
+            storing: Future[None] | None = None
+            while more:
+                # The last message of the batch is the ledger entry.
+                chunk, more = chunks.take(self._options.chunk_size - 1)
+                self._rows.add(chunk)
+                if storing is not None:
+                    storing.result()
+                if chunk:
+                    # Plugins may read context variables of the task's thread.
+                    run = contextvars.copy_context().run
+                    entry = self._entry(done=not more)
+                    storing = pool.submit(run, self._store, chunk, entry, written)
+            if storing is not None:
+                storing.result()
+
+    def _find(self) -> LedgerEntry | None:
+        """Find the ledger, and return its last entry."""
+        plan, name = self._plan, self._options.stream
+        stream = self._retrying(lambda: stream_of(plan.settings, self._client, name))
+
+        def read(place: str) -> LedgerEntry | None:
+            subject = f"{place}.{self._task.partition}"
+            self._ledger = Ledger(stream, subject, rollup=plan.rollup)
+            entry, self._last = self._read()
+            return entry
+
+        # A task of a running query needs only this request.
+        first = f"{plan.ledgers[0]}.{self._key}"
+        entry = read(first)
+        if entry is None:
+            place = self._retrying(lambda: ledger_prefix(stream, plan, self._key))
+            if place != first:
+                entry = read(place)
+        return entry
 
     def _skip(self, chunks: Chunks, entry: LedgerEntry) -> bool:
         """Skip stored rows. Return whether there are more."""
@@ -128,10 +183,8 @@ class ExactlyOnce:
         self._ledger.check_replay(entry, self._rows, more=more)
         return more
 
-    def _store(self, chunk: list[Any], *, done: bool) -> int:
-        """Store a chunk. Return the sequence of its first message."""
-        self._rows.add(chunk)
-        entry = LedgerEntry(
+    def _entry(self, *, done: bool) -> LedgerEntry:
+        return LedgerEntry(
             key=self._key,
             batch=self._batch,
             partition=self._task.partition,
@@ -141,6 +194,11 @@ class ExactlyOnce:
             total=self._rows.total,
             by=self._by,
         )
+
+    def _store(self, chunk: list[Any], entry: LedgerEntry, written: Written) -> None:
+        """
+        Store a chunk with its entry of the ledger. Another thread prepares the next chunk.
+        """
         message = self._ledger.message(entry, self._last)
         while True:
             try:
@@ -148,22 +206,23 @@ class ExactlyOnce:
             except (jetsync.WrongLastSequenceError, jetsync.DuplicateMessageIdError) as error:
                 # The cause is a lost ack, another run, or an expectation of a row.
                 if not self._is_stored(entry):
-                    raise self._refused(error, chunk) from error
+                    raise self._refused(error, chunk, entry) from error
             except jetsync.PublishOutcomeUnknownError as error:
                 if not self._retry.wait_after(error):
-                    raise self._refused(error, chunk) from error
+                    raise self._refused(error, chunk, entry) from error
                 if not self._is_stored(entry):
                     # If the lost chunk arrives late, the server rejects it, as the ledger moved on.
                     continue
             except jetsync.JetSyncError as error:
                 if self._retry.wait_after(error):
                     continue
-                raise self._refused(error, chunk) from error
+                raise self._refused(error, chunk, entry) from error
             else:
                 check_streams(self._plan, (ack.stream,))
                 self._last = ack.sequence
             self._retry.reset()
-            return self._last - len(chunk)
+            written.note(len(chunk), self._last - len(chunk), self._last - 1)
+            return
 
     def _is_stored(self, mine: LedgerEntry) -> bool:
         """
@@ -183,8 +242,10 @@ class ExactlyOnce:
             raise self._ledger.overtaken(entry)
         return False
 
-    def _refused(self, error: jetsync.JetSyncError, chunk: list[Any]) -> Exception:
-        end = self._rows.rows
+    def _refused(
+        self, error: jetsync.JetSyncError, chunk: list[Any], entry: LedgerEntry
+    ) -> Exception:
+        end = entry.rows
         doing = (
             f"rows {end - len(chunk)} to {end - 1} of partition {self._task.partition} of "
             f"micro-batch {self._batch} were not stored"

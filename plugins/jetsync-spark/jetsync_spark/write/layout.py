@@ -8,34 +8,70 @@ rejected before it stores anything.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
-from jetsync_spark.common.clients import lend
+from jetsync_spark.common.clients import context_of, lend, stream_of
 from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.headers import LEDGER
 from jetsync_spark.common.retry import Retry
-from jetsync_spark.common.task import Task
+from jetsync_spark.common.task import Task, over_connect, this_task
 from jetsync_spark.write.exactly_once import ledger_key, ledger_prefix
 from jetsync_spark.write.ledger import LayoutError, OvertakenError, ledger_message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark.sql import DataFrame
 
     from jetsync_spark.write.plan import Plan
 
-__all__ = ["planned_task", "record_partitions"]
+__all__ = ["count_partitions", "planned_task", "record_partitions"]
+
+COUNTED_ROWS: Final = 50_000
+"""Rows of a partition that are computed to count partitions over Spark Connect."""
 
 
 def planned_task(df: DataFrame) -> Task:
     """
     Return the query and micro-batch of a DataFrame, as known on the driver.
+
+    Spark Connect does not tell them.
     """
+    if over_connect(df):
+        return Task()
     context = df.sparkSession.sparkContext
     batch = context.getLocalProperty("streaming.sql.batchId")
     return Task(
         query=context.getLocalProperty("sql.streaming.queryId") or None,
         batch=int(batch) if batch else None,
     )
+
+
+def count_partitions(df: DataFrame) -> int:
+    """
+    Return the number of partitions of a DataFrame.
+
+    If the DataFrame is shuffled, this runs the stages before the shuffle. Over Spark Connect, which
+    has no RDDs, it runs a job that computes up to 50,000 rows of each partition.
+    """
+    if over_connect(df):
+        return len(df.mapInArrow(_one_row, "partition int").collect())
+    partitions: int = df.rdd.getNumPartitions()
+    return partitions
+
+
+def _one_row(batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    # Spark kills the Python workers of a task that leaves rows. Starting others takes about as long
+    # as computing this many rows.
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        if rows >= COUNTED_ROWS:
+            break
+    yield pa.RecordBatch.from_pydict({"partition": pa.array([this_task().partition], pa.int32())})
 
 
 def record_partitions(plan: Plan, task: Task, partitions: int) -> None:
@@ -52,9 +88,10 @@ def record_partitions(plan: Plan, task: Task, partitions: int) -> None:
 
     def compare_or_write() -> None:
         with lend(plan.settings, plan.connection_name(task)) as client:
-            js = client.jetstream()
-            stream = js.stream(name)
-            subject = f"{ledger_prefix(stream, plan, key)}.plan"
+            js = context_of(plan.settings, client)
+            stream = stream_of(plan.settings, client, name)
+            prefix = ledger_prefix(stream, plan, key)
+            subject = f"{prefix}.plan"
             known, sequence = _read(stream, subject)
             if known is not None and known[0] >= batch:
                 _compare(known, (batch, partitions), key, name, subject)
@@ -62,14 +99,14 @@ def record_partitions(plan: Plan, task: Task, partitions: int) -> None:
             said = json.dumps(
                 {"v": 1, "batch": batch, "partitions": partitions}, separators=(",", ":")
             )
-            message = ledger_message(stream, subject, said.encode(), sequence)
-            js.publish(
-                message.subject,
-                message.data,
-                headers=message.headers,
-                expect=message.expect,
-                timeout=plan.options.ack_timeout,
-            )
+            messages = [ledger_message(subject, said.encode(), sequence, rollup=plan.rollup)]
+            if plan.rollup and not sequence and not stream.info().state.messages:
+                # The next plan removes this one. If it were the first message of the stream, a
+                # reader would take it for a lost one.
+                messages.insert(
+                    0, jetsync.OutboundMessage(f"{prefix}.begin", b"", {LEDGER: "spark"})
+                )
+            js.publish_batch(messages, timeout=plan.options.ack_timeout)
 
     while True:
         try:

@@ -40,6 +40,13 @@ def _chunk(_: WriteOptions, __: attrs.Attribute[int], value: int) -> None:
         )
 
 
+def _batch(_: WriteOptions, __: attrs.Attribute[int | None], value: int | None) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise OptionError(
+            f"batchId is {value!r}", option="batchId", cure="give the number that Spark passes"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class WriteOptions:
     """
@@ -76,6 +83,9 @@ class WriteOptions:
     write_id: str | None = option("writeId", text)
     """Name of a batch write, which is stored once even if its job runs again."""
 
+    batch_id: int | None = option("batchId", count(0), validator=_batch)
+    """Number of the micro-batch, for ``foreachBatch`` over Spark Connect. Needs a ``writeId``."""
+
     def __attrs_post_init__(self) -> None:
         if not self.stream:
             raise OptionError(
@@ -91,6 +101,7 @@ class WriteOptions:
             for name, value in (
                 ("ledgerSubject", self.ledger_subject),
                 ("writeId", self.write_id),
+                ("batchId", self.batch_id),
             ):
                 if value is not None:
                     raise OptionError(
@@ -98,3 +109,10 @@ class WriteOptions:
                         option=name,
                         cure="leave it out, or set mode to exactlyonce",
                     )
+        if self.batch_id is not None and self.write_id is None:
+            raise OptionError(
+                "option batchId needs a writeId",
+                option="batchId",
+                cure="set a writeId that no other query of the stream uses, and that stays the "
+                "same when the query restarts",
+            )

@@ -7,13 +7,13 @@ Temporary errors are retried for ``retryTimeoutMs``.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 import jetsync
-from jetsync_spark.common.clients import client_for, lend
+from jetsync_spark.common.clients import client_for, context_of, lend
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
 from jetsync_spark.common.retry import TEMPORARY, Retry
 from jetsync_spark.common.subjects import StreamSubjects
@@ -79,39 +79,23 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
     task = this_task()
     written = Written(partition=task.partition)
     stream = plan.options.stream
-    counted = _Counted(make(Checks(StreamSubjects(plan.subjects), stream, task.partition)))
+    messages = make(Checks(StreamSubjects(plan.subjects), stream, task.partition))
+    # Counts the messages without a Python call for each.
+    counter = count(1)
     retry = Retry(plan.options.retry_timeout)
     _wait_connected(plan, task, retry)
     with lend(plan.settings, plan.connection_name(task)) as client:
-        job = _Job(client.jetstream(), plan, task, retry, written)
+        job = _Job(client, plan, task, retry, written)
         try:
-            job.run(counted)
+            job.run(compress(messages, counter))
         except jetsync.JetSyncError as error:
             if isinstance(error, JetStreamSparkError):
                 raise
             doing = f"writing partition {task.partition} to stream {stream} failed"
             raise explain(error, doing, stream=stream) from error
-    written.rows = counted.count
+    written.rows = next(counter) - 1
     _logger.info("written", stream=stream, mode=plan.options.mode, **attrs.asdict(written))
     return written
-
-
-class _Counted:
-    """
-    An iterator that counts its items.
-    """
-
-    def __init__(self, source: Iterator[Any]) -> None:
-        self._source = source
-        self.count = 0
-
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> Any:
-        item = next(self._source)
-        self.count += 1
-        return item
 
 
 def _wait_connected(plan: Plan, task: Task, retry: Retry) -> None:
@@ -126,13 +110,14 @@ class _Job:
 
     def __init__(
         self,
-        js: jetsync.JetStream,
+        client: jetsync.Client,
         plan: Plan,
         task: Task,
         retry: Retry,
         written: Written,
     ) -> None:
-        self._js = js
+        self._client = client
+        self._js = context_of(plan.settings, client)
         self._plan = plan
         self._options = plan.options
         self._task = task
@@ -143,7 +128,7 @@ class _Job:
         """Write all messages and wait for their outcomes."""
         mode = self._options.mode
         if mode == EXACTLY_ONCE:
-            once = ExactlyOnce(self._js, self._plan, self._task, self._retry)
+            once = ExactlyOnce(self._client, self._plan, self._task, self._retry)
             once.run(Chunks(source), self._written)
         elif mode == ATOMIC:
             self._atomic(Chunks(source))

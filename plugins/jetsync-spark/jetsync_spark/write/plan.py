@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -21,7 +21,7 @@ from jetsync_spark.common.clients import Settings, lend
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
-from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.columns import Columns, Types
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class Plan:
 
     ledgers: tuple[str, ...] = ()
     """Possible prefixes of the ledger's subjects. A new ledger uses the first."""
+
+    rollup: bool = False
+    """Whether the stream allows messages that replace the earlier ones on their subject."""
 
     application: str = "spark"
     """Part of the connection names if there is no query."""
@@ -99,11 +102,12 @@ def make_plan(
     options: WriteOptions,
     columns: Columns,
     *,
-    types: Mapping[str, str] | None = None,
+    types: Types | None = None,
     all_used: bool = False,
     make: Callable[[Any], Any] | None = None,
     retry_timeout: float = 0.0,
     application: str = "spark",
+    keep: bool = True,
 ) -> Plan:
     """
     Check a write before its first row.
@@ -117,6 +121,7 @@ def make_plan(
         make: Function that converts rows to messages, instead of the columns.
         retry_timeout: Seconds to retry while servers are unavailable.
         application: Part of the connection names.
+        keep: Whether the connection stays open.
 
     Raises:
         JetStreamSparkError: The write is not possible.
@@ -132,7 +137,7 @@ def make_plan(
             option="writeId",
             cure="give up to 64 letters, digits, _ and -",
         )
-    config = _configuration(settings, options.stream, retry_timeout, application)
+    config = _configuration(settings, options.stream, retry_timeout, application, keep=keep)
     subjects = StreamSubjects(config.subjects or ())
     _check_stream(config, options, columns)
     _check_subject(subjects, options, columns)
@@ -147,6 +152,7 @@ def make_plan(
         make=make,
         subjects=subjects.filters,
         ledgers=ledgers,
+        rollup=config.allow_rollup_hdrs or False,
         application=application,
     )
 
@@ -165,7 +171,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _configuration(
-    settings: Settings, stream: str, seconds: float, application: str
+    settings: Settings, stream: str, seconds: float, application: str, *, keep: bool
 ) -> jetsync.StreamConfig:
     """
     Return a stream's configuration from the cache or the server.
@@ -176,7 +182,7 @@ def _configuration(
         return kept[1]
 
     def ask() -> jetsync.StreamConfig:
-        with lend(settings, f"jetsync-spark-{application}-plan") as client:
+        with lend(settings, f"jetsync-spark-{application}-plan", keep=keep) as client:
             return client.jetstream().stream(stream).cached_info.config
 
     config = Retry(seconds).call(ask, f"planning a write to stream {stream} failed")

@@ -1,16 +1,23 @@
 """
-Convert rows to messages one by one, for ``foreachPartition`` and row writers.
+Convert rows to messages, for ``foreachPartition`` and row writers.
+
+Rows are converted in blocks, column by column. A Python call per row would cost more than sending
+the row.
 """
 
 from __future__ import annotations
 
 import decimal
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_spark.common.errors import RowError
 from jetsync_spark.common.headers import LEDGER, SERVER_PREFIX
+from jetsync_spark.common.names import find_name
 from jetsync_spark.common.subjects import bad_token, token_text
+from jetsync_spark.write.columns import OPTIONAL, no_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +25,13 @@ if TYPE_CHECKING:
     from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
     from jetsync_spark.write.columns import Columns
 
-__all__ = ["Checks", "made_messages", "message_of", "row_messages"]
+__all__ = ["Checks", "Maker", "Subjects", "made_messages", "message_of", "row_messages"]
+
+BLOCK_ROWS: Final = 512
+"""Maximum rows of a block."""
+
+BLOCK_BYTES: Final = 1 << 20
+"""Maximum bytes of a block's payloads, if they are as large as the largest of the last block."""
 
 
 class _HeaderError(ValueError):
@@ -126,7 +139,8 @@ def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
     Args:
         subject: The subject.
         data: The payload. None means an empty payload.
-        headers: A mapping, or pairs of name and value. A value is a string or a list of strings.
+        headers: A mapping, or pairs of name and value, or Kafka's list of structs. A value is text,
+            UTF-8 or a list of texts.
         msg_id: The message ID.
         ttl: Seconds, an interval, or text.
         expected: The expected last sequence of the subject, or 0 if it has no message.
@@ -150,9 +164,15 @@ def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
 
 
 def _headers(headers: Any) -> dict[str, list[str]] | None:
-    pairs = headers.items() if isinstance(headers, dict) else headers
+    """
+    Return the headers of a row.
+
+    Nulls are left out, as Spark's to_json leaves them out: a null map, list or value.
+    """
     found: dict[str, list[str]] = {}
-    for name, values in pairs:
+    for name, values in headers.items() if isinstance(headers, dict) else map(_pair, headers):
+        if name is None:
+            raise _HeaderError("the name of a header is null", "drop it, or give it a name")
         if name.startswith(SERVER_PREFIX):
             raise _HeaderError(
                 f"header {name} would have an effect on the server",
@@ -165,12 +185,34 @@ def _headers(headers: Any) -> dict[str, list[str]] | None:
                 f"header {name} would make it a ledger message, which readers skip",
                 "read without includeLedger, or drop the header",
             )
-        # A name without values cannot be sent.
-        listed = [values] if isinstance(values, str) else list(values or ())
-        if None in listed:
-            raise ValueError(f"header {name} is null")
-        found[name] = listed
+        listed = found.setdefault(name, [])
+        if isinstance(values, (list, tuple)):
+            listed += [value for value in values if value is not None]
+        elif isinstance(values, str):
+            listed.append(values)
+        elif values is not None:
+            listed.append(_header_text(name, values))
     return found or None
+
+
+def _pair(header: Any) -> tuple[Any, Any]:
+    """Return name and value of a header of a map in Arrow, or of Kafka's type."""
+    if isinstance(header, dict):
+        return header["key"], header["value"]
+    if header is None:
+        raise _HeaderError("a header is null", "drop it, for example with filter()")
+    name, value = header
+    return name, value
+
+
+def _header_text(name: str, value: bytes) -> str:
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        raise _HeaderError(
+            f"the value of header {name} is not valid UTF-8",
+            "convert it to text, for example with base64()",
+        ) from None
 
 
 def row_messages(rows: Iterable[Any], columns: Columns, checks: Checks) -> Iterator[Any]:
@@ -186,77 +228,159 @@ def row_messages(rows: Iterable[Any], columns: Columns, checks: Checks) -> Itera
         RowError: A row cannot be converted to a message.
         OptionError: A column is missing.
     """
+    return chain.from_iterable(_each_block(rows, columns, checks))
+
+
+def _each_block(rows: Iterable[Any], columns: Columns, checks: Checks) -> Iterator[Iterable[Any]]:
     source = iter(rows)
-    first = next(source, None)
-    if first is None:
-        return
-    names = _names(first)
-    columns = columns.within(names)
-    place = {part: names.index(column) for part, column in columns.named().items()}
-    subject_of = _subject_maker(columns, names, checks)
-    at_data = place["data"]
-    if columns.plain:
-        for number, row in enumerate(_with(first, source)):
-            # Indexing a Row is slower than indexing a tuple.
-            values = tuple(row)
-            data = values[at_data]
-            yield subject_of(values, number), b"" if data is None else data
-        return
-    others = [place.get(part) for part in ("headers", "msg_id", "ttl", "expected_sequence")]
-    for number, row in enumerate(_with(first, source)):
-        values = tuple(row)
-        subject = subject_of(values, number)
-        more = [None if at is None else values[at] for at in others]
-        try:
-            yield message_of(subject, values[at_data], *more)
-        except (ValueError, TypeError) as error:
-            raise checks.bad_value(error, number) from error
+    maker = None
+    number, size = 0, 1
+    while block := list(islice(source, size)):
+        if maker is None:
+            maker = _RowMaker(columns, _names(block[0]), checks)
+        yield maker.messages(block, number)
+        number += len(block)
+        # The rows of a block stay in memory. Spark passes rows in blocks that grow in the same way.
+        size = min(2 * size, max(BLOCK_BYTES // max(maker.largest, 1), 1), BLOCK_ROWS)
 
 
-def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
-def _names(row: Any) -> Sequence[str]:
+def _names(row: Any) -> list[str]:
     if isinstance(row, dict):
         raise TypeError("rows must be rows of Spark, not dictionaries")
     return list(row.__fields__)
 
 
-def _subject_maker(
-    columns: Columns, names: Sequence[str], checks: Checks
-) -> Callable[[tuple[Any, ...], int], str]:
+class Maker(ABC):
     """
-    Return a function that builds the subject from a row's values and number.
-    """
-    if columns.constant is not None:
-        constant = checks.subject(columns.constant, 0, None)
-        return lambda _values, _number: constant
-    if columns.template is not None:
-        places = [names.index(column) for column in columns.template.columns]
-        subjects = Subjects(columns.template, checks)
-        known = subjects.known
+    Converts blocks of rows to messages. All blocks have the same columns.
 
-        def filled(values: tuple[Any, ...], number: int) -> str:
-            key = tuple([values[at] for at in places])
+    Args:
+        columns: The columns of the message parts, all of which exist.
+        checks: The checks of the partition.
+    """
+
+    def __init__(self, columns: Columns, checks: Checks) -> None:
+        self._columns = columns
+        self._checks = checks
+        self._constant: str | None = None
+        self._filled: Subjects | None = None
+        if columns.constant is not None:
+            self._constant = checks.subject(columns.constant, 0, None)
+        elif columns.template is not None:
+            self._filled = Subjects(columns.template, checks)
+
+    def messages(self, block: Any, first: int) -> Iterable[Any]:
+        """Convert a block. *first* is the number of its first row."""
+        columns = self._columns
+        subjects = self._subjects(block, first)
+        payloads = self._payloads(block, columns.data, first)
+        if columns.plain:
+            return zip(subjects, payloads, strict=False)
+        parts = [
+            repeat(None) if name is None else self._values(block, name)
+            for name in (getattr(columns, part) for part in OPTIONAL)
+        ]
+        return self._whole(zip(subjects, payloads, *parts, strict=False), first)
+
+    def _whole(self, rows: Iterable[tuple[Any, ...]], first: int) -> Iterator[Any]:
+        for number, row in enumerate(rows, first):
             try:
-                return known[key]
+                yield message_of(*row)
+            except (ValueError, TypeError) as error:
+                raise self._checks.bad_value(error, number) from error
+
+    def _subjects(self, block: Any, first: int) -> Iterable[str]:
+        if self._constant is not None:
+            return repeat(self._constant)
+        if self._filled is not None:
+            return self._template_subjects(block, first)
+        assert self._columns.subject is not None
+        return self._own_subjects(block, self._columns.subject, first)
+
+    def _template_subjects(self, block: Any, first: int) -> Iterable[str]:
+        assert self._filled is not None
+        assert self._columns.template is not None
+        known, make = self._filled.known, self._filled.make
+        parts = [self._leaves(block, path) for path in self._columns.template.paths]
+        found = []
+        for number, key in enumerate(zip(*parts, strict=True), first):
+            try:
+                found.append(known[key])
             except (KeyError, TypeError):
-                return subjects.make(key, number)
+                found.append(make(key, number))
+        return found
 
-        return filled
-    column = columns.subject
-    assert column is not None
-    place, good = names.index(column), checks.subjects.known
+    @abstractmethod
+    def _values(self, block: Any, name: str) -> Sequence[Any]:
+        """Return the values of a column."""
 
-    def own(values: tuple[Any, ...], number: int) -> str:
-        subject = values[place]
-        if subject in good:
-            return subject  # type: ignore[no-any-return]
-        return checks.subject(subject, number, column)
+    @abstractmethod
+    def _leaves(self, block: Any, path: tuple[str, ...]) -> Sequence[Any]:
+        """Return the values of a nested field. A field of a null struct is null."""
 
-    return own
+    @abstractmethod
+    def _own_subjects(self, block: Any, name: str, first: int) -> Iterable[str]:
+        """Return the checked subjects of a column."""
+
+    @abstractmethod
+    def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:
+        """Return the payloads of a column. Null becomes an empty payload."""
+
+
+class _RowMaker(Maker):
+    """
+    Converts blocks of Spark's rows.
+    """
+
+    def __init__(self, columns: Columns, names: list[str], checks: Checks) -> None:
+        super().__init__(columns.within(names), checks)
+        self._names = names
+        self.largest = 0
+        """The largest payload of the last block."""
+
+    def messages(self, block: Any, first: int) -> Iterable[Any]:
+        # Rows are tuples, but finding a field of a Row is slow.
+        return super().messages(list(zip(*block, strict=True)), first)
+
+    def _values(self, block: Any, name: str) -> Sequence[Any]:
+        return block[self._names.index(name)]  # type: ignore[no-any-return]
+
+    def _leaves(self, block: Any, path: tuple[str, ...]) -> Sequence[Any]:
+        values = self._values(block, path[0])
+        for depth, name in enumerate(path[1:], 1):
+            there = next((value for value in values if value is not None), None)
+            if there is None:
+                break
+            fields = list(getattr(there, "__fields__", ()))
+            field = find_name(name, fields, case_sensitive=self._columns.case_sensitive)
+            if field is None:
+                raise no_field(".".join(path[:depth]), name, fields)
+            place = fields.index(field)
+            values = [None if value is None else tuple(value)[place] for value in values]
+        return values
+
+    def _own_subjects(self, block: Any, name: str, first: int) -> Iterable[str]:
+        subjects = self._values(block, name)
+        if not self._checks.subjects.known.issuperset(subjects):
+            for number, subject in enumerate(subjects, first):
+                self._checks.subject(subject, number, name)
+        return subjects
+
+    def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:
+        payloads = self._values(block, name)
+        kinds = {*map(type, payloads)}
+        if kinds != {bytes}:
+            payloads = [self._payload(value, row) for row, value in enumerate(payloads, first)]
+        self.largest = max(map(len, payloads))
+        return payloads
+
+    def _payload(self, value: Any, row: int) -> bytes:
+        if value is None:
+            return b""
+        try:
+            return value.encode() if isinstance(value, str) else bytes(memoryview(value))
+        except (TypeError, ValueError) as error:
+            raise self._checks.bad_value(error, row, self._columns.data) from error
 
 
 def made_messages(rows: Iterable[Any], make: Callable[[Any], Any], checks: Checks) -> Iterator[Any]:

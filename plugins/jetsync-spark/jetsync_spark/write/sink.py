@@ -10,9 +10,10 @@ import attrs
 
 from jetsync_spark.common.clients import check_plugins
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.task import application
+from jetsync_spark.common.names import is_case_sensitive
+from jetsync_spark.common.task import application, in_foreach_batch
 from jetsync_spark.write.columns import OPTIONAL, Columns, types_of
-from jetsync_spark.write.options import WriteOptions
+from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
 from jetsync_spark.write.partition import write_rows
 from jetsync_spark.write.plan import columns_of, make_plan
 
@@ -52,9 +53,11 @@ class JetStreamSink:
         message: A function that converts a row to an ``OutboundMessage``, ``(subject, data)`` or
             ``(subject, data, headers)``. It replaces all columns.
         settings: Other fields of the writer's options: ``max_in_flight``, ``chunk_size``,
-            ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``ledger_subject``, ``write_id``. A
-            ``write_id`` requires the same rows in the same partitions and order. Only
-            :func:`publish_arrow` detects a run with another number of partitions.
+            ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``ledger_subject``, ``write_id``,
+            ``batch_id``. A ``write_id`` requires the same rows in the same partitions and order.
+            Only :func:`publish_arrow` detects a run with another number of partitions. In
+            ``foreachBatch`` over Spark Connect, mode ``exactlyonce`` needs a ``write_id`` and a
+            ``batch_id``, which is the number that Spark passes.
 
     Raises:
         OptionError: An argument is invalid, or arguments exclude each other.
@@ -78,6 +81,7 @@ class JetStreamSink:
         check_plugins(options)
         self._options = options
         self._write = write_options(stream=stream, mode=mode, **settings)
+        check_batch(self._write)
         self._columns = columns_of(
             subject,
             constant=False,
@@ -86,6 +90,7 @@ class JetStreamSink:
             msg_id=msg_id,
             ttl=ttl,
             expected_sequence=expected_sequence,
+            case_sensitive=is_case_sensitive(),
         )
         self._message = message
         self._application = application()
@@ -136,6 +141,24 @@ class JetStreamSink:
             make=self._message,
             retry_timeout=self._write.retry_timeout,
             application=self._application,
+        )
+
+
+def check_batch(write: WriteOptions) -> None:
+    """
+    Reject a write in ``foreachBatch`` over Spark Connect whose micro-batch is not known.
+
+    Otherwise all micro-batches of a query would count as repetitions of the first one.
+
+    Raises:
+        OptionError: The number of the micro-batch is missing.
+    """
+    if write.mode == EXACTLY_ONCE and write.batch_id is None and in_foreach_batch():
+        raise OptionError(
+            "mode exactlyonce cannot identify the micro-batch, which Spark Connect does not tell",
+            option="batch_id",
+            cure="set batch_id to the number that foreachBatch passes, and a write_id that no "
+            "other query of the stream uses and that stays the same when the query restarts",
         )
 
 

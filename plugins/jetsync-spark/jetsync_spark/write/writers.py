@@ -10,13 +10,13 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import jetsync
-from jetsync_spark.common.clients import lend
+from jetsync_spark.common.clients import lend, stream_of
 from jetsync_spark.common.errors import OptionError, require_pyarrow
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task, this_task
 from jetsync_spark.write.columns import types_of
-from jetsync_spark.write.exactly_once import ledger_key, ledger_prefix
+from jetsync_spark.write.exactly_once import ledger_key, ledger_subjects
 from jetsync_spark.write.ledger import LayoutError, LedgerEntry
 from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
 from jetsync_spark.write.partition import write_batches, write_rows
@@ -81,6 +81,7 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, 
         all_used=True,
         retry_timeout=write.retry_timeout if wait else 0.0,
         application="batch",
+        keep=False,
     )
 
 
@@ -162,10 +163,8 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
 
     def check() -> None:
         with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
-            stream = client.jetstream().stream(name)
-            prefix = ledger_prefix(stream, plan, key)
-            # The leader answers. There is at most one subject per partition that ever existed.
-            subjects = stream.info(subjects_filter=f"{prefix}.*").state.subjects or {}
+            stream = stream_of(plan.settings, client, name)
+            _, subjects = ledger_subjects(stream, plan, key)
             for subject in subjects:
                 last = subject.rpartition(".")[2]
                 if not last.isdigit() or int(last) < partitions:

@@ -1,8 +1,8 @@
 """
 Lets Spark find ``format("jetstream")`` without a call of ``jetsync_spark.register``.
 
-If a format is not built in, Spark imports each top-level package named ``pyspark_*`` and takes the
-class ``DefaultSource`` from it. A package that raises breaks the lookup of every Python data source
+If a format is not built in, Spark imports each top-level module named ``pyspark_*`` and takes the
+class ``DefaultSource`` from it. A module that raises breaks the lookup of every Python data source
 in the session. So this import never fails: without Python data sources (PySpark 3.5, or no
 pyarrow), there is no ``DefaultSource``.
 """

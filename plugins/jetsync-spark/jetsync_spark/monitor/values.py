@@ -1,0 +1,226 @@
+"""
+The progress of a query as values, from what Spark reports about its last micro-batch.
+
+Spark describes a Python source by the name and the address of a Java object. The offsets are the
+source's own, however: they contain the name of the stream and a sequence.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.retry import ask_with_retry
+from jetsync_spark.read.offsets import Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.streaming import StreamingQuery
+
+    import jetsync
+
+__all__ = ["QueryProgress", "StreamProgress", "progress", "progress_of", "with_last_sequences"]
+
+
+@attrs.frozen
+class StreamProgress:
+    """
+    What the last micro-batch of a query read of a stream, and what is left.
+    """
+
+    stream: str
+    """The stream."""
+
+    start: int
+    """The first sequence of the micro-batch."""
+
+    end: int
+    """The sequence after the last one of the micro-batch, where the next one begins."""
+
+    last: int | None
+    """
+    The last sequence of the stream, as the query or the server last reported it. None if it is
+    unknown, because PySpark 4.0 and 4.1 do not report it.
+    """
+
+    @property
+    def sequences(self) -> int:
+        """
+        The number of sequences in the micro-batch. With gaps and filters it has fewer rows.
+        """
+        return max(0, self.end - self.start)
+
+    @property
+    def backlog(self) -> int | None:
+        """
+        The number of sequences that the query has not read yet, or None if it is unknown.
+        """
+        return None if self.last is None else max(0, self.last + 1 - self.end)
+
+
+@attrs.frozen
+class QueryProgress:
+    """
+    The last micro-batch of a query. ``str`` returns one line for a log.
+    """
+
+    id: str
+    """The ID of the query, which stays the same for a checkpoint."""
+
+    run_id: str
+    """The ID of this run of the query."""
+
+    name: str | None
+    """The name of the query, if it has one."""
+
+    batch: int
+    """The number of the micro-batch."""
+
+    time: str
+    """When the micro-batch began: ISO 8601, in UTC."""
+
+    seconds: float
+    """How long the micro-batch took, in seconds."""
+
+    rows: int
+    """The number of rows that the micro-batch read, from all sources."""
+
+    input_rate: float
+    """Rows that arrived per second since the micro-batch before. 0 if Spark reports no rate."""
+
+    rate: float
+    """Rows that the query processed per second. 0 if Spark reports no rate."""
+
+    streams: tuple[StreamProgress, ...]
+    """The streams of all sources that are JetStream."""
+
+    @property
+    def backlog(self) -> int | None:
+        """
+        The backlog of all streams together, in sequences. None if one of them is unknown.
+        """
+        each = [stream.backlog for stream in self.streams]
+        return None if None in each else sum(filter(None, each))
+
+    def __str__(self) -> str:
+        name = self.name or self.id
+        found = f"query {name}, micro-batch {self.batch}: {self.rows} rows in {self.seconds:.3f} s"
+        for each in self.streams:
+            backlog = "unknown" if each.backlog is None else each.backlog
+            found += f"; stream {each.stream} up to {each.end - 1}, backlog {backlog}"
+        return found
+
+
+def progress(
+    query: StreamingQuery, options: jetsync.ConnectOptions | None = None
+) -> QueryProgress | None:
+    """
+    Return the progress of a query after its last micro-batch, or None before the first one.
+
+    Works with Spark Connect too. The query itself reports how far its streams reach, at the time of
+    its last micro-batch. With *options* this function asks the server, so that the backlog also
+    grows while a query hangs. Thread-safe.
+
+    Args:
+        query: The query.
+        options: How to connect to the server. The connection is shared with other calls.
+
+    Raises:
+        JetStreamSparkError: The server could not be asked.
+    """
+    reported = query.lastProgress
+    if reported is None:
+        return None
+    found = progress_of(reported)
+    return found if options is None else with_last_sequences(found, options)
+
+
+def progress_of(reported: Mapping[str, Any]) -> QueryProgress:
+    """
+    Convert a report of Spark.
+
+    Args:
+        reported: What ``lastProgress`` of a query returns, or the JSON of an event, parsed.
+    """
+    sources = reported["sources"]
+    return QueryProgress(
+        id=str(reported["id"]),
+        run_id=str(reported["runId"]),
+        name=reported["name"],
+        batch=reported["batchId"],
+        time=reported["timestamp"],
+        seconds=(reported.get("batchDuration") or 0) / 1000,
+        rows=reported.get("numInputRows") or 0,
+        input_rate=_rate(reported.get("inputRowsPerSecond")),
+        rate=_rate(reported.get("processedRowsPerSecond")),
+        streams=tuple(each for source in sources for each in _streams_of(source)),
+    )
+
+
+def with_last_sequences(
+    found: QueryProgress, options: jetsync.ConnectOptions, *, seconds: float = 0.0
+) -> QueryProgress:
+    """
+    Return the progress with the present ends of its streams, which their leaders report.
+
+    Args:
+        found: The progress.
+        options: How to connect.
+        seconds: How long to retry.
+
+    Raises:
+        JetStreamSparkError: The server could not be asked.
+    """
+
+    def ask(js: jetsync.JetStream) -> dict[str, int]:
+        names = {each.stream for each in found.streams}
+        return {name: js.stream(name).cached_info.state.last_seq for name in names}
+
+    if not found.streams:
+        return found
+    last = ask_with_retry(
+        options,
+        "jetsync-spark-progress",
+        ask,
+        seconds,
+        "asking for the progress failed",
+        found.streams[0].stream,
+    )
+    streams = (attrs.evolve(each, last=last[each.stream]) for each in found.streams)
+    return attrs.evolve(found, streams=tuple(streams))
+
+
+def _rate(value: float | None) -> float:
+    # Spark reports NaN or an infinity for a micro-batch that took no time.
+    return value if value is not None and 0 <= value < float("inf") else 0.0
+
+
+def _streams_of(source: Mapping[str, Any]) -> Iterable[StreamProgress]:
+    """
+    Yield the progress of the streams of a source. Other sources have none.
+    """
+    end, start, latest = (
+        _offset(source[name]) for name in ("endOffset", "startOffset", "latestOffset")
+    )
+    for stream, place in (end.places if end else {}).items():
+        begins, before = place.begins, start and start.places.get(stream)
+        if begins is None or (before and before.next == place.next):
+            # A report without a micro-batch repeats the end of the last one.
+            begins = place.next
+        now = latest and latest.places.get(stream)
+        yield StreamProgress(stream, begins, place.next, now.next - 1 if now else None)
+
+
+def _offset(reported: Any) -> Offset | None:
+    """
+    Return an offset of this package, or None. Spark reports some as text and some as JSON.
+    """
+    try:
+        return Offset.from_json(json.loads(reported) if isinstance(reported, str) else reported)
+    except (ValueError, JetStreamSparkError):
+        # Without an offset, Spark's text is None or null.
+        return None

@@ -1,0 +1,133 @@
+"""
+Decide when an idle streaming query asks for its streams again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import jetsync
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.read.arrivals import Arrivals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jetsync_spark.common.options import ConnectSettings
+
+__all__ = ["IdleQuery"]
+
+WAIT: Final = 0.2
+"""
+Seconds for which latestOffset waits for new messages. Without a wait, Spark asks about ninety times
+a second. Other sources of the query have to wait too, so it cannot be much longer.
+"""
+
+POLLING: Final = 1.0
+"""Maximum seconds between two requests of an idle query that cannot wait by consumers."""
+
+CHECK: Final = 5.0
+"""Seconds between two requests of an idle query if consumers wait for new messages."""
+
+AT_ONCE: Final = 1.0
+"""Maximum seconds between two questions of Spark for which the second one waits."""
+
+
+class IdleQuery:
+    """
+    Waits for new messages while a query has nothing to read. Not thread-safe.
+
+    Args:
+        settings: How to connect.
+        connection: The name of the connection.
+        filters: The subjects of the messages. Empty for all.
+    """
+
+    def __init__(
+        self, settings: ConnectSettings, connection: str, filters: tuple[str, ...]
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._arrivals = Arrivals(filters)
+        self._since: float | None = None
+        """When there were no new messages. None after a batch."""
+
+        self._asked_at = 0.0
+        """When Spark asked last."""
+
+        self._requested_at = 0.0
+        """When the streams were requested last."""
+
+        self._wanted: Mapping[str, int] | None = None
+        """
+        For each stream the sequence from which a message is new. None if other changes matter too.
+        """
+
+        self._woken: Mapping[str, int] | None = None
+        """What was expected when a message ended the last wait."""
+
+    def asked(self) -> None:
+        """
+        Note that Spark's question is answered.
+        """
+        self._asked_at = time.monotonic()
+
+    def requested(self) -> None:
+        """
+        Note that the streams were requested.
+        """
+        self._requested_at = time.monotonic()
+
+    def ends(self) -> None:
+        """
+        Note that the query reads a batch.
+        """
+        self._since = self._wanted = self._woken = None
+
+    def expects(self, wanted: Mapping[str, int] | None) -> None:
+        """
+        Note that there are no new messages.
+
+        Args:
+            wanted: For each stream the sequence from which a message is new. None if other changes
+                matter too.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+        # A message that changed nothing would be found again at once.
+        self._wanted = None if wanted == self._woken else wanted
+        self._woken = None
+
+    def may_have_news(self) -> bool:
+        """
+        Return whether to request the streams. If the query is idle, wait for new messages first.
+
+        Spark asks one source after the other, so the first question after a batch does not wait.
+        Nor does it wait if Spark asks rarely.
+        """
+        now = time.monotonic()
+        if self._since is None or now > self._asked_at + AT_ONCE:
+            return True
+        if self._wanted is not None:
+            found = self._arrives(self._wanted)
+            self._woken = self._wanted if found else None
+            if found is not None:
+                return found or time.monotonic() >= self._requested_at + CHECK
+            # The longer the query is idle, the less often it polls.
+            pause = min(POLLING, max(WAIT, (now - self._since) / 10))
+        else:
+            pause = WAIT
+        due = self._requested_at + pause
+        time.sleep(min(WAIT, max(0.0, due - now)))
+        return time.monotonic() >= due
+
+    def _arrives(self, wanted: Mapping[str, int]) -> bool | None:
+        """Wait for a message from these sequences on. Return None, at once, if that fails."""
+        try:
+            with lend(self._settings, self._connection) as client:
+                return self._arrivals.wait(client, wanted, WAIT)
+        except (JetStreamSparkError, jetsync.JetSyncError):
+            # The next request retries.
+            return True
