@@ -1,8 +1,8 @@
 """
 The plugins of this repository: each is a distribution, and uses only public names.
 
-The tests read the files and import nothing. They also cover the tutorial's example, because authors
-copy it.
+The tests read the files and import no plugin. They also cover the example of the tutorial, because
+authors copy it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+import jetsync
 
 try:
     import tomllib
@@ -214,6 +216,8 @@ def test_private_members_are_not_excused(folder):
 def test_files_of_a_distribution(folder):
     """
     A distribution has a README, a typed package that is named after it, and tests.
+
+    Each plugin has a copy of the licence, because an sdist cannot include files from above.
     """
     missing = [
         short(path)
@@ -227,6 +231,8 @@ def test_files_of_a_distribution(folder):
 
     assert missing == []
     assert list((folder / "tests").rglob("test_*.py")) != []
+    if folder in PLUGINS:
+        assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
@@ -240,8 +246,44 @@ def test_metadata(folder):
     assert about["license"] == "Apache-2.0"
     assert about["requires-python"] == ">=3.10"
     assert "jetsync" in needs
+    assert folder.parent.name == "examples" or "jetsync>=0.1,<0.2" in about["dependencies"]
     assert about["readme"] == "README.md"
     assert folder.parent.name == "examples" or about["name"] == folder.name
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=short)
+def test_addresses(folder):
+    """
+    Plugins have the version and the addresses of jetsync, and each its own documentation.
+    """
+    core = configparser.ConfigParser(interpolation=None)
+    core.read(ROOT / "setup.cfg", "utf-8")
+    lines = core["metadata"]["project_urls"].strip().splitlines()
+    urls = dict(line.split(" = ") for line in lines)
+    name = folder.name.removeprefix("jetsync-")
+    about = project(folder)
+
+    _, _, page = about["urls"]["Documentation"].partition(f"{urls['Source']}/blob/main/")
+    assert page.startswith(f"docs/plugins/{name}")
+    assert (ROOT / page).is_file()
+    assert about["urls"] == urls | {"Documentation": about["urls"]["Documentation"]}
+    assert about["version"] == core["metadata"]["version"] == jetsync.__version__
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=short)
+def test_tests_run_without_the_repository(folder):
+    """
+    Only the test of the pages needs the helpers of jetsync's own tests, which no sdist has.
+    """
+    helpers = {file.stem for file in (ROOT / "tests" / "helpers").glob("*.py")}
+    helpers -= {file.stem for file in (folder / "tests").glob("*.py")}
+    pattern = re.compile(rf"^ *(?:from|import) ({'|'.join(helpers)})\b", re.MULTILINE)
+
+    assert [
+        short(path)
+        for path in (folder / "tests").rglob("*.py")
+        if path.name != "test_pages.py" and pattern.search(path.read_text("utf-8"))
+    ] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
@@ -289,12 +331,14 @@ def test_files_are_short(folder):
 @pytest.mark.parametrize("folder", PLUGINS, ids=short)
 def test_has_a_page_in_the_documentation(folder):
     """
-    Each plugin has a page of its own, and a line on the page that lists them.
+    Each plugin has a page or a folder of its own, and a line on the page that lists them.
     """
     name = folder.name.removeprefix("jetsync-")
+    pages = ROOT / "docs" / "plugins"
 
-    assert (ROOT / "docs" / "plugins" / f"{name}.md").is_file()
-    assert f"{name}.md" in (ROOT / "docs" / "plugins" / "index.md").read_text("utf-8")
+    page = f"{name}/index.md" if (pages / name).is_dir() else f"{name}.md"
+    assert (pages / page).is_file()
+    assert f"({page})" in (pages / "index.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=short)

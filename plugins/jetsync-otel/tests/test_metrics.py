@@ -5,10 +5,9 @@ The counters and measurements.
 from __future__ import annotations
 
 import pytest
-from waiting import eventually
 
 import jetsync
-from jetsync.testing import CutProxy
+from jetsync.testing import CutProxy, eventually
 
 pytestmark = pytest.mark.live
 

@@ -10,9 +10,9 @@ import time
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 from telemetry import ids
-from waiting import eventually
 
 import jetsync
+from jetsync.testing import eventually
 
 pytestmark = pytest.mark.live
 

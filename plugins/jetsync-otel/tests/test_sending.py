@@ -10,9 +10,9 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 from telemetry import ids
-from waiting import eventually
 
 import jetsync
+from jetsync.testing import eventually
 from jetsync_otel import extract, inject
 
 pytestmark = pytest.mark.live

@@ -11,10 +11,10 @@ import threading
 import pytest
 import shop
 import structlog
-from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
+from jetsync.testing import eventually
 from jetsync_schema import JsonSchema, Problem, PydanticModel, Schemas, ViolationError
 
 pytestmark = pytest.mark.live
@@ -361,7 +361,7 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
             assert takes(plugin, "a", b"null")
 
             js.delete_key_value("schemas")
-            (problem,) = eventually(lambda: plugin.problems, 30)
+            (problem,) = eventually(lambda: plugin.problems, timeout=30)
             assert (problem.bucket, problem.key) == ("schemas", None)
             assert not takes(plugin, "b", b"null")
 
@@ -370,7 +370,9 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
             for contract in (NULL, NULL, INTEGER):
                 revision = bucket.put("a", contract.definition("a"))
             assert revision == 3
-            eventually(lambda: plugin.contracts == {"a": "a"} and takes(plugin, "a", b"1"), 60)
+            eventually(
+                lambda: plugin.contracts == {"a": "a"} and takes(plugin, "a", b"1"), timeout=60
+            )
             assert plugin.problems == ()
     assert "schemas_unreadable" in caplog.text
 
@@ -386,7 +388,7 @@ def eventually_there(js):
         except jetsync.JetSyncError:
             return None
 
-    return eventually(look, 30)
+    return eventually(look, timeout=30)
 
 
 def test_a_problem_is_a_value():

@@ -11,9 +11,9 @@ import threading
 
 import pytest
 import shop
-from waiting import eventually
 
 import jetsync
+from jetsync.testing import eventually
 from jetsync_schema import ConfiguredSchemas, JsonSchema, violation_of
 
 pytestmark = pytest.mark.live
@@ -95,7 +95,7 @@ def test_a_bucket(environment, monkeypatch, bucket, stream, how):
                 return True
             return False
 
-        eventually(refused, 30)
+        eventually(refused, timeout=30)
     assert revision
     eventually(lambda: threading.active_count() <= before)
 
@@ -134,7 +134,7 @@ def test_a_failed_connect_leaves_nothing(
         with pytest.raises((jetsync.ConnectError, jetsync.ConfigurationError)):
             jetsync.connect(servers, plugins=plugins, connect_timeout=10)
 
-    eventually(lambda: set(threading.enumerate()) <= before, 30)
+    eventually(lambda: set(threading.enumerate()) <= before, timeout=30)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 import shop
-from waiting import eventually
 
 import jetsync
+from jetsync.testing import eventually
 from jetsync_schema import (
     SCHEMA_ID,
     SCHEMA_VIOLATION,

@@ -1,0 +1,28 @@
+"""
+The links of the README files also work on the page of an installed package.
+"""
+
+from __future__ import annotations
+
+import pytest
+from doc_pages import ROOT, broken_links
+
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+OURS = "https://github.com/jetsync/jetsync/blob/main/"
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_links_of_a_readme(readme):
+    """
+    Each link is a whole address. Those into the repository name a file that exists.
+    """
+    assert broken_links(readme.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("link", ["LICENSE", "docs/index.md", f"{OURS}docs/gone.md", "http://a.b"])
+def test_broken_links_are_found(link):
+    """
+    The test above finds relative links, and links to files that do not exist.
+    """
+    assert broken_links(f"Read [this]({link}) or [that]({OURS}LICENSE).") == [link]
+    assert broken_links(f'<a href="{link}">') == [link]
