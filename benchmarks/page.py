@@ -3,7 +3,8 @@ Put the figures of saved runs into a page: ``python -m benchmarks page RUN.json 
 
 Each table goes between two comments, such as ``<!-- jobs -->`` and ``<!-- jobs end -->``. A run of
 ``python -m benchmarks`` gives ``jobs``. A run with ``--rows plugins`` gives ``plugins``. A run of
-``python -m benchmarks latency`` gives ``latency`` and ``latency_bulk``.
+``python -m benchmarks latency`` gives ``latency`` and ``latency_bulk``. ``nats-go.json`` gives
+``go``.
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ def tables(run: dict[str, Any]) -> dict[str, list[str]]:
     """
     Return the tables of one run by their names.
     """
+    if "rates" in run:
+        return {
+            "go": [
+                *next_to_go(run),
+                "",
+                f"{run['machine'].capitalize()}, nats-server {run['server']}.",
+            ]
+        }
     settings = run["settings"]
     note = (
-        f"{run['machine']}, nats-server {run['server']}, {settings['size']} bytes, "
+        f"{run['machine'].capitalize()}, nats-server {run['server']}, {settings['size']} bytes, "
         f"{settings['storage']} storage, median of {settings['rounds']} rounds."
     )
     rows = run["rows"]
@@ -93,6 +102,15 @@ def jobs(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     head = ["row", "job", "jetsync", "raw socket", "share of raw", "x nats-py", "CPU"]
     return markdown(head, lines, 2)
+
+
+def next_to_go(run: dict[str, Any]) -> list[str]:
+    """
+    Return a line per row. The share of latencies is turned round, so that more is better.
+    """
+    ratios = {**run["rates"], **{row: 1 / share for row, share in run["latencies"].items()}}
+    lines = [[f"`{row}`", ratio(value)] for row, value in ratios.items()]
+    return markdown(["row", "x nats.go"], lines)
 
 
 def latencies(rows: Sequence[dict[str, Any]]) -> list[str]:

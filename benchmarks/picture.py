@@ -35,7 +35,7 @@ ONE_BY_ONE = (
     ("batch.add", "atomic_add", JETSYNC),
     ("fast.add", "fast_add", JETSYNC),
 )
-"""What stands in the table only."""
+"""Rows that only the table has."""
 
 WIDTH = 760
 COLUMNS = 2
@@ -44,7 +44,7 @@ NAMES = 112
 """Pixels for the names of the ways."""
 
 VALUES = 104
-"""Pixels for the figures behind the bars."""
+"""Pixels for the figures after the bars."""
 
 BAR, STEP, HEAD = 15, 24, 42
 PANEL_HEIGHT = HEAD + STEP * len(WAYS) + 12
@@ -138,7 +138,7 @@ def draw(panels: Sequence[Panel]) -> str:
     base = lines * PANEL_HEIGHT + 14
     for left, kind, text in (
         (16, "jetsync", "jetsync, messages per second"),
-        (226, "raw", "raw socket; the figure behind is jetsync's share of it"),
+        (226, "raw", "raw socket; the last figure is jetsync's share of it"),
     ):
         pieces.append(
             f'<rect class="{kind}" x="{left}" y="{base - 10}" width="12" height="12"/>'
