@@ -27,7 +27,8 @@ HERE = Path(__file__).parent
 # The plugins are read from the source, and jetsync-spark without Spark.
 sys.path[:0] = [str(HERE / "_ext"), *map(str, HERE.parent.glob("plugins/*"))]
 
-from api_pages import MOCKED, MODULES  # noqa: E402 - found by the line above
+import inventories  # noqa: E402 - found by the line above
+from api_pages import MOCKED, MODULES  # noqa: E402
 
 project = "jetsync"
 author = "The jetsync authors"
@@ -40,11 +41,13 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "api_pages",
+    "exchange",
     "pull_statuses",
 ]
 # The tables of a page lead to texts on the same page.
@@ -53,8 +56,12 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "jetsync"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_logo = "logo.svg"
 html_favicon = "logo.svg"
+# Pages at former addresses, which lead to the present ones.
+html_extra_path = ["_moved"]
 html_theme_options = {"sidebar_hide_name": False}
 
 # Headings can be linked to from other pages: [text](page.md#heading).
@@ -75,8 +82,11 @@ autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
-# The build does not reach out to other sites, so that names of the standard library and of the
-# packages below us resolve to nothing. Ours must all resolve, private base classes aside.
+# The build opens no connection, so the names of other projects are listed in `_ext/inventories.py`.
+intersphinx_mapping = inventories.write(HERE / "_build" / "inventories")
+
+# Further names of other projects resolve to nothing. Ours must all resolve, private base classes
+# aside.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!jetsync).*"),
     (r"py:class", r"jetsync\.(.*\.)?_.*"),

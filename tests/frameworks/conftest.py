@@ -93,7 +93,31 @@ class Program:
 
 
 @pytest.fixture
-def start(tmp_path, nats_server, stream):
+def programs(tmp_path):
+    """
+    A function that starts a Python module in a folder, with its arguments and further variables.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def programs(folder, module, *arguments, **more):
+            variables = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)]),
+                "PYTHONUNBUFFERED": "1",
+                # Where gunicorn has its control socket, and Jupyter its settings.
+                "HOME": str(tmp_path),
+                **more,
+            }
+            command = [sys.executable, "-m", module, *map(str, arguments)]
+            program = Program(command, folder, variables)
+            stack.callback(program.kill)
+            return program
+
+        yield programs
+
+
+@pytest.fixture
+def start(programs, tmp_path, nats_server, stream):
     """
     A function that starts a Python module of `apps/` or of a package, with its arguments.
 
@@ -101,25 +125,13 @@ def start(tmp_path, nats_server, stream):
     """
     folder = tmp_path / "apps"
     shutil.copytree(_HERE / "apps", folder)
-    variables = {
-        **os.environ,
-        "NATS_URL": nats_server.url.replace("127.0.0.1", "localhost"),
-        "STREAM": stream.name,
-        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)]),
-        "PYTHONUNBUFFERED": "1",
-        # Where gunicorn has its control socket, and Jupyter its settings.
-        "HOME": str(tmp_path),
-    }
-    with contextlib.ExitStack() as stack:
+    url = nats_server.url.replace("127.0.0.1", "localhost")
 
-        def start(module, *arguments, **more):
-            command = [sys.executable, "-m", module, *map(str, arguments)]
-            program = Program(command, folder, {**variables, **more})
-            stack.callback(program.kill)
-            return program
+    def start(module, *arguments, **more):
+        return programs(folder, module, *arguments, NATS_URL=url, STREAM=stream.name, **more)
 
-        start.folder = folder
-        yield start
+    start.folder = folder
+    return start
 
 
 @pytest.fixture

@@ -36,8 +36,11 @@ outcome
     """
 js.publish(f"{stream.name}.a", b"after").sequence
 """,
+    """
+stream.info()
+""",
 ]
-RESULTS = ["<Client", "100", "True", "True", "'interrupted'", "101"]
+RESULTS = ["<Client", "100", "True", "True", "'interrupted'", "101", "StreamInfo("]
 
 
 def test_jupyter(tmp_path, monkeypatch, nats_server, stream):
@@ -58,4 +61,5 @@ def test_jupyter(tmp_path, monkeypatch, nats_server, stream):
 
     results = [cell.outputs[-1].data["text/plain"] for cell in notebook.cells]
     assert [result[: len(text)] for result, text in zip(results, RESULTS, strict=True)] == RESULTS
+    assert notebook.cells[-1].outputs[-1].data["text/html"].startswith("<table>")
     assert stream.info().state.messages == 101

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Behind everything else, so that the installed jetsync is tested.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import compare, growth, latency
+from benchmarks import compare, growth, latency, speed
 from benchmarks.measure import Result, Settings, Stage
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
@@ -136,3 +136,10 @@ def _sample(url: str, row: Row, contender: Contender) -> Sample:
             peer.close()
     finally:
         stage.close()
+
+
+def test_picture_of_the_start_page_shows_the_saved_runs() -> None:
+    """
+    The picture in the documentation is the one that `python -m benchmarks.speed` draws.
+    """
+    assert speed.PICTURE.read_text("utf-8") == speed.draw(speed.jobs())

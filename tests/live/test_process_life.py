@@ -753,7 +753,7 @@ class TestDocumentedWorker:
         The worker in `docs/howto/processes.md` ends with status 143 and prints only its messages.
         """
         page = Path(__file__).parents[2] / "docs" / "howto" / "processes.md"
-        code = re.search("```text\n(import jetsync\n.*?)```", page.read_text("utf-8"), re.DOTALL)
+        code = re.search("```py\n(import jetsync\n.*?)```", page.read_text("utf-8"), re.DOTALL)
         assert code
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()

@@ -1,0 +1,5 @@
+"""
+The settings of Celery.
+"""
+
+broker_url = "redis://localhost"

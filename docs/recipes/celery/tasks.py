@@ -1,0 +1,49 @@
+"""
+A task that stores an order.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+from celery import Celery, Task
+
+import jetsync
+
+app = Celery("tasks")
+app.config_from_object("celeryconfig")
+
+
+_lock = threading.Lock()
+
+
+@functools.cache
+def connect() -> jetsync.JetStream:
+    """
+    Connect this process, once.
+    """
+    return jetsync.connect().jetstream()
+
+
+def jetstream() -> jetsync.JetStream:
+    """
+    Return JetStream on the one client of this process. Tasks that run at once share it.
+    """
+    with _lock:
+        return connect()
+
+
+@app.task(
+    bind=True,
+    acks_late=True,
+    autoretry_for=(ConnectionError, TimeoutError),
+    retry_backoff=True,
+    max_retries=10,
+)
+def store_order(self: Task, region: str, text: str) -> int:
+    """
+    Publish an order. A retry has the same id, so the order is not stored again.
+    """
+    ack = jetstream().publish(f"orders.{region}", text, msg_id=self.request.id)
+    return ack.sequence

@@ -1,0 +1,303 @@
+"""
+The programs of the pages in `docs/recipes` run with the real frameworks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import jetsync
+from jetsync.devserver import DevServer
+
+RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
+ORDERS = 40
+
+
+@pytest.fixture
+def server():
+    """
+    A server with only the stream of the recipes.
+    """
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture
+def orders(server):
+    """
+    The stream that the recipes use.
+    """
+    with jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        yield js.create_stream("ORDERS", subjects=["orders.>"], allow_direct=True)
+
+
+@pytest.fixture
+def folder(request, tmp_path):
+    """
+    A copy of the programs of the recipe that the test or its parameter names.
+    """
+    name = request.node.get_closest_marker("recipe").args[0]
+    return Path(shutil.copytree(RECIPES / name, tmp_path / name))
+
+
+@pytest.fixture
+def run(programs, server, orders, folder):
+    """
+    A function that starts a module in the folder.
+    """
+
+    def run(module, *arguments):
+        return programs(folder, module, *arguments, NATS_URL=server.url)
+
+    return run
+
+
+@pytest.fixture
+def post(port):
+    """
+    A function that posts an order and returns the status and the JSON of the answer.
+    """
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def post(path, data, key):
+        address = f"http://127.0.0.1:{port}/orders/{path}"
+        headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+        asked = urllib.request.Request(address, data.encode(), headers)
+        try:
+            with direct.open(asked, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    return post
+
+
+def post_all(post):
+    """
+    Post orders from several threads, one of them twice, and one to a region that is no subject.
+    """
+    order = '{"article": "chair"}'
+    with ThreadPoolExecutor(4) as pool:
+        stored = list(pool.map(lambda n: post("eu", order, f"order-{n}"), range(ORDERS)))
+    assert [status for status, _ in stored] == [201] * ORDERS, stored
+    sequences = [answer["sequence"] for _, answer in stored]
+    assert sorted(sequences) == list(range(1, ORDERS + 1))
+
+    status, again = post("eu", order, "order-0")
+    assert (status, again) == (201, {"sequence": sequences[0], "duplicate": True})
+    assert post("two%20words", order, "other")[0] == 400
+
+
+WEB = [
+    pytest.param(target, worker, preload, marks=pytest.mark.recipe(name))
+    for name, target in [("flask", "app:app"), ("django", "wsgi:application")]
+    for worker in ["sync", "gthread", "gevent"]
+    for preload in [False, True]
+]
+
+
+@pytest.mark.parametrize(("target", "worker", "preload"), WEB)
+def test_gunicorn(run, post, port, ended_well, target, worker, preload):
+    """
+    Each worker stores its orders once, for every kind of worker, with and without `--preload`.
+    """
+    options = ["--workers", 2, "--worker-class", worker, *(["--preload"] if preload else [])]
+    options += ["--threads", 4] if worker == "gthread" else []
+    program = run("gunicorn", target, "--bind", f"127.0.0.1:{port}", *options)
+    program.wait_for("Connected", 2)
+    post_all(post)
+
+    assert program.stop() == 0, program.output
+    ended_well(program)
+
+
+@pytest.mark.recipe("flask")
+def test_outage_of_a_web_worker(run, post, port, server, orders):
+    """
+    Without a server the answer is 503. The repeated request is stored once.
+    """
+    program = run("flask", "--app", "app", "run", "--port", port)
+    program.wait_for("Running on")
+    assert post("eu", "two chairs", "order-1")[0] == 201
+    server.stop()
+    assert post("eu", "a table", "order-2")[0] == 503
+    server.start()
+    assert post("eu", "a table", "order-2")[0] == 201
+    assert orders.info(timeout=30).state.messages == 2
+
+
+@pytest.mark.recipe("fastapi")
+def test_fastapi(run, post, port, ended_well, orders):
+    """
+    Endpoints in threads store orders, and a coroutine reads them.
+    """
+    program = run("uvicorn", "api:app", "--port", port, "--workers", 2)
+    program.wait_for("Application startup complete", 2)
+    post_all(post)
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://127.0.0.1:{port}/orders/eu/last", timeout=60) as answer:
+        assert json.load(answer) == {"article": "chair", "count": 1}
+
+    assert program.stop() in {0, -15}, program.output
+    ended_well(program)
+    assert orders.info().state.messages == ORDERS
+
+
+@pytest.mark.recipe("celery")
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet"])
+def test_celery(run, folder, tmp_path, orders, ended_well, pool):
+    """
+    Each task stores its order once, in every pool.
+    """
+    broker = tmp_path / "broker"
+    broker.mkdir()
+    places = {f"data_folder_{way}": str(broker) for way in ("in", "out")}
+    places["control_folder"] = str(broker)
+    (folder / "celeryconfig.py").write_text(
+        f"broker_url = 'filesystem://'\nbroker_transport_options = {places}\n"
+    )
+    (folder / "send.py").write_text(
+        "from tasks import store_order\n"
+        f"for number in range({ORDERS}):\n"
+        "    store_order.delay('eu', str(number))\n"
+    )
+    worker = run(
+        *("celery", "--app", "tasks", "worker", "--loglevel", "INFO", "--without-mingle"),
+        *("--without-gossip", "--pool", pool, "--concurrency", 3),
+    )
+    worker.wait_for(" ready")
+    sender = run("send")
+    assert sender.wait() == 0, sender.output
+    worker.wait_for(" succeeded in ", ORDERS)
+
+    assert worker.stop() == 0, worker.output
+    ended_well(worker)
+    assert {int(message.data) for message in orders.scan()} == set(range(ORDERS))
+
+
+@pytest.mark.recipe("multiprocessing")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(run, orders, ended_well, method):
+    """
+    All processes of the pool store their orders, and the parent stores one.
+    """
+    program = run("pool", method)
+
+    assert program.wait() == 0, program.output
+    ended_well(program)
+    assert orders.info().state.messages == 101
+    assert orders.get_last("orders.done").data == b"100"
+
+
+@pytest.mark.recipe("docker")
+def test_container(programs, server, orders, folder):
+    """
+    The command of the container handles messages until SIGTERM, and leaves none unacknowledged.
+    """
+    command = re.search(r"^CMD (.*)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
+    assert json.loads(command[1]) == ["python", "worker.py"]
+    worker = orders.create_consumer("worker")
+    with jetsync.connect(server.url) as client:
+        client.jetstream().publish_many((f"orders.{n}", b"...") for n in range(2000))
+    program = programs(folder, "worker", NATS_URL=server.url)
+    program.wait_for("handled", 3)
+
+    assert program.stop() == 143, program.output
+    assert worker.info().num_ack_pending == 0
+
+
+@pytest.mark.recipe("asyncio")
+def test_asyncio(run, ended_well):
+    """
+    The program publishes and consumes beside its event loop.
+    """
+    program = run("program")
+
+    assert program.wait() == 0, program.output
+    ended_well(program)
+    assert program.output == "100 stored\n100 handled\n"
+
+
+@pytest.mark.recipe("jupyter")
+def test_jupyter(tmp_path, folder, monkeypatch, server, orders):
+    """
+    A kernel runs the cells.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("NATS_URL", server.url)
+    texts = (folder / "orders.py").read_text().split("# %%\n")[1:]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(text.strip()) for text in texts]
+    )
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute(cwd=str(folder))
+
+    results = [cell.outputs[-1].data["text/plain"] for cell in notebook.cells]
+    assert results[0].startswith("<Client")
+    assert results[1:2] + results[3:] == ["100", "100", "90"]
+    assert "'orders.eu.2', b'2 chairs'" in results[2]
+
+
+@pytest.mark.recipe("pytest")
+def test_pytest(run):
+    """
+    The tests pass.
+    """
+    program = run("pytest", "-p", "no:cacheprovider")
+
+    assert program.wait() == 0, program.output
+    assert "3 passed" in program.output
+
+
+@pytest.fixture
+def restart(run, server, orders):
+    """
+    A function that runs a module, restarts the server meanwhile, and returns the output.
+    """
+
+    def restart(module):
+        orders.create_consumer("worker")
+        with jetsync.connect(server.url) as client:
+            client.jetstream().publish("orders.eu", b"two chairs")
+        program = run(module)
+        program.wait_for("handled 1")
+        server.restart()
+        program.wait_for("reconnected")
+        assert program.stop() == 143, program.output
+        return program.output
+
+    return restart
+
+
+@pytest.mark.recipe("logging")
+def test_logging(restart):
+    """
+    Events of a reconnect are lines of the standard logging.
+    """
+    output = restart("with_logging")
+
+    assert re.search(r"^INFO jetsync\.connection disconnected server='", output, re.MULTILINE)
+
+
+@pytest.mark.recipe("logging")
+def test_structlog(restart):
+    """
+    Events of a reconnect are lines of JSON.
+    """
+    output = restart("with_structlog")
+
+    events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert {event["event"] for event in events} >= {"disconnected", "reconnected"}
+    assert all(event["logger"].startswith("jetsync") for event in events)
