@@ -38,6 +38,7 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
     """
     # Imported here, because it takes a second. The object interface needs no display.
     import matplotlib as mpl
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -65,7 +66,7 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
         for airline in reversed(busiest):
             known = airline in busiest[:SHOWN]
             axes.plot(
-                weeks,
+                np.array(weeks, dtype="datetime64[D]"),
                 [means.get((airline, week), math.nan) for week in weeks],
                 color=f"C{busiest.index(airline)}" if known else "0.87",
                 linewidth=1.6 if known else 0.8,
