@@ -141,29 +141,6 @@ class TestRows:
         assert (written.skipped, written.stored) == (35, 0)
         assert target.info().state.last_seq == before
 
-    def test_rows_are_read_while_a_chunk_is_stored(self, plan, target, monkeypatch):
-        """
-        The next chunk is prepared meanwhile. An error of the rows waits for the chunk in flight.
-        """
-        publish = jetsync.JetStream.publish_batch
-        rows = rows_of(target.name, 35)
-        read = threading.Event()
-
-        def slow(js, messages, **settings):
-            assert read.wait(30)
-            return publish(js, messages, **settings)
-
-        def failing():
-            yield from rows[:20]
-            read.set()
-            raise FailedError
-
-        monkeypatch.setattr(jetsync.JetStream, "publish_batch", slow)
-        with pytest.raises(FailedError):
-            run(plan, failing())
-
-        assert payloads(target) == [data for _, data in rows[:10]]
-
     def test_micro_batches_follow_each_other(self, plan, target):
         """
         Each micro-batch has its own rows, and the ledger has one subject per partition.

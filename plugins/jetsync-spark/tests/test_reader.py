@@ -21,6 +21,7 @@ from jetsync.devserver import DevServer
 from jetsync_spark.common import clients
 from jetsync_spark.common.options import ConnectSettings, read_settings
 from jetsync_spark.read import idle
+from jetsync_spark.read.origin import inspect_stream, matching
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
@@ -272,6 +273,20 @@ class TestRefused:
             pytest.raises(JetStreamSparkError, match=r"subjectFilter.*a\.\.b"),
         ):
             planned(source(stream=stream.name, subjectfilter="a..b"))
+
+
+def test_messages_after_the_end_do_not_change_the_estimate(js):
+    """A batch with fixed ends and a filter has the same partitions after the stream has grown."""
+    with numbered(js, 30) as stream:
+
+        def estimate():
+            origin = inspect_stream(js, stream.name)
+            return matching(js, origin, 5, 25, (f"{stream.name}.>",))
+
+        before = estimate()
+        extend(js, stream, 10)
+
+        assert before == estimate() == 20
 
 
 class TestAway:

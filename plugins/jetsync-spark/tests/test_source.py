@@ -6,6 +6,7 @@ Nothing here registers the data source: Spark finds it.
 
 import concurrent.futures
 import datetime as dt
+import gc
 import itertools
 import threading
 import time
@@ -17,6 +18,7 @@ from waiting import eventually
 
 import jetsync
 import jetsync_spark
+from jetsync_spark.common.clients import client_for
 from jetsync_spark.common.errors import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
@@ -414,3 +416,18 @@ def test_registered_twice(spark, js, load):
     jetsync_spark.register(spark)
     with numbered(js, 5) as stream:
         assert numbers(load(stream)) == [1, 2, 3, 4, 5]
+
+
+def test_workers_exclude_modules_from_garbage_collection(spark, nats_server):
+    """Spark's collection after each task skips what the worker has loaded; the driver keeps its own."""
+    options = jetsync.ConnectOptions(servers=nats_server.url)
+
+    def exempt(_):
+        client_for(options)
+        yield gc.get_freeze_count()
+
+    (in_task,) = spark.sparkContext.parallelize([0], 1).mapPartitions(exempt).collect()
+    client_for(options).close()
+
+    assert in_task > 10_000
+    assert gc.get_freeze_count() == 0

@@ -23,6 +23,7 @@ import jetsync
 from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.options import ConnectSettings
+from jetsync_spark.common.task import exempt_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +123,7 @@ def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
         there = _pool.setdefault(settings, _Pooled(made, time.monotonic()))
     if there.client is not made:
         made.close()
+    exempt_modules()
     return there.client
 
 

@@ -5,8 +5,7 @@ The batch reader, which reads a range of a stream in parts.
 from __future__ import annotations
 
 import contextlib
-import gc
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamBatchReader", "read_part"]
 
-COLLECTED: Final = 50_000
-"""Allocations between two garbage collections while a part is read."""
-
 _logger = jetsync.get_logger("jetsync.spark.reader")
 
 
@@ -58,7 +54,7 @@ def read_part(
     """
     task = this_task()
     name = f"jetsync-spark-{task.query or application()}-{task.partition}"
-    with contextlib.ExitStack() as stack, _fewer_collections():
+    with contextlib.ExitStack() as stack:
         client = call_with_retry(
             lambda: stack.enter_context(lend(settings, name)),
             options.retry_timeout,
@@ -68,23 +64,6 @@ def read_part(
         js = context_of(settings, client)
         for page in RangeReader(js, part, options).pages():
             yield table.of_page(page, part.stream)
-
-
-@contextlib.contextmanager
-def _fewer_collections() -> Iterator[None]:
-    """
-    Collect cyclic garbage less often within the block.
-
-    A page consists of thousands of objects without cycles. Their allocation triggers collections,
-    which took a third of the reading time. A worker runs one task at a time, so changing the
-    threshold of the process is safe.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], COLLECTED) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class StreamBatchReader(DataSourceReader):
@@ -139,7 +118,7 @@ class StreamBatchReader(DataSourceReader):
         check_filters(js, origins, options.subject_filter)
         bounds = [self._bounds(js, origin) for origin in origins]
         counts = [
-            self._count(js, origin, start) if start < end else 0
+            self._count(js, origin, start, end) if start < end else 0
             for origin, (start, end) in zip(origins, bounds, strict=True)
         ]
         lengths = [end - start for start, end in bounds]
@@ -191,11 +170,11 @@ class StreamBatchReader(DataSourceReader):
             )
         return int(asked)
 
-    def _count(self, js: jetsync.JetStream, origin: Origin, start: int) -> int | None:
+    def _count(self, js: jetsync.JetStream, origin: Origin, start: int, end: int) -> int | None:
         if not self._options.subject_filter:
             return None
         try:
-            return matching(js, origin, start, self._options.subject_filter)
+            return matching(js, origin, start, end, self._options.subject_filter)
         except jetsync.NotSupportedError:
             # The stream has no direct gets. The count only improves the number of parts.
             return None

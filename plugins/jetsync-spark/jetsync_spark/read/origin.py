@@ -210,16 +210,23 @@ def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
         return None
 
 
-def matching(js: jetsync.JetStream, origin: Origin, start: int, filters: tuple[str, ...]) -> int:
+def matching(
+    js: jetsync.JetStream, origin: Origin, start: int, end: int, filters: tuple[str, ...]
+) -> int:
     """
-    Estimate how many messages from a sequence on match some filters. It may be too high.
+    Estimate how many messages from *start* to before *end* match some filters.
+
+    It may be too high. Messages that are stored after *end* do not change it.
     """
-    found = 0
     stream = js.stream(origin.stream)
-    for each in filters:
-        batch = stream.get_batch(1, sequence=start, subject=each)
-        found += len(list(batch)) + (batch.pending or 0)
-    return found
+
+    def follow(sequence: int, subject: str) -> int:
+        if sequence >= origin.next:
+            return 0
+        batch = stream.get_batch(1, sequence=sequence, subject=subject)
+        return len(list(batch)) + (batch.pending or 0)
+
+    return sum(follow(start, each) - follow(end, each) for each in filters)
 
 
 class Loss:

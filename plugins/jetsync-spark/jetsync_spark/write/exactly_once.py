@@ -11,8 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextvars
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
@@ -24,7 +22,6 @@ from jetsync_spark.write.plan import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
 
     from jetsync_spark.common.task import Task
     from jetsync_spark.write.chunks import Chunks
@@ -135,23 +132,12 @@ class ExactlyOnce:
             written.skipped = before
         else:
             more = True
-        with ThreadPoolExecutor(1, "jetsync-spark-chunk") as pool:
-            # The next chunk is read and converted while the server stores one. If the rows raise an
-            # error, leaving the block waits for the outcome of the chunk in flight.
-            storing: Future[None] | None = None
-            while more:
-                # The last message of the batch is the ledger entry.
-                chunk, more = chunks.take(self._options.chunk_size - 1)
-                self._rows.add(chunk)
-                if storing is not None:
-                    storing.result()
-                if chunk:
-                    # Plugins may read context variables of the task's thread.
-                    run = contextvars.copy_context().run
-                    entry = self._entry(done=not more)
-                    storing = pool.submit(run, self._store, chunk, entry, written)
-            if storing is not None:
-                storing.result()
+        while more:
+            # The last message of the batch is the ledger entry.
+            chunk, more = chunks.take(self._options.chunk_size - 1)
+            self._rows.add(chunk)
+            if chunk:
+                self._store(chunk, self._entry(done=not more), written)
 
     def _find(self) -> LedgerEntry | None:
         """Find the ledger, and return its last entry."""
@@ -197,7 +183,7 @@ class ExactlyOnce:
 
     def _store(self, chunk: list[Any], entry: LedgerEntry, written: Written) -> None:
         """
-        Store a chunk with its entry of the ledger. Another thread prepares the next chunk.
+        Store a chunk with its entry of the ledger.
         """
         message = self._ledger.message(entry, self._last)
         while True:
