@@ -11,14 +11,14 @@ import jetsync
 
 async def work(message: jetsync.Message) -> None:
     """
-    Await whatever the message needs.
+    Process a message without blocking the event loop.
     """
     await asyncio.sleep(0.01)
 
 
 async def main() -> None:
     """
-    Make each call that waits in a thread.
+    Run each call that waits in a thread.
     """
     client = await asyncio.to_thread(jetsync.connect)
     try:

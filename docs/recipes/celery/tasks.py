@@ -21,14 +21,14 @@ _lock = threading.Lock()
 @functools.cache
 def connect() -> jetsync.JetStream:
     """
-    Connect this process, once.
+    Connect, once in each process.
     """
     return jetsync.connect().jetstream()
 
 
 def jetstream() -> jetsync.JetStream:
     """
-    Return JetStream on the one client of this process. Tasks that run at once share it.
+    Return the JetStream context of this process. Concurrent tasks share it.
     """
     with _lock:
         return connect()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @functools.cache
 def jetstream() -> jetsync.JetStream:
     """
-    Return JetStream on the one client of this process. The first call connects.
+    Return the JetStream context of this process. The first call connects.
     """
     return jetsync.connect().jetstream()
 

@@ -11,7 +11,7 @@ import jetsync
 
 def handle(message: jetsync.Message) -> None:
     """
-    Work for a moment.
+    Handle a message.
     """
     time.sleep(0.01)
     print("handled", message.sequence)

@@ -32,7 +32,7 @@ app = FastAPI(lifespan=lifespan)
 
 class Order(BaseModel):
     """
-    What a customer wants.
+    The body of a request: an order.
     """
 
     article: str
@@ -64,7 +64,7 @@ def create_order(
 @app.get("/orders/{region}/last")
 async def last_order(region: str, request: Request) -> Order:
     """
-    Read an order. In a coroutine, a call that waits belongs into a thread.
+    Return the last order. In a coroutine, calls that wait have to run in a thread.
     """
     stream = request.app.state.orders
     try:

@@ -16,7 +16,7 @@ app = Flask(__name__)
 @functools.cache
 def jetstream() -> jetsync.JetStream:
     """
-    Return JetStream on the one client of this process. The first call connects.
+    Return the JetStream context of this process. The first call connects.
     """
     return jetsync.connect().jetstream()
 
@@ -34,7 +34,7 @@ def create_order(region: str) -> tuple[dict[str, object], int]:
 @app.errorhandler(jetsync.InvalidArgumentError)
 def refuse(error: Exception) -> tuple[dict[str, object], int]:
     """
-    Nothing was sent. For example, the region contains a space.
+    Answer 400. Nothing was sent, for example because the region contains a space.
     """
     return {"error": str(error)}, 400
 
@@ -43,6 +43,6 @@ def refuse(error: Exception) -> tuple[dict[str, object], int]:
 @app.errorhandler(TimeoutError)
 def try_later(error: Exception) -> tuple[dict[str, object], int]:
     """
-    The order may be stored. With the same key, a second request does not store it again.
+    Answer 503. The order may be stored. A second request with the same key does not store it again.
     """
     return {"error": str(error)}, 503

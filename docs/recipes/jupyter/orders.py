@@ -15,7 +15,7 @@ report.count
 [(message.sequence, message.subject, message.data) for message in stream.scan(end=3)]
 
 # %%
-# A column each, for a data frame.
+# One list for each column of a data frame.
 page = next(iter(stream.scan().pages()))
 columns = {"sequence": page.sequences, "subject": page.subjects, "data": page.data}
 len(columns["data"])

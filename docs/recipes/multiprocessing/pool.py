@@ -14,7 +14,7 @@ js: jetsync.JetStream
 
 def connect(options: jetsync.ConnectOptions) -> None:
     """
-    Connect a process of the pool, when it starts.
+    Connect when a process of the pool starts.
     """
     global js  # noqa: PLW0603 - one client for each process
     js = jetsync.connect(options=options).jetstream()

@@ -16,7 +16,7 @@ def place_order(js: jetsync.JetStream, subject: str, text: str, number: int) -> 
 
 def ship(stream: jetsync.Stream) -> list[str]:
     """
-    Ship what was ordered, each order once.
+    Ship all new orders, each one once.
     """
     worker = stream.create_or_update_consumer("shipping")
     shipped = []
