@@ -78,9 +78,10 @@ def connect(
         ConnectError: No server could be reached, or its TLS certificate is not trusted.
         ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
         AuthenticationError: The server refused the credentials.
-        ConfigurationError: A plugin is unknown or does not fit, or an optional package is missing.
-        InvalidArgumentError, InvalidTypeError: An option has a value that cannot be used, or does
-            not exist.
+        ConfigurationError: A plugin is unknown or does not match the hooks, or an optional package
+            is missing.
+        InvalidArgumentError, InvalidTypeError: An option does not exist, or its value cannot be
+            used.
     """
     check_fields(ConnectOptions, fields, "connect()")
     if isinstance(plugins, (str, type)) or not isinstance(plugins, Iterable):
@@ -114,10 +115,10 @@ class Client:
     """
     A connection to NATS that any number of threads may share.
 
-    A ``with`` block closes the client at its end. If nothing refers to the client or its handles
-    any more, it closes in the background, with a ResourceWarning. A client belongs to the process
-    that created it. In a forked child process, every call raises ForkedProcessError unless the
-    option ``after_fork`` is ``reconnect``.
+    A ``with`` block closes the client at its end. If your program drops the last reference to the
+    client and its handles, the client closes in the background and emits a ResourceWarning. A
+    client belongs to the process that created it. In a forked child process, every call raises
+    ForkedProcessError unless the option ``after_fork`` is ``reconnect``.
     """
 
     __reduce__ = refuse_copy
@@ -150,9 +151,9 @@ class Client:
         Consumptions are closed, and the server redelivers their buffered messages immediately.
         Calls that wait in other threads raise ConnectionClosedError.
 
-        A signal handler may call this. If the handler interrupted its own thread during a read or
-        write, the call returns immediately and the client closes when the handler has returned.
-        If Ctrl-C interrupts this call, the client closes without waiting any longer.
+        A signal handler may call this. If the handler interrupted a read or write of this client,
+        the call returns immediately and the client closes when the handler has returned. If Ctrl-C
+        interrupts this call, the client closes without waiting any longer.
 
         Args:
             timeout: Maximum number of seconds. The default is 5.
@@ -223,18 +224,19 @@ class Client:
         exit_code: int | None = None,
     ) -> StopSignal:
         """
-        Return a block of code that a signal ends in order; for ``with`` in the main thread.
+        Return a context manager that ends the program cleanly when a signal arrives.
 
-        The signal ends consumptions, fetches, watches and open subscriptions after the messages
-        that have arrived, so loops over them end. A ``next`` that waits returns None. Reads that
-        begin after the signal bring nothing. Other loops ask ``is_set()``.
+        Use it with ``with`` in the main thread. After the signal, consumptions, fetches, watches
+        and open subscriptions still yield the messages that have arrived. Then they end, and so do
+        loops over them. A ``next`` that waits returns None. If one of them begins after the signal,
+        it returns no messages. In other loops, check ``is_set()``.
 
         If a signal has arrived, the end of the block drains the client and raises SystemExit. A
         second signal raises SystemExit at once, wherever the main thread is. The block restores the
         previous signal handlers.
 
-        After *timeout* seconds, buffered messages are not handled any more: jetsync gives them back
-        to the server, and drops those of core subscriptions with a warning in the log. Handlers and
+        After *timeout* seconds, buffered messages are no longer handled: jetsync gives them back to
+        the server, and drops those of core subscriptions with a warning in the log. Handlers and
         the body of a loop are never interrupted. If the drain fails, one line on stderr says why,
         and the exit status stays the same.
 
@@ -242,8 +244,9 @@ class Client:
 
         Args:
             signals: The signals. Default: SIGTERM and SIGINT.
-            timeout: Seconds from the signal in which buffered messages are handled. The drain gets
-                what is left of them, at least one second. Default: the option ``drain_timeout``.
+            timeout: Seconds after the signal during which buffered messages are handled. The drain
+                gets the rest of this time, at least 1 second. Default: the option
+                ``drain_timeout``.
             exit_code: The exit status after a signal. Default: 128 plus the number of the signal,
                 which is 143 for SIGTERM.
 
@@ -299,7 +302,7 @@ class Client:
 
     def rtt(self, *, timeout: Seconds | None = None) -> float:
         """
-        Measure a round trip to the server, in seconds.
+        Measure a round trip to the server and return its duration in seconds.
 
         Args:
             timeout: Seconds to wait. The default is the option ``request_timeout``.
@@ -315,7 +318,7 @@ class Client:
 
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm
-                that in time.
+                this in time.
         """
         self._connection.flush(self._connection.deadline(timeout))
 
@@ -349,7 +352,7 @@ class Client:
         Args:
             subject: The subject.
             data: The payload.
-            headers: The headers; never changed.
+            headers: The headers. They are not changed.
             reply: The subject for answers.
 
         Raises:
@@ -383,7 +386,7 @@ class Client:
         Args:
             subject: The subject.
             data: The payload.
-            headers: The headers; never changed.
+            headers: The headers. They are not changed.
             timeout: Seconds to wait. The default is the option ``request_timeout``.
 
         Raises:
@@ -411,7 +414,7 @@ class Client:
         Subscribe to a subject (core NATS).
 
         Args:
-            subject: The subject, wildcards allowed.
+            subject: The subject. Wildcards are allowed.
             queue: The queue group; each message goes to one member of a group.
             max_pending: Messages to buffer until your code takes them, 65,536 by default. The
                 subscription drops messages that arrive while the buffer is full, see
@@ -419,7 +422,7 @@ class Client:
             max_pending_bytes: Bytes to buffer, 64 MiB by default: subjects, headers and payloads.
 
         Raises:
-            MaxControlLineError: Subject and queue are too long together. Nothing was sent.
+            MaxControlLineError: Subject and queue together are too long. Nothing was sent.
         """
         self._connection.check()
         validate_filter(subject)

@@ -83,17 +83,18 @@ class CounterEntry:
 
     sources: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, hash=False)
     """
-    The parts of a counter that sums up counters of other streams: stream, then subject there, then
-    value. Empty if all was added in this stream.
+    For a counter that sums counters of other streams: the value of each, by stream and then by its
+    subject there. Empty if all increments were added in this stream.
     """
 
 
 class Counter:
     """
-    One counter; made by ``Stream.counter``.
+    One counter. Made by ``Stream.counter``.
 
     Holds no resources. Any number of threads and clients may add at the same time, because the
-    server adds. Every call has a ``timeout`` in seconds; None is the context's default.
+    server does the addition. Every call has a ``timeout`` in seconds. None is the context's
+    default.
     """
 
     __slots__ = ("_context", "_stream", "_subject")
@@ -118,7 +119,7 @@ class Counter:
     @property
     def stream_name(self) -> str:
         """
-        The stream that holds it.
+        The name of the stream that holds the counter.
         """
         return self._stream.name
 
@@ -128,13 +129,13 @@ class Counter:
         """
         Add to the counter and return the new value. A counter that does not exist begins at 0.
 
-        If the answer is lost, it is unknown whether the value was added. With a *msg_id* you can
-        repeat the call within the stream's duplicate window, and the value is added once.
+        If the answer is lost, it is unknown whether the value was added. With a *msg_id*, you can
+        repeat the call within the stream's duplicate window, and the server adds the value once.
 
         Args:
             value: An integer of any size; negative to subtract. 0 creates the counter if it does
                 not exist.
-            msg_id: The id by which the stream drops duplicates.
+            msg_id: The id by which the stream recognizes a repeated call.
             timeout: Seconds for the whole call.
 
         Raises:
@@ -142,7 +143,7 @@ class Counter:
             InvalidArgumentError: The stream does not store the subject; nothing was sent.
             CounterDisabledError: The stream does not hold counters; nothing was sent.
             NotSupportedError: The stream's server is older than 2.12; nothing was sent.
-            PublishOutcomeUnknownError: The value was sent, and no answer came.
+            PublishOutcomeUnknownError: The value was sent, but no answer arrived.
             ApiError, TransportError: As for ``publish``. The value was not added.
         """
         if isinstance(value, bool) or not isinstance(value, int):
@@ -178,7 +179,7 @@ class Counter:
 
     def entry(self, *, timeout: Seconds | None = None) -> CounterEntry:
         """
-        Return the counter with its last change, and the parts of a sum.
+        Return the counter with its last change and, for a sum, the values that it consists of.
 
         Raises:
             MessageNotFoundError: The counter does not exist.

@@ -77,7 +77,7 @@ class StatusKind(str, enum.Enum):
     """Messages of a subscription were dropped."""
 
     PERMISSION_DENIED = "permission_denied"
-    """The server refused a subject."""
+    """The server denied the permission to publish or subscribe to a subject."""
 
     ASYNC_ERROR = "async_error"
     """The server reported an error that belongs to no call."""
@@ -92,16 +92,16 @@ class StatusKind(str, enum.Enum):
     """The server dropped an atomic batch."""
 
     BATCH_GAP = "batch_gap"
-    """The server missed messages of a fast batch."""
+    """Messages of a fast-ingest batch are not stored."""
 
     TTL_RAISED = "ttl_raised"
     """The server keeps a message longer than its time-to-live."""
 
     FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
-    """A consumer was created that will never get a message."""
+    """A consumer was created whose filters match no subject of the stream."""
 
     RETRY = "retry"
-    """A plugin lets an operation be tried again."""
+    """A failed operation will be tried again."""
 
 
 class PullOutcome(str, enum.Enum):
@@ -110,7 +110,7 @@ class PullOutcome(str, enum.Enum):
     """
 
     IGNORED = "ignored"
-    """None: the pull continues, or it had already received everything."""
+    """No effect: the pull continues, or it had already received everything."""
 
     ENDED = "ended"
     """The pull ended normally: no messages, expired, or complete."""
@@ -151,10 +151,10 @@ class StatusEvent:
 @attrs.frozen(kw_only=True)
 class PullStatusEvent(StatusEvent):
     """
-    A status line answered a pull.
+    The server answered a pull with a status line, such as ``404 No Messages``.
 
-    Every status except heartbeats is reported, also if the call returns normally, as an empty fetch
-    does. A status that arrives after a complete fetch is reported by the next fetch.
+    Every status except heartbeats is reported, even if the call returns normally, as for an empty
+    fetch. A status that arrives after a complete fetch is reported by the next fetch.
     """
 
     code: int
@@ -164,7 +164,7 @@ class PullStatusEvent(StatusEvent):
     """The status line's text, as the server sent it."""
 
     outcome: PullOutcome
-    """What the status did to the pull."""
+    """The effect on the pull."""
 
     pending_messages: int | None = None
     """Messages that were still outstanding, if the server said so."""
@@ -176,14 +176,14 @@ class PullStatusEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class HeartbeatMissedEvent(StatusEvent):
     """
-    No heartbeat of a pull arrived for two intervals.
+    Neither a message nor a heartbeat of a pull arrived for two heartbeat intervals.
     """
 
     heartbeat: float
-    """The requested interval in seconds."""
+    """The requested heartbeat interval in seconds."""
 
     silent_for: float
-    """The seconds without a frame."""
+    """Seconds since the last message, heartbeat or other status."""
 
 
 @attrs.frozen(kw_only=True)
@@ -193,7 +193,7 @@ class DisconnectedEvent(StatusEvent):
     """
 
     server: str | None = None
-    """The URL of that server, without user name and password."""
+    """The URL of the server, without user name and password."""
 
     error: BaseException | None = None
     """The reason, if it is known."""
@@ -215,7 +215,7 @@ class ReconnectedEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class ClosedEvent(StatusEvent):
     """
-    The connection is closed for good, or could not be made. No event follows.
+    The client is closed, or could not connect. No further event follows.
     """
 
     error: BaseException | None = None
@@ -283,7 +283,7 @@ class AsyncErrorEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class HandlerErrorEvent(StatusEvent):
     """
-    A message handler raised an exception. Consumption continues unless the policy is to stop.
+    A message handler raised an exception. Consumption continues unless ``on_error`` is ``"stop"``.
     """
 
     error: BaseException
@@ -315,13 +315,13 @@ class OrderedResetEvent(StatusEvent):
     - `gone`: The consumer was deleted.
     - `silent`: The server sent no heartbeats.
     - `reconnected`: The client has reconnected.
-    - `reused`: The previous use left messages that the consumer had already sent.
+    - `reused`: The ordered consumer was used before, and messages sent for that use were left over.
     """
 
     last_sequence: int | None
     """
-    The new consumer continues after this stream sequence. `None` means that no message was handed
-    out yet, so the new consumer begins where the first one did.
+    The new consumer continues after this stream sequence. `None` means that your code has not
+    received a message yet, so the new consumer begins where the first one did.
     """
 
     attempts: int
@@ -348,14 +348,14 @@ class BatchAbandonedEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class BatchGapEvent(StatusEvent):
     """
-    Messages of a fast batch are not stored, and the batch continues (`gap="ok"`).
+    Messages of a fast-ingest batch are not stored, and the batch continues (`gap="ok"`).
     """
 
     batch_id: str
     """The batch's id."""
 
     first: int
-    """The number of the first lost message. Messages count from 1, in the order of adding."""
+    """The number of the first lost message. The first message of the batch has number 1."""
 
     last: int
     """The number of the last lost message."""
@@ -369,7 +369,7 @@ class TtlRaisedEvent(StatusEvent):
     """
     The server stores a longer time-to-live than the message asks for.
 
-    A stream with limit markers raises shorter times-to-live to the one of its markers (ADR-43).
+    A stream with limit markers raises shorter times-to-live to that of its markers (ADR-43).
     """
 
     subject: str
@@ -473,7 +473,7 @@ class PublishOperation(Operation):
     """The number of messages; `None` if it is not known yet."""
 
     window: int | None = None
-    """The most messages in flight; `None` for a single publish."""
+    """The maximum number of messages in flight; `None` for a single publish."""
 
     has_message_ids: bool = False
     """
@@ -524,7 +524,7 @@ class BatchCommitOperation(Operation):
     """The batch's id. Each further attempt of the operation uses another id."""
 
     size: int
-    """How many messages the batch has, including the final message of the commit."""
+    """The number of messages, including the final message of the commit."""
 
     subject: str | None = None
     """The final message's subject; `None` if the commit adds no message."""
@@ -543,10 +543,10 @@ class FetchOperation(Operation):
     """The consumer's name."""
 
     max_messages: int | None = None
-    """The most messages that the pull requests."""
+    """The maximum number of messages that the pull requests."""
 
     max_bytes: int | None = None
-    """The most bytes that the pull requests."""
+    """The maximum number of bytes that the pull requests."""
 
     expires: float | None = None
     """Seconds for which the server keeps the pull open; `None` for a pull that does not wait."""
@@ -578,7 +578,7 @@ class DirectReadOperation(Operation):
     """The requested stream sequence, or the one at which the read starts."""
 
     batch: int | None = None
-    """The most messages that are requested; `None` for a single message."""
+    """The maximum number of messages to read; `None` for a single message."""
 
     max_bytes: int | None = None
-    """The most bytes that are requested."""
+    """The maximum number of bytes to read."""

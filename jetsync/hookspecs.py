@@ -103,8 +103,9 @@ def jetsync_shared_headers(
 
     The headers are encoded once, so this is a cheap way to mark many messages, for example with
     the identity of a span. The headers of one plugin belong together: if a message already has one
-    of them, in any case, it gets none of that plugin's. The headers of several plugins are merged.
-    If several plugins set the same name, the values of the first one count.
+    of them, it gets none of that plugin's headers. The case of header names is ignored. The headers
+    of several plugins are merged. If several plugins set the same name, the values of the first one
+    count.
 
     Args:
         operation: the same object that `jetsync_publish` receives, or a description of the batch
@@ -256,9 +257,9 @@ def jetsync_message_received(
 
     With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. `consume`
     therefore ends with that error, also with a handler. The next delivery may be a later message,
-    and acknowledging it acknowledges this message too: a program that continues after the error
-    decides to skip it. For the same reason a hook cannot `ack` or `term` a message of such a
-    consumer. It raises `ConflictingUseError`.
+    and acknowledging it acknowledges this message too. A program that continues after the error
+    therefore skips this message. For the same reason a hook cannot `ack` or `term` a message of
+    such a consumer: the call raises `ConflictingUseError`.
 
     *Cost*: nothing without a plugin. Otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use, so a plugin that reads them pays for the parsing.
@@ -329,8 +330,9 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
     If a plugin implements this hook, it replaces the built-in rule (`retries` and `retry_wait` of
     the publishing methods). The hook is called only if a retry is safe: after errors that mean that
-    nothing is stored, and after an unknown outcome only if every message has an ID or expects the
-    stream's last sequence. It is not called for adding to a batch, for fast ingest, or for reads.
+    nothing is stored. After an unknown outcome, it is called only if every message has an ID or
+    expects the stream's last sequence. It is not called for adding to a batch, for fast ingest, or
+    for reads.
 
     Args:
         operation: the failed operation.

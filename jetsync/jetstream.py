@@ -76,7 +76,7 @@ class JetStream:
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """
-        Ask for the usage and the limits of the account, and for the API level of the server.
+        Return the usage and the limits of the account, and the API level of the server.
 
         Raises:
             JetStreamNotEnabledError: The account or the server has no JetStream.
@@ -109,7 +109,7 @@ class JetStream:
         Args:
             subject: The subject, which selects the stream.
             data: The payload; text is sent as UTF-8.
-            headers: The headers; never changed.
+            headers: The headers. They are not changed.
             msg_id: Id for the stream's duplicate detection.
             ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
             expect: Conditions under which the stream stores the message.
@@ -152,13 +152,13 @@ class JetStream:
         retry_wait: Seconds = 0.25,
     ) -> PublishReport:
         """
-        Publish all messages of an iterable, many at a time, and return when all are settled.
+        Publish all messages of an iterable, many at a time, and return a report.
 
-        The iterable is read lazily; at most *window* messages are in flight and in memory. If no
-        stream responds, messages are sent again, which may change their order. After *window*
-        failures, no further messages are read. If the iterable raises an exception, it is raised
-        here after the earlier messages are settled. Any thread may call this; each call has its own
-        window.
+        The call returns when each message is stored or has failed. The iterable is read lazily; at
+        most *window* messages are in flight and in memory. If no stream responds, messages are sent
+        again, which may change their order. After *window* failures, no further messages are read.
+        If the iterable raises an exception, it is raised here once the outcome of the earlier
+        messages is known. Any thread may call this; each call has its own window.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -168,8 +168,8 @@ class JetStream:
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.
             on_ack: Called in this thread with each message and its ack, in no particular order. If
-                it raises, no further messages are read, and its first error is raised when the
-                earlier messages are settled.
+                it raises, no further messages are read, and its first error is raised once the
+                outcome of the earlier messages is known.
             retries: How often to send a message again if no stream responds.
             retry_wait: Seconds before each retry.
 
@@ -205,8 +205,8 @@ class JetStream:
                 thread may exceed it.
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.
-            on_report: Called with the :class:`DeliveryReport` of each message when it is settled,
-                in the publisher's own thread.
+            on_report: Called with the :class:`DeliveryReport` of each message once its outcome is
+                known, in the publisher's own thread.
             retries: How often to send a message again if no stream responds.
             retry_wait: Seconds before each retry.
         """
@@ -275,15 +275,15 @@ class JetStream:
         """
         Store all messages of an iterable in their stream, or none of them (ADR-50).
 
-        The iterable is read to its end first. If it raises, nothing is sent. If no stream takes the
-        batch, it is sent again up to *retries* times within *timeout*. Any thread may call this.
+        The iterable is read to its end first. If it raises, nothing is sent. If no stream responds,
+        the batch is sent again up to *retries* times within *timeout*. Any thread may call this.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``. The
                 server accepts 1000 in one batch, unless its operator changed that.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for the whole call; None uses the default of the context.
-            retries: How often to send the batch again if no stream takes it.
+            retries: How often to send the batch again if no stream responds.
             retry_wait: Seconds before each further attempt.
             batch_id: The id of the first attempt; None creates one.
             broken_servers: As for :meth:`atomic_batch`.
@@ -318,19 +318,19 @@ class JetStream:
         """
         Return a publisher for many messages to one stream, with one ack per block (ADR-50).
 
-        Use it for much data that can be sent again: it needs the least CPU time per message. If a
-        batch fails, messages without an ack may be stored or not. Nothing is sent before the first
-        message. The stream needs ``allow_batched``, and the server has to be 2.14 or later. Any
-        thread may call this.
+        Use it for large amounts of data that can be sent again: it needs the least CPU time per
+        message. If a batch fails, messages without an ack may be stored or not. Nothing is sent
+        before the first message. The stream needs ``allow_batched``, and the server has to be 2.14
+        or later. Any thread may call this.
 
         Args:
             flow: Messages between two acks, from 1 to 500. The server may choose fewer.
-            max_outstanding_acks: How many acks may be missing, 1 or more. At most *flow* times as
-                many messages are in flight.
+            max_outstanding_acks: How many acks may be outstanding, 1 or more. At most this number
+                times *flow* messages are in flight.
             gap: Whether a lost or refused message ends the batch (``"fail"``), or the batch
                 continues without it (``"ok"``).
-            on_gap: Called with each :class:`BatchGapEvent` of ``gap="ok"``, in the thread whose
-                call notices it.
+            on_gap: With ``gap="ok"``, called with each :class:`BatchGapEvent`, in the thread whose
+                call notices the gap.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for each call and for each wait for room; None uses the default of the
                 context.
@@ -378,7 +378,7 @@ class JetStream:
         The schedule is stored as a message on *subject*, in a stream with ``allow_msg_schedules``.
         A new schedule on the same subject replaces it, and purging the subject ends it. A schedule
         with *at* is removed after it has run. The published messages have the payload and headers
-        of the schedule, and a header that names it. Any thread may call this.
+        of the schedule, and a header that names the schedule. Any thread may call this.
 
         Args:
             subject: The subject that stores the schedule.
@@ -549,7 +549,7 @@ class JetStream:
         self, subject: str | None = None, *, timeout: Seconds | None = None
     ) -> Iterator[str]:
         """
-        Iterate over the names of the streams, as :meth:`streams`, in pages of 1024.
+        Iterate over the names of the streams, like :meth:`streams`, in pages of 1024.
         """
         return pages(self._context, "STREAM.NAMES", _by_subject(subject), timeout)
 
@@ -577,7 +577,7 @@ class JetStream:
         **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Create a consumer on the stream of that name, as :meth:`Stream.create_consumer`.
+        Create a consumer on the stream of that name, like :meth:`Stream.create_consumer`.
 
         A filter costs one more request, which compares it with the stream's subjects.
         """
@@ -592,7 +592,7 @@ class JetStream:
         **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Change the configuration of an existing consumer, as :meth:`Stream.update_consumer`.
+        Change the configuration of an existing consumer, like :meth:`Stream.update_consumer`.
         """
         return self._named(stream).update_consumer(consumer, timeout=timeout, **fields)
 
@@ -607,7 +607,7 @@ class JetStream:
         """
         Create or replace a consumer on the stream of that name.
 
-        As :meth:`Stream.create_or_update_consumer`.
+        Works like :meth:`Stream.create_or_update_consumer`.
         """
         return self._named(stream).create_or_update_consumer(consumer, timeout=timeout, **fields)
 
@@ -671,9 +671,9 @@ class JetStream:
         """
         Change the configuration of an existing bucket.
 
-        Fields that are unset or None keep their values, and so do fields that this version does not
-        know. 0 removes a limit or a time-to-live. This takes two requests: a change that another
-        client makes between them is lost.
+        Fields that are unset or None keep their values, and so do fields that this version of
+        jetsync does not know. 0 removes a limit or a time-to-live. This takes two requests: a
+        change that another client makes between them is lost.
 
         Args:
             bucket: The name of the bucket, or its configuration as an object.
@@ -682,7 +682,7 @@ class JetStream:
 
         Raises:
             BucketNotFoundError: The bucket does not exist.
-            ApiError: The server refused the change, for example of the storage.
+            ApiError: The server refused the change, for example because it changes the storage.
         """
         wanted = config_of(KeyValueConfig, bucket, fields, "update_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
@@ -745,7 +745,7 @@ class JetStream:
 
     def key_value_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
-        Iterate over the names of the buckets, including mirrors, as :meth:`stream_names`.
+        Iterate over the names of the buckets, including mirrors, like :meth:`stream_names`.
 
         Args:
             timeout: Seconds for each page of 1024.

@@ -225,7 +225,7 @@ class ConnectOptions:
     """A callable that gets the server's nonce and returns the 64 bytes of its Ed25519 signature. It
     signs for ``nkey``, or for the JWT of ``credentials`` in place of the seed there."""
     retry_refused_logins: bool = False
-    """Keep reconnecting although a server has refused the same login twice in a row."""
+    """Keep reconnecting even if a server has refused the same login twice in a row."""
 
     tls: ssl.SSLContext | None = None
     """A TLS context, for settings that the fields below do not cover. It cannot be pickled."""
@@ -252,7 +252,7 @@ class ConnectOptions:
     retry_on_failed_connect: bool = False
     """Retry within ``connect_timeout`` if no server can be reached."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
-    """Reconnect attempts per server; -1 means no limit, 0 means none."""
+    """Reconnect attempts per server. -1 means no limit, and 0 turns reconnecting off."""
     reconnect_wait: float = attrs.field(default=1.0, converter=_seconds)
     """Seconds between two attempts to reach the same server."""
     ping_interval: float = attrs.field(default=30.0, converter=_positive)
@@ -313,8 +313,8 @@ class ConnectOptions:
         These are the variables of the ``nats`` command line: ``$NATS_URL``, ``$NATS_USER``,
         ``$NATS_PASSWORD``, ``$NATS_TOKEN``, ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``,
         ``$NATS_CERT`` and ``$NATS_KEY``. Empty ones count as not set. ``$NATS_CONTEXT`` names a
-        saved context; the other variables override its fields, and a login replaces its whole
-        login.
+        saved context, and the other variables override its fields. If one of them is part of a
+        login, jetsync ignores all login fields of the context.
 
         Args:
             environ: The environment to read. The default is that of the process.

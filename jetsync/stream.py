@@ -155,9 +155,9 @@ class Stream:
         Change the configuration.
 
         With keywords alone, jetsync reads the current configuration and sends it back with your
-        changes, including fields that this version does not know. This takes two requests: a change
-        that another client makes between them is lost. With an object, the server replaces the
-        whole configuration, and unset fields return to their defaults.
+        changes, including fields that this version of jetsync does not know. This takes two
+        requests: a change that another client makes between them is lost. With an object, the
+        server replaces the whole configuration, and unset fields return to their defaults.
 
         Args:
             config: The whole configuration. Keywords override its fields. The object itself does
@@ -217,7 +217,7 @@ class Stream:
         Args:
             subject: Remove only messages of this subject or wildcard.
             sequence: Remove only messages before this sequence.
-            keep: Keep this number of messages, the last ones.
+            keep: Keep this number of messages, the newest ones.
             timeout: Seconds for the request.
 
         Raises:
@@ -335,7 +335,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> OrderedConsumer:
         """
-        Return a reader of the stream, or of a part of it, in order, without gaps and repeats.
+        Return a reader of the stream, or of a part of it, in order, without gaps or repeats.
 
         The call creates an ephemeral consumer in the server's memory, without acknowledgements.
 
@@ -349,7 +349,7 @@ class Stream:
             inactive_threshold: Seconds without a read after which the server deletes the consumer.
                 Default: 300.
             headers_only: Leave out the payloads.
-            max_reset_attempts: How many attempts in a row to replace the consumer may fail. With
+            max_reset_attempts: How many consecutive attempts to replace the consumer may fail. With
                 -1, jetsync tries until a server reports that the stream does not exist.
             name_prefix: The start of the consumer's name. No other reader may use the same one.
                 Default: a random prefix.
@@ -402,7 +402,7 @@ class Stream:
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
-        Iterate over the names of the consumers, as :meth:`consumers`, in pages of 1024.
+        Iterate over the names of the consumers, like :meth:`consumers`, in pages of 1024.
         """
         endpoint = f"CONSUMER.NAMES.{self._name}"
         return pages(self._context, endpoint, {}, timeout, stream=self._name)
@@ -438,7 +438,7 @@ class Stream:
 
     def unpin_consumer(self, name: str, group: str, *, timeout: Seconds | None = None) -> None:
         """
-        Unpin the client of a priority group, so that the next pull is pinned.
+        Unpin the client of a priority group. The server then pins the client of the next pull.
 
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
@@ -503,14 +503,14 @@ class Stream:
         self, sequence: int, *, direct: bool | None = None, timeout: Seconds | None = None
     ) -> StoredMessage:
         """
-        Read the message with a sequence.
+        Read the message with this sequence.
 
         Args:
             sequence: The stream sequence, from 1.
             direct: ``True`` uses a direct get and accepts the answer of any replica or mirror.
-                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it. It
-                also asks the leader if no message is found, or if the answer comes from a mirror
-                that may have fewer messages than the stream.
+                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it. Then
+                jetsync also asks the leader if no message is found, or if the answer comes from a
+                mirror that may have fewer messages than the stream.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -581,7 +581,7 @@ class Stream:
             timeout: Seconds for all requests together.
 
         Raises:
-            MessageNotFoundError: No message was stored since.
+            MessageNotFoundError: No message was stored since then.
             NotSupportedError: The server is older than 2.11.
             DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
@@ -607,7 +607,7 @@ class Stream:
         """
         Read up to *batch* messages in the order they were stored, without a consumer (ADR-31).
 
-        Any replica of the stream may answer, or a mirror that has all of it. jetsync asks the
+        Any replica of the stream may answer, or a mirror of the whole stream. jetsync asks the
         leader before a batch ends early. If there is no message, the batch is empty. To continue,
         start after its ``last_sequence``, or use :meth:`scan`. The call returns when the first
         messages have arrived.
@@ -657,16 +657,18 @@ class Stream:
         """
         Read a consistent snapshot of the last messages of many subjects (ADR-31).
 
-        The snapshot is of now, or of the sequence or time that you give. The batch's
-        ``up_to_sequence`` is its sequence. Large snapshots take several requests. The result leaves
-        out subjects without a message, and messages that were removed before the read. If a message
-        is removed *during* the read, the batch lists its subject in ``missing``.
+        The snapshot shows the current state, or the state at the sequence or time that you give.
+        The batch's ``up_to_sequence`` is the sequence of the snapshot. Large snapshots take several
+        requests. The result leaves out subjects without a message, and messages that were removed
+        before the read. If a message is removed *during* the read, the batch lists its subject in
+        ``missing``.
 
-        Messages come in the order in which they were stored. If jetsync has to split the subjects,
-        it reads groups of up to 1,024 in alphabetical order, and only each group has that order.
+        The batch yields messages in the order in which they were stored. If jetsync has to split
+        the subjects, it reads groups of up to 1,024 subjects in alphabetical order. Then messages
+        are in stored order only within a group.
 
-        Any replica of the stream may answer, or a mirror that has all of it. It may be slightly
-        behind. jetsync asks the leader before it returns an empty result.
+        Any replica of the stream may answer, or a mirror of the whole stream. Either may lag
+        slightly behind the leader. jetsync asks the leader before it returns an empty result.
 
         Args:
             subjects: Subjects and wildcards.
@@ -732,8 +734,8 @@ class Stream:
         The scan ends at the message that is the last one at the time of the call. It leaves out
         messages that are deleted before their page is read. At most one page is read ahead. After a
         lost connection, the scan continues after the last message. Any replica of the stream may
-        answer, or a mirror that has all of it. jetsync asks the leader when they have no more
-        messages.
+        answer, or a mirror of the whole stream. When they have no more messages, jetsync asks the
+        leader.
 
         Args:
             start: The first sequence. Default: 1.
@@ -753,8 +755,8 @@ class Stream:
             IncompleteMirrorError: Only a mirror answers, and it may lack messages of the stream.
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
-            StreamNotFoundError: The stream was deleted. During the iteration: also if another
-                stream has its name now.
+            StreamNotFoundError: The stream was deleted. During the iteration, this is also raised
+                if another stream now has its name.
         """
         deadline = self._context.deadline(timeout)
         where = beginning(start, start_time, "start")
@@ -797,7 +799,7 @@ class Stream:
 
     def counter(self, subject: str) -> Counter:
         """
-        Return the counter of a subject (ADR-49). Sends no request; the counter need not exist.
+        Return the counter of a subject (ADR-49). Sends no request. The counter may not exist yet.
 
         Raises:
             InvalidSubjectError: The subject is not valid for publishing.
@@ -832,7 +834,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> None:
         """
-        Delete the message with a sequence. No other message ever gets that sequence.
+        Delete the message with this sequence. No other message ever gets the same sequence.
 
         Args:
             sequence: The stream sequence, from 1.

@@ -19,8 +19,8 @@ Your handlers can rely on these events:
 - ``closed``: The client is closed and will not reconnect.
 - ``silent``: The server did not answer a probe, so the client drops the connection.
 - ``protocol_error``: The server violated the NATS protocol.
-- ``unconfirmed``: The client or the interpreter ends, and a publisher has messages that were not
-  confirmed.
+- ``unconfirmed``: The client closed or the interpreter exited while messages of a publisher were
+  not confirmed.
 - ``lame_duck``: The server announced that it is about to shut down.
 - ``server_error``: The server sent ``-ERR``.
 - ``slow_consumer``: Messages of a subscription were dropped.
@@ -32,14 +32,17 @@ Your handlers can rely on these events:
 - ``consumption_ended``: An error ended a consumption with a handler.
 - ``handler_failed``: A message handler raised an exception.
 - ``callback_failed``: A callback of the application raised an exception.
-- ``plugin_failed``: A plugin raised an exception in a hook that only observes.
+- ``plugin_failed``: A plugin raised an exception that no call can raise, for example in a hook that
+  observes. Logged once for each plugin, hook and class of error.
 - ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
-  or failed, and if the time after a signal is over and messages of a subscription are dropped.
-- ``filter_outside_subjects``: A consumer was created that will never get a message.
-- ``list_incomplete``: A cluster could not describe everything, because some servers are down.
+  or has failed. Also logged if messages of a subscription are dropped because the time after a
+  signal is over.
+- ``filter_outside_subjects``: A consumer was created whose filters match no subject of the stream.
+- ``list_incomplete``: A list of streams or consumers is incomplete, for example because some
+  servers are down.
 - ``ttl_raised``: The server keeps a message longer than its time-to-live.
-- ``events.dropped``: Plugins take events more slowly than they happen, so some were dropped.
-- ``bridge.failed``, ``bridge.loop_error``: The background thread has failed, or a callback in it.
+- ``events.dropped``: Plugins handle events too slowly, so some events were dropped.
+- ``bridge.failed``, ``bridge.loop_error``: The background thread, or a callback in it, has failed.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class EventLogger:
     Log events with fields; made by :func:`get_logger`.
 
     The field ``exc_info`` adds a traceback. It is an exception, or ``True`` for the exception that
-    is being handled. All other fields are up to you.
+    is being handled. You choose all other fields.
     """
 
     __slots__ = ("_name", "_standard", "_structlog")

@@ -26,7 +26,7 @@ SHORTEST_DRAIN: Final = 1.0
 
 class StopSignal:
     """
-    A block of code that ends when a signal arrives; made by ``Client.stop_on_signal``.
+    The context manager that ``Client.stop_on_signal`` returns.
 
     :meth:`is_set` and :meth:`wait` may be called in any thread. The ``with`` statement has to be in
     the main thread, because Python calls signal handlers there.
@@ -102,7 +102,7 @@ class StopSignal:
 
     @property
     def signal(self) -> int | None:
-        """The number of the signal that has arrived; None before."""
+        """The number of the signal that has arrived; None before that."""
         return self._number
 
     def is_set(self) -> bool:

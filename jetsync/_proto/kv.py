@@ -59,7 +59,7 @@ class KeyOperation(enum.Enum):
     PUT = "PUT"
     """It set a value."""
     DELETE = "DEL"
-    """It deleted the key; earlier revisions may still be there."""
+    """It deleted the key; earlier revisions may still be stored."""
     PURGE = "PURGE"
     """It deleted the key with all earlier revisions, or the key's value expired."""
 

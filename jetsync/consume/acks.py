@@ -44,8 +44,8 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
     message, one of them succeeds and the others get the error.
 
     Args:
-        messages: What to acknowledge. An iterable is exhausted before anything is sent.
-        timeout: Seconds to wait for connections in total. Default: the client's
+        messages: The messages. An iterable is read to its end before anything is sent.
+        timeout: Seconds to wait for connections, for all clients together. Default: the client's
             ``request_timeout``.
 
     Raises:
@@ -53,7 +53,7 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
             cannot be acknowledged. Nothing was sent, and the others can still be acknowledged.
         InvalidTypeError: An item is not a Message. Nothing was sent.
         DisconnectedError, ConnectionClosedError: A client had no connection. Its messages can still
-            be acknowledged. With several clients, ``Message.is_acked`` tells which messages were.
+            be acknowledged. With several clients, check ``Message.is_acked`` of each message.
     """
     if not isinstance(messages, Iterable):
         raise errors.InvalidTypeError(

@@ -37,7 +37,7 @@ class Consumer:
     """
     A durable or ephemeral pull consumer on the server; made by a stream or a JetStream context.
 
-    Thread-safe. Each fetch has a pull of its own, and each message goes to one of them.
+    Thread-safe. Each fetch sends its own pull, and each message goes to one of the fetches.
     """
 
     __reduce__ = refuse_copy
@@ -58,7 +58,7 @@ class Consumer:
 
     @property
     def stream_name(self) -> str:
-        """The name of the stream that it reads."""
+        """The name of the stream that the consumer reads."""
         return self._stream_name
 
     @property
@@ -107,14 +107,14 @@ class Consumer:
         """
         Ask for messages, and return them as an iterable that yields each message as it arrives.
 
-        The pull is sent at once. The iteration ends when everything that was asked for has arrived,
-        or after *expires*. If no message arrives, it ends without an error. Faults, such as a
-        deleted consumer or an exceeded limit of the consumer, are raised at the end of the
-        iteration, after the messages that did arrive.
+        The pull is sent at once. The iteration ends when all requested messages have arrived, or
+        after *expires*. If no message arrives, it ends without an error. Errors, such as a deleted
+        consumer or an exceeded limit of the consumer, are raised at the end of the iteration, after
+        the messages that did arrive.
 
-        If the consumer has no leader or the connection is lost, the rest is asked for again within
-        *expires*. The call never takes longer than *expires* and two seconds. If you leave the
-        iteration early, the messages that were not taken are given back to the server.
+        If the consumer has no leader or the connection is lost, jetsync requests the remaining
+        messages again within *expires*. The call never takes longer than *expires* plus 2 seconds.
+        If you leave the iteration early, jetsync gives the remaining messages back to the server.
 
         Thread-safe; each batch belongs to one thread.
 
@@ -128,7 +128,7 @@ class Consumer:
                 a connection or a leader, at most 2.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*. Two
                 missed heartbeats end the fetch with NoHeartbeatError. Default: 5 if *expires* is at
-                least 10, otherwise none. 0 asks for none.
+                least 10, otherwise none. 0 turns heartbeats off.
             no_wait: Fetch the messages that are there now, and do not wait for more. Default:
                 False.
             group: The priority group. Required by consumers that have groups.
@@ -173,7 +173,8 @@ class Consumer:
         """
         Wait for one message and return it, or None if none arrives within *expires*.
 
-        Errors, faults and threads are handled as in :meth:`fetch`.
+        Thread-safe. If the pull ends for a temporary reason, jetsync repeats it as in
+        :meth:`fetch`.
 
         Args:
             expires: Seconds to wait. Default: 30.
@@ -185,7 +186,7 @@ class Consumer:
 
         Raises:
             ConsumerDeletedError, ConsumerNotFoundError: The consumer no longer exists.
-            StatusError: Any other fault of the pull.
+            StatusError: The pull failed for another reason.
             DisconnectedError, ConnectionClosedError: There was no connection in time.
 
         See ADR-37, "Next".
@@ -226,11 +227,11 @@ class Consumer:
         priority: int | None = None,
     ) -> Consumption:
         """
-        Return the messages as an iterator without end, or call a handler with each message.
+        Return the messages as an endless iterator, or call a handler with each message.
 
         Messages are pulled ahead into a buffer. If your code is slow, the server stops sending once
         *max_messages* (or *max_bytes*) are buffered. This call does not wait: without a connection,
-        the first pull is sent when there is one. Thread-safe, and threads may share the iterator.
+        the first pull is sent after the reconnect. Thread-safe, and threads may share the iterator.
 
         Exceptions of a handler are reported as a HandlerErrorEvent and in the log, and counted in
         ``statistics()``. The first one of each type and line also goes to ``threading.excepthook``,
@@ -242,17 +243,17 @@ class Consumer:
             handler: Called with each message, in threads of the consumption.
             max_messages: The size of the buffer in messages. Default: 500. Messages that are not
                 handled within the consumer's ``ack_wait`` are redelivered.
-            max_bytes: The size of the buffer in bytes, counted as the server does. Not together
-                with *max_messages*. Use it for messages of more than 64 KiB: by default, servers
+            max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Excludes
+                *max_messages*. Use it for messages of more than 64 KiB: by default, servers
                 disconnect a client for which 64 MiB wait to be sent.
-            expires: Seconds that the server keeps one pull, at least 1. Default: 30.
+            expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
             threshold_messages: The buffer is refilled when this many messages are left. Default:
                 half of *max_messages*.
             threshold_bytes: The same in bytes. Default: half of *max_bytes*.
-            stop_after: End after this many messages, and pull no more than that. Default: no end.
-            ack: Default: ``"explicit"``, your code acknowledges each message. ``"auto"``
+            stop_after: End after this many messages, and pull no more of them. Default: no end.
+            ack: ``"explicit"``, the default: your code acknowledges each message. ``"auto"``
                 acknowledges a message when its handler has returned. Without a handler, it does so
                 when the same thread takes its next message or leaves the ``with`` block without an
                 exception. Not allowed with a handler if the consumer's ``ack_policy`` is ``all``,

@@ -43,7 +43,7 @@ class ConsumptionStatistics:
     """Messages that arrived."""
 
     buffered: int
-    """Messages that have arrived and were not taken yet."""
+    """Messages that have arrived but were not taken yet."""
 
     pending: int
     """Messages that open pulls may still deliver. For pulls by bytes, this is the upper limit."""
@@ -164,7 +164,7 @@ class Consumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended and all messages were taken or, with a handler, handled."""
+        """Whether it has ended, and all messages were taken or, with a handler, handled."""
         return self._core.closed
 
     @property

@@ -505,10 +505,9 @@ class MessageBatch:
         """
         Acknowledge all messages that were yielded, in one write, and return how many there were.
 
-        Call it during or after the iteration. Earlier, no message has been yielded, so this returns
-        0.
-        Messages that were acknowledged, nakked or terminated before are left out. If the consumer's
-        ``ack_policy`` is ``all``, one acknowledgement covers all messages.
+        Call it during or after the iteration; before that, it returns 0. Messages that were
+        acknowledged, nakked or terminated before are left out. If the consumer's ``ack_policy`` is
+        ``all``, one acknowledgement covers all messages.
 
         Raises:
             AcksNotWantedError: The consumer has ``ack_policy`` none.

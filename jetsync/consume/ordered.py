@@ -69,10 +69,10 @@ class OrderedStatistics:
     """Messages that were handed out."""
 
     last_sequence: int | None
-    """The stream sequence of its position; None if that is not known yet."""
+    """The stream sequence of the current position; None if it is not known yet."""
 
     resets: int
-    """How often its consumer on the server was replaced."""
+    """How often jetsync has replaced the consumer on the server."""
 
 
 def open_ordered(
@@ -147,15 +147,15 @@ class OrderedConsumer:
 
     Stream sequences increase strictly, and no message is skipped or repeated. Lost connections,
     restarted servers and deleted consumers do not change that. Messages need no acknowledgement.
-    One use can be open at a time. The next use continues where it stopped.
+    One fetch, next or consume can be open at a time. The next one continues where it stopped.
 
     The consumer on the server is ephemeral and is replaced when necessary. Its :attr:`name` counts
     the replacements. :meth:`close` and the end of a ``with`` block delete it.
 
-    If the stream is deleted, a use that waits for messages raises StreamNotFoundError after servers
-    have reported for two seconds that there is no such stream. If the stream has been created again
-    by then, reading continues after the last sequence that was handed out. Messages up to that
-    sequence are not delivered.
+    If the stream is deleted, a call that waits for messages raises StreamNotFoundError after
+    servers have reported for two seconds that there is no such stream. If the stream has been
+    created again by then, reading continues after the last sequence that was handed out. Messages
+    up to that sequence are not delivered.
     """
 
     __reduce__ = refuse_copy
@@ -196,13 +196,13 @@ class OrderedConsumer:
 
     def info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
         """
-        Ask the server for the current consumer.
+        Ask the server for the description of the current consumer.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.
 
         Raises:
-            ConsumerNotFoundError: It is gone. The next use replaces it.
+            ConsumerNotFoundError: The consumer no longer exists. The next read replaces it.
         """
         return self._source.ask(self._source.context.deadline(timeout))
 
@@ -228,8 +228,8 @@ class OrderedConsumer:
         again.
 
         Args:
-            max_messages: The most messages to return. Optional if *max_bytes* is given.
-            max_bytes: The most bytes to return, as for ``Consumer.fetch``.
+            max_messages: The maximum number of messages. Optional if *max_bytes* is given.
+            max_bytes: The maximum number of bytes, as for ``Consumer.fetch``.
             expires: Seconds to wait for messages. Default: 30.
             heartbeat: As for ``Consumer.fetch``.
             no_wait: Take the messages that are available now, and do not wait for more. Default:
@@ -237,8 +237,8 @@ class OrderedConsumer:
 
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
-            ConflictingUseError: Another use of this ordered consumer is still open.
-            StreamNotFoundError: The consumer had to be replaced, and the stream is gone.
+            ConflictingUseError: Another read of this ordered consumer is still open.
+            StreamNotFoundError: The consumer had to be replaced, and the stream no longer exists.
             HandleClosedError: The ordered consumer is closed.
         """
         return self._fetch(
@@ -256,7 +256,7 @@ class OrderedConsumer:
         """
         Return the next message, or None if none arrives within *expires* seconds.
 
-        Args, Raises: as :meth:`fetch`.
+        Args, Raises: as for :meth:`fetch`.
         """
         with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
             return next(iter(batch), None)
@@ -284,7 +284,7 @@ class OrderedConsumer:
             max_messages: How many messages the buffer holds. Default: 500, unless *max_bytes* is
                 given.
             max_bytes: How many bytes the buffer holds, instead of *max_messages*.
-            expires: Seconds that the server keeps one pull, at least 1. Default: 30.
+            expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server. If two are missed, the consumer is
                 replaced. Default: half of *expires*, at most 5.
             threshold_messages: As for ``Consumer.consume``.
@@ -294,8 +294,8 @@ class OrderedConsumer:
 
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
-            ConflictingUseError: Another use of this ordered consumer is still open.
-            StreamNotFoundError: The stream is gone.
+            ConflictingUseError: Another read of this ordered consumer is still open.
+            StreamNotFoundError: The stream no longer exists.
             HandleClosedError: The ordered consumer is closed.
         """
         if handler is not None:
@@ -321,7 +321,7 @@ class OrderedConsumer:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        End the open use, and delete the consumer on the server; safe to repeat.
+        End the open read, and delete the consumer on the server; safe to repeat.
 
         Without a connection, the client deletes the consumer after it has reconnected. If it never
         reconnects, the server deletes the consumer after ``inactive_threshold``.

@@ -51,10 +51,10 @@ class OrderedConsumption:
     """
     The messages of an ordered consumer, without end; made by ``OrderedConsumer.consume``.
 
-    Iterate over it, in one thread at a time. Stream sequences increase, no message is skipped and
-    none is repeated, whatever happens to connections, servers and consumers. The iteration ends
-    after :meth:`close`, :meth:`drain`, ``stop_after`` messages or the end of the client. An error
-    that makes it impossible to continue is raised once. The end of a ``with`` block closes it.
+    Iterate over it, in one thread at a time. Stream sequences increase, and no message is skipped
+    or repeated, even if connections, servers or consumers are lost. The iteration ends after
+    :meth:`close`, :meth:`drain` or ``stop_after`` messages, or when the client closes. Permanent
+    errors are raised once. The end of a ``with`` block closes the consumption.
     """
 
     __reduce__ = refuse_copy
@@ -103,14 +103,14 @@ class OrderedConsumption:
         Return the next message, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns a
-                message only if one is there. If the consumer has to be replaced meanwhile, the call
-                may take half a second longer.
+            timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns only a
+                message that has already arrived. If jetsync has to replace the consumer meanwhile,
+                the call may take half a second longer.
 
         Raises:
-            ConsumptionClosedError: It has ended, and all messages were taken.
+            ConsumptionClosedError: The consumption has ended, and all messages were taken.
             ConflictingUseError: Another thread is taking a message.
-            JetSyncError: The error that ended it, once.
+            JetSyncError: The error that ended the consumption. It is raised once.
         """
         try:
             return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
@@ -132,12 +132,12 @@ class OrderedConsumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, and all messages were taken."""
+        """Whether the consumption has ended and all messages were taken."""
         return self._over.is_set()
 
     @property
     def error(self) -> BaseException | None:
-        """Why it ended; None if it has not, or if the program ended it."""
+        """The error that ended the consumption; None if it is open, or ended as requested."""
         return None if is_own_close(self._error) else self._error
 
     @property
@@ -147,9 +147,9 @@ class OrderedConsumption:
 
     def close(self) -> None:
         """
-        Stop at once. The next use of the ordered consumer gets the messages that were not taken.
+        Stop at once. The next read of the ordered consumer gets the messages that were not taken.
 
-        A thread that waits for a message is woken. Does not wait, see :meth:`wait`. Thread-safe,
+        A thread that waits for a message wakes up. Does not wait, see :meth:`wait`. Thread-safe,
         and safe to repeat.
         """
         self._over.set()
@@ -159,7 +159,7 @@ class OrderedConsumption:
 
     def drain(self) -> None:
         """
-        Pull no more, and end once the messages that have arrived were taken.
+        Stop pulling, and end once all messages that have arrived are taken.
 
         Does not wait, see :meth:`wait`. Thread-safe, and safe to repeat.
         """
@@ -172,7 +172,7 @@ class OrderedConsumption:
 
     def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
         """
-        Wait until it has ended and all messages were taken, and return whether that is so.
+        Wait until the consumption has ended and all messages were taken. Return whether that is so.
 
         Args:
             timeout: Seconds to wait. Default: no limit.
@@ -312,7 +312,7 @@ class OrderedBatch(MessageBatch):
     The messages of one fetch of an ordered consumer, as they arrive.
 
     Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
-    If you leave the iteration early or call :meth:`close`, the next use of the ordered consumer
+    If you leave the iteration early or call :meth:`close`, the next read of the ordered consumer
     gets the messages that were not taken. The messages need no acknowledgement, so :meth:`ack`
     raises AcksNotWantedError.
     """
@@ -341,7 +341,7 @@ class OrderedBatch(MessageBatch):
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the batch has ended."""
         generator: Any = self._generator and self._generator()
         return self._over.is_set() and (generator is None or not generator.gi_running)
 

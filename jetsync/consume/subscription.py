@@ -187,8 +187,8 @@ class Subscription:
         Return the next message, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait. Default: the client's ``request_timeout``. 0 returns a message
-                only if one is there.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``. 0 returns only a
+                message that has already arrived.
 
         Raises:
             HandleClosedError: The subscription was closed, or it was drained and has no message
@@ -205,7 +205,7 @@ class Subscription:
 
     @property
     def pending(self) -> int:
-        """How many messages have arrived and were not taken yet."""
+        """How many messages have arrived but were not taken yet."""
         return len(self._box.frames)
 
     @property
@@ -227,8 +227,8 @@ class Subscription:
         """
         Unsubscribe, but still accept the messages that are in flight.
 
-        After a ``flush`` of the client they have arrived. Then call :meth:`drain` to end the
-        iteration after them. Thread-safe and safe to repeat.
+        Call ``flush`` of the client to wait until they have arrived. Then call :meth:`drain` to
+        end the iteration after them. Thread-safe and safe to repeat.
 
         Args:
             grace: Seconds for which messages are accepted.

@@ -33,31 +33,31 @@ _VERSION = re.compile(r"v?(\d+\.\d+\.\d+[0-9A-Za-z.+-]*)")
 @attrs.frozen
 class ServerBinary:
     """
-    Name one nats-server executable.
+    The path and version of a nats-server executable.
     """
 
     path: Path
     """Where the executable is."""
 
     version: str | None
-    """The version that was installed. ``None`` if only the running server knows it."""
+    """The installed version. ``None`` if only the running server can report it."""
 
 
 def find_server(version: str | None = None) -> ServerBinary:
     """
-    Return the executable to run. If a version is given that is not installed, install it first.
+    Return the executable to run. If the version is given and not installed, install it first.
 
-    May be called from several threads and processes at once: an installation is renamed into
-    place, so it is complete or absent. An interruption leaves at most a temporary folder.
+    Several threads and processes may call this at once. An interruption leaves no incomplete
+    installation, only a temporary folder at most.
 
     Args:
-        version: A version such as ``"2.10.26"``; ``None`` takes what this machine has.
+        version: A version such as ``"2.10.26"``; ``None`` takes the one on this machine.
 
     Returns:
         The executable, which exists.
 
     Raises:
-        DevServerError: There is none, or the version could not be installed.
+        DevServerError: No executable was found, or the version could not be installed.
     """
     if version is not None:
         return _versioned(version)

@@ -32,15 +32,16 @@ STOP_TIMEOUT = 15.0
 
 class DevServer:
     """
-    Run a real nats-server for tests, examples and trying things out.
+    Run a real nats-server for tests, examples and experiments.
 
-    Entering the ``with`` block (or `start`) returns when the server accepts connections and
-    JetStream answers; leaving it (or `close`) ends the server and removes its temporary store.
-    Ports are free ones, and each server keeps its own over `stop`, `kill`, `restart` and `start`.
-    Servers listen on 127.0.0.1 only. They end with this process, even if it is killed, and
-    `DevServer` signals only processes that it started.
+    Use it in a ``with`` block, or call `start` and `close`. The block begins when the server
+    accepts connections and JetStream answers. The end of the block shuts down the server and
+    removes its temporary store. Each server gets a free port and keeps it until `close`.
 
-    Methods may be called from any thread. Those that start and stop servers wait for each other.
+    Servers listen on 127.0.0.1 only. They end with this process, even if it is killed. `DevServer`
+    signals only processes that it started.
+
+    Any thread may call the methods. Those that start and stop servers wait for each other.
 
     Args:
         version: A server version such as ``"2.10.26"``, installed once into the user's cache
@@ -48,12 +49,12 @@ class DevServer:
             server on ``PATH``.
         jetstream: Whether JetStream is enabled.
         config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
-            key by key; ``"port": -1`` of a listening block such as ``websocket`` becomes a free
-            port (see `ports`). Text in the server's own language is appended.
+            key by key. A ``"port": -1`` in a listening block such as ``websocket`` becomes a free
+            port (see `ports`). Text in the server's configuration language is appended.
         store: A folder for JetStream's files, which is kept. ``None`` is a temporary folder, which
             is removed.
-        cluster: How many servers; more than one form a cluster.
-        port: The client port of a single server; ``None`` takes a free one.
+        cluster: Number of servers. 2 or more form a cluster.
+        port: The client port of a single server; ``None`` chooses a free one.
         name: The server name. A cluster of three named ``c`` has ``c-0``, ``c-1`` and ``c-2``.
         start_timeout: Seconds that the servers may take to become ready.
 
@@ -119,15 +120,17 @@ class DevServer:
 
     def ports(self, index: int = 0) -> dict[str, int]:
         """
-        Return every port of one server by purpose: ``nats``, ``monitor``, and those that the
-            configuration asked for.
+        Return every port of one server by purpose.
+
+        These are ``nats``, ``monitor``, ``cluster`` in a cluster, and the listening blocks of the
+        configuration.
         """
         return {purpose: held.port for purpose, held in self._member(index).ports.items()}
 
     @property
     def version(self) -> str:
         """
-        The version that the running server gave.
+        The version that the running server reported.
         """
         version = self._info.get("version")
         if not isinstance(version, str):
@@ -137,7 +140,7 @@ class DevServer:
     @property
     def version_tuple(self) -> tuple[int, ...]:
         """
-        The version as numbers, to compare with.
+        The version as a tuple of numbers, for comparisons.
         """
         release = self.version.split("-", 1)[0]
         return tuple(int(part) for part in release.split("."))
@@ -145,7 +148,7 @@ class DevServer:
     @property
     def pids(self) -> list[int]:
         """
-        The process ids of the servers that run now.
+        The process ids of the running servers.
         """
         pids = [member.process.pid for member in self._members]
         return [pid for pid in pids if pid is not None]
@@ -153,7 +156,7 @@ class DevServer:
     @property
     def store(self) -> Path:
         """
-        The folder with the JetStream files; with a cluster, one subfolder per server.
+        The folder with the JetStream files. In a cluster, it has one subfolder per server.
         """
         if self._store is None:
             self._prepared()
@@ -164,7 +167,7 @@ class DevServer:
 
     def log(self, index: int = 0) -> str:
         """
-        Return what one server logged so far, over all its starts.
+        Return the log of one server since its first start.
         """
         return self._member(index).process.log_text()
 
@@ -194,13 +197,13 @@ class DevServer:
 
     def start(self, index: int | None = None, *, wait: bool = True) -> None:
         """
-        Start one server, or all that do not run, on the ports they had before.
+        Start one server, or all that are not running, on the ports they had before.
 
-        Servers that run already are not restarted. If this call fails or is interrupted, it ends
-        the servers that it started.
+        Running servers are not restarted. If this call fails or is interrupted, it ends the servers
+        that it started.
 
         Args:
-            index: Which server; ``None`` is all of them.
+            index: The index of a server. ``None`` means all.
             wait: Whether to return only when they are ready.
 
         Raises:
@@ -228,8 +231,9 @@ class DevServer:
 
     def stop(self, index: int | None = None) -> None:
         """
-        Shut down one server or all. Ports and store are kept for the next `start`. Further calls do
-        nothing.
+        Shut down one server or all.
+
+        Ports and store are kept for the next `start`. Further calls do nothing.
         """
         with self._lock:
             if not self._members:
@@ -252,8 +256,9 @@ class DevServer:
 
     def restart(self, index: int | None = None) -> None:
         """
-        Shut down one server or all, start them again on the same ports and store, and wait until
-        they are ready.
+        Shut down one server or all, and start them again.
+
+        Ports and store stay the same. The call returns when the servers are ready.
         """
         with self._lock:
             self.stop(index)
@@ -277,8 +282,9 @@ class DevServer:
 
     def lame_duck(self, index: int = 0) -> None:
         """
-        Put one server into lame duck mode. It informs its clients, disconnects them one by one and
-        ends.
+        Put one server into lame duck mode.
+
+        The server informs its clients, disconnects them one by one and ends.
         """
         with self._lock:
             self._member(index).process.signal(signal.SIGUSR2)
@@ -313,8 +319,9 @@ class DevServer:
         Return the answer of a server's monitoring endpoint.
 
         Args:
-            path: Such as ``"varz"``, ``"connz?subs=true"`` or ``"jsz?streams=true&config=true"``.
-            index: Which server.
+            path: A path such as ``"varz"``, ``"connz?subs=true"`` or
+                ``"jsz?streams=true&config=true"``.
+            index: The index of the server.
 
         Raises:
             DevServerError: The server does not answer.
@@ -330,7 +337,7 @@ class DevServer:
 
     def stream_leader(self, stream: str, account: str = "$G") -> int | None:
         """
-        Return the index of the server that leads the stream, ``None`` while none does.
+        Return the index of the server that leads the stream, or ``None`` if it has no leader.
         """
         return _ready.stream_leader(self._members, stream, account)
 
@@ -340,14 +347,14 @@ class DevServer:
 
         Args:
             stream: The stream's name.
-            account: The account it is in.
-            timeout: Seconds.
+            account: The stream's account.
+            timeout: Seconds to wait.
 
         Returns:
-            The index of the server that leads it.
+            The index of the leader.
 
         Raises:
-            DevServerError: There was none in time.
+            DevServerError: The stream had no leader within the timeout.
         """
         leaders: list[int] = []
 
@@ -362,7 +369,7 @@ class DevServer:
 
     def meta_leader(self) -> int | None:
         """
-        Return the index of the server that leads the cluster, ``None`` while none does.
+        Return the index of the server that leads the cluster, or ``None`` if there is no leader.
         """
         return _ready.meta_leader(self._members)
 
@@ -371,7 +378,7 @@ class DevServer:
         Wait until one server has ended, for example after `lame_duck`.
 
         Raises:
-            DevServerError: It still runs.
+            DevServerError: The server is still running.
         """
         member = self._member(index)
         if not member.process.wait_exit(timeout):

@@ -32,8 +32,8 @@ class ApiError(JetSyncError):
     """
     A server answered with an error. The subclass depends on ``err_code``.
 
-    Codes that jetsync does not know raise this class. ``stream`` and ``consumer`` are None if the
-    request was not about one, or the server's answer does not show which.
+    jetsync raises this class for codes that it does not know. ``stream`` and ``consumer`` are None
+    if the request concerned none, or if the server's answer does not show which.
     """
 
     classes: _t.ClassVar[dict[int, type[ApiError]]] = {}
@@ -114,7 +114,7 @@ class ApiError(JetSyncError):
 
 class BadRequestError(ApiError, usual=(400, 10003, "bad request")):
     """
-    The server rejected the request as contradictory, such as a purge by sequence and by count.
+    The request contradicts itself. For example, it purges by sequence and by count.
     """
 
 
@@ -340,13 +340,13 @@ class MaxMessagesError(ApiError, usual=(503, 10077, "maximum messages exceeded")
 
 class RollupNotPermittedError(ApiError, usual=(500, 10111, "rollup not permitted")):
     """
-    The stream does not allow roll-ups, or not on this message of a batch.
+    The stream does not allow roll-ups, or the batch does not allow one on this message.
     """
 
 
 class WrongStreamError(ApiError, usual=(400, 10060, "expected stream does not match")):
     """
-    The message reached another stream than the expected one.
+    The message reached a stream other than the expected one.
     """
 
 
@@ -538,7 +538,7 @@ class BatchCommitInvalidError(ApiError, usual=(400, 10200, "atomic publish commi
 
 class DuplicateMessageIdError(ApiError, usual=(400, 10201, "batch has a duplicate message id")):
     """
-    A message ID of the batch is already stored, or is in the batch twice. Nothing was stored.
+    A message ID of the batch is already stored, or occurs twice in the batch. Nothing was stored.
     """
 
 
@@ -599,7 +599,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
     A key is not at the expected revision. Nothing was changed.
 
     ``last_sequence`` is the key's revision: 0 if it has none, None if the revision is not known.
-    ``key`` is None if a transaction failed and jetsync could not find out because of which key.
+    ``key`` is None if a transaction failed and jetsync could not find out which key caused it.
     """
 
     def __init__(
@@ -637,7 +637,7 @@ class KeyExistsError(WrongLastRevisionError):
 
 class KeyNotFoundError(JetSyncError, KeyError):
     """
-    The bucket has no value for the key, or not at the given revision.
+    The key has no value in the bucket, or the given revision is not one of its values.
 
     ``deleted_at`` is the revision of the marker that ended the value, and ``reason`` is
     ``"deleted"``, ``"purged"`` or ``"expired"``. Both are None if the bucket has no marker.
@@ -666,7 +666,7 @@ class KeyNotFoundError(JetSyncError, KeyError):
 
 class KeysVanishedError(JetSyncError):
     """
-    A snapshot cannot be completed, because newer values have replaced values that belong to it.
+    A snapshot cannot be completed, because newer values replaced its values while it was read.
     """
 
     def __init__(
@@ -762,7 +762,7 @@ class AtomicityError(PublishError):
     """
     The server does not support atomic batches and stored messages of the batch one by one.
 
-    ``sequence`` is the stream sequence of the last one.
+    ``sequence`` is the stream sequence of the last of them.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from jetsync.errors.texts import redact_url as _redact_url
 
 class TransportError(JetSyncError):
     """
-    The connection or core NATS failed. JetStream did not process the request.
+    The connection or core NATS failed.
     """
 
 
@@ -95,8 +95,8 @@ class ConnectionLostError(TransportError, ConnectionError):
     """
     The connection was lost before the reply to a request arrived.
 
-    The request stores nothing, so you can repeat it. ``sent`` is false if the connection was lost
-    before the request was sent.
+    The request stores no message, so you can repeat it. ``sent`` is false if the connection was
+    lost before the request was sent.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class SlowConsumerError(TransportError):
 
 class ForkedProcessError(TransportError, RuntimeError):
     """
-    The client or the handle was created before this process was forked. Make a new one in the child
-    process. The option ``after_fork`` lets a client of the parent connect by itself.
+    The client or the handle was created before this process was forked.
+
+    Make a new one in the child process. With ``after_fork="reconnect"``, a client of the parent
+    connects again in the child.
     """
 
     _default_text = (
@@ -175,7 +177,7 @@ class SubscriptionLimitError(TransportError):
 
 class RequestTimeoutError(JetSyncError, TimeoutError):
     """
-    The reply to a request did not arrive in time. The request stores nothing.
+    The reply to a request did not arrive in time. The request stores no message.
 
     ``timeout`` is in seconds.
     """

@@ -36,7 +36,7 @@ class InvalidNameError(InvalidArgumentError):
     """
     The name of a stream, consumer, domain, bucket or key contains forbidden characters.
 
-    ``kind`` says which of these it is the name of.
+    ``kind`` is the kind of object, such as ``"stream"``.
     """
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
@@ -84,7 +84,9 @@ class BatchRuleError(InvalidHeaderError):
 
 class InvalidTtlError(InvalidArgumentError):
     """
-    A message's time-to-live is neither at least 1 second nor ``"never"``.
+    A time-to-live is neither at least 1 second nor ``"never"``, or needs ``history=1``.
+
+    ``reason`` says which.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class MaxPayloadError(InvalidArgumentError):
     """
     Headers and payload exceed the server's ``max_payload``. Nothing was sent.
 
-    ``size`` and ``limit`` are bytes.
+    ``size`` and ``limit`` are in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -116,7 +118,7 @@ class MaxControlLineError(InvalidArgumentError):
     """
     The subject makes the protocol line longer than servers accept. Nothing was sent.
 
-    ``size`` and ``limit`` are bytes of the line, with the subject, the reply subject and the queue.
+    ``size`` and ``limit`` are in bytes. The line also contains the reply subject and the queue.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -200,11 +202,11 @@ class DirectNotSupportedError(NotSupportedError):
 
 class IncompleteMirrorError(DirectNotSupportedError):
     """
-    A mirror that may lack messages answers the stream's direct gets.
+    A mirror that may lack messages answered a direct get of the stream.
 
-    The server passes direct gets of a stream to all of its mirrors. Read the stream with a consumer
-    instead. To read a mirror with a filter of its own, use the mirror's name. ``mirror`` is None
-    if the answers do not name it.
+    Any mirror of a stream may answer its direct gets. Read the stream with a consumer instead. To
+    read a mirror that has a filter, use the mirror's name. ``mirror`` is None if the answers do
+    not name it.
     """
 
     def __init__(self, stream: str, mirror: str | None = None) -> None:

@@ -138,22 +138,22 @@ class KeyValueConfig:
     """Number of replicas. The default is 1."""
 
     placement: Placement | None = None
-    """On which servers the bucket lives."""
+    """The servers that store the bucket."""
 
     republish: Republish | None = None
-    """Where changes are published again as core NATS messages."""
+    """How changes are also published as core NATS messages."""
 
     mirror: StreamSource | None = attrs.field(default=None, converter=_source)
-    """The bucket that this one mirrors, by name or as a source. Writes go to that bucket."""
+    """The bucket that this one mirrors: a name or a StreamSource. Writes go to that bucket."""
 
     sources: tuple[StreamSource, ...] | None = attrs.field(default=None, converter=_sources)
-    """Buckets whose changes are copied, by name or as sources."""
+    """Buckets whose changes are copied: names or StreamSource objects."""
 
     compression: bool | None = None
     """Whether to compress the files."""
 
     metadata: dict[str, str] | None = None
-    """Free key-value pairs."""
+    """Any key-value pairs."""
 
     limit_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """

@@ -37,19 +37,19 @@ class Entry:
     """The key."""
 
     value: bytes
-    """The value; empty for markers, and if the values were left out."""
+    """The value; empty for markers, and if the watch has ``meta_only``."""
 
     revision: int
     """The revision. Every change of any key in the bucket increases it."""
 
     created: dt.datetime
-    """When it was stored, in UTC."""
+    """When the revision was stored, in UTC."""
 
     operation: KeyOperation = KeyOperation.PUT
     """The change: a put, delete or purge."""
 
     delta: int = 0
-    """Entries of a watch that followed this one when the server sent it."""
+    """For a watch: how many further entries were pending when the server sent this one."""
 
     marker: MarkerReason | None = None
     """Why the server created this marker; None if a client made the change (ADR-43)."""

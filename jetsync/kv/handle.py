@@ -147,9 +147,9 @@ class KeyValue:
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            ttl: Time-to-live of the value: at least 1 second, a ``timedelta`` or ``"never"``. The
-                bucket needs ``limit_marker_ttl``, and ``history=1`` unless *ttl* is ``"never"``:
-                otherwise the previous value would reappear when this one expires.
+            ttl: Time-to-live of the value: seconds (at least 1), a ``timedelta`` or ``"never"``.
+                The bucket needs ``limit_marker_ttl``. Unless *ttl* is ``"never"``, it also needs
+                ``history=1``, because the previous value would reappear when this one expires.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -179,7 +179,7 @@ class KeyValue:
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            ttl: As for :meth:`put`, but for buckets with any ``history``.
+            ttl: As for :meth:`put`, but the bucket may have any ``history``.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -219,12 +219,14 @@ class KeyValue:
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            last: The expected revision of the key; 0 means that the key never had a value.
+            last: The expected revision of the key; 0 means that the bucket has no revision of the
+                key, not even a marker.
             ttl: As for :meth:`put`.
             timeout: Seconds for all requests together.
 
         Raises:
-            WrongLastRevisionError: The key has another revision, which the error names.
+            WrongLastRevisionError: The key has another revision. ``last_sequence`` of the error is
+                that revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
         check_count("last", last, 0)
@@ -296,7 +298,7 @@ class KeyValue:
 
     def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
         """
-        Return the stored revisions of a key, oldest first, including deletions.
+        Return the stored revisions of a key, oldest first, including delete and purge markers.
 
         Args:
             key: The key.
@@ -332,8 +334,8 @@ class KeyValue:
             keys: Keys and patterns. Keys without a value are left out.
             at: Time of the snapshot: a revision (inclusive) or an aware datetime (exclusive). The
                 default is now. The bucket needs enough history. A key that was overwritten since
-                then is left out if its earlier revision is not stored any more, because jetsync
-                cannot distinguish it from a key without a value.
+                then is left out if its earlier revision is no longer stored: jetsync cannot
+                distinguish it from a key without a value.
             timeout: Seconds for all requests together. The default is that of the context. Allow 3
                 seconds for 100,000 keys, and a minute for 1 million.
 
@@ -393,7 +395,7 @@ class KeyValue:
             from_revision: Start with this revision and yield all later ones.
             ignore_deletes: Leave out delete and purge markers.
             meta_only: Leave out the values.
-            timeout: Seconds to create the watch.
+            timeout: Seconds in which the watch must be created.
 
         Raises:
             InvalidKeyError, InvalidArgumentError: A pattern is invalid, or the options contradict
@@ -437,7 +439,7 @@ class KeyValue:
         Return a transaction, which changes many keys together or none of them (ADR-50).
 
         The changes are sent when the ``with`` block ends. jetsync asks once per connection whether
-        the bucket supports transactions. If the bucket was deleted since then, the commit raises
+        the bucket supports transactions. If the bucket has been deleted since, the commit raises
         BucketNotFoundError.
 
         Args:
@@ -461,7 +463,7 @@ class KeyValue:
         """
         Remove the revisions and old markers of deleted keys.
 
-        Returns the number of keys of which something was removed.
+        Returns the number of keys for which messages were removed.
 
         Recent markers stay, so that watchers learn about the deletion. If a key is set again in
         the meantime, it keeps its new value.

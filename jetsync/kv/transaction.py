@@ -79,9 +79,10 @@ class Transaction:
     key does not have its expected revision, no change is stored. A block without changes sends
     nothing. Any thread may add changes.
 
-    A key can be changed once, or put several times in a row, because expectations and purges refer
-    to the state before the transaction. Servers accept 1000 changes per transaction unless an
-    operator changed the limit.
+    Creates, purges and changes with *last* refer to the state before the transaction. So a further
+    change of the same key must be a :meth:`put`, or a :meth:`delete` without *last*.
+
+    Servers accept 1000 changes per transaction unless an operator changed the limit.
     """
 
     __reduce__ = refuse_copy
@@ -168,7 +169,7 @@ class Transaction:
         ttl: Seconds | Literal["never"] | None = None,
     ) -> None:
         """
-        Set the value of a key. The transaction fails if its revision is not *last*.
+        Set the value of a key. The transaction fails if the key's revision is not *last*.
 
         Args, Raises: as :meth:`put`.
         """
@@ -177,7 +178,7 @@ class Transaction:
 
     def delete(self, key: str, *, last: int | None = None) -> None:
         """
-        Delete a key. The transaction fails if *last* is given and is not its revision.
+        Delete a key. The transaction fails if *last* is given and is not the key's revision.
 
         Raises: as :meth:`put`.
         """
@@ -211,10 +212,10 @@ class Transaction:
 
         Raises:
             WrongLastRevisionError: A key does not have its expected revision. Nothing was changed.
-                The error's ``key`` is that key, if jetsync could still find out.
+                ``key`` of the error is None if jetsync could not find out which key.
             KeyExistsError: A key to create has a value. Nothing was changed.
-            BatchOutcomeUnknownError: No answer arrived. Either all changes are stored, or none. A
-                PublishOutcomeUnknownError.
+            BatchOutcomeUnknownError: No answer arrived. Either all changes are stored, or none.
+                This is a subclass of PublishOutcomeUnknownError.
             BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
                 transaction. Nothing was changed.
             NoStreamResponseError, ConnectionLostError, DisconnectedError: The transaction was not

@@ -51,8 +51,11 @@ class Watch:
 
     :meth:`initial` yields the entries that exist at the start, and ends. Iterating over the watch
     itself continues until the watch is closed. :attr:`is_current` and :meth:`wait_current` say
-    whether all initial entries have been taken. Revisions increase. None is skipped or repeated,
-    even if the connection is lost or a server restarts.
+    whether all initial entries have been taken.
+
+    Entries arrive in the order of their revisions. None is skipped or repeated, even if the
+    connection is lost or a server restarts. A revision is left out only if the bucket no longer
+    keeps it when the server would send it, for example with ``history=1``.
 
     Any number of threads may share a watch; each entry goes to one of them. The iteration ends
     when the watch or the client is closed. An error that ends the watch is raised once. A ``with``
@@ -214,9 +217,10 @@ class Watch:
 
     def close(self) -> None:
         """
-        End the watch and wake all threads that wait for an entry. Safe to repeat, in any thread.
+        End the watch and wake all threads that wait for an entry.
 
-        Also deletes the watch's consumer if the client is connected.
+        Also deletes the watch's consumer if the client is connected. Any thread may call this, and
+        repeated calls have no effect.
         """
         self._end()
         self._messages.close()

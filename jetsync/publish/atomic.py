@@ -170,7 +170,7 @@ class AtomicBatch:
         Args:
             subject: The subject. All subjects of a batch belong to one stream.
             data: The payload; text is sent as UTF-8.
-            headers: Headers; never changed.
+            headers: Headers. They are not changed.
             msg_id: Id for duplicate detection. One duplicate makes the server refuse the batch.
             ttl: Time-to-live; None uses that of the batch.
             expect: Conditions for storing the batch. Use ``last_sequence`` only on the first
@@ -185,7 +185,7 @@ class AtomicBatch:
                 conflicts with an earlier message or exceeds the limit. The batch is unchanged.
             NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
                 batches. Nothing was sent.
-            NoStreamResponseError: No stream takes the message. If it is the first one, the batch is
+            NoStreamResponseError: No stream responded. If this is the first message, the batch is
                 closed. Otherwise the batch is unchanged.
             ApiError, PermissionDeniedError: The server refused this message or an earlier one. The
                 batch is closed, and nothing of it is stored.
@@ -267,7 +267,8 @@ class AtomicBatch:
                 message. Nothing of it is stored.
             PermissionDeniedError, MessageTooLargeError: The server refused a message that was
                 added before. Nothing of the batch is stored.
-            BatchOutcomeUnknownError: No answer came. Either the whole batch is stored or nothing.
+            BatchOutcomeUnknownError: No answer arrived. Either the whole batch is stored, or
+                nothing.
             InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
                 is unchanged.
             AtomicityError: According to the answer, the messages were not stored as a batch.
@@ -316,10 +317,10 @@ class AtomicBatch:
         After an unknown outcome every message needs an id. The stream then stores the batch once,
         whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
         returned ack. The server refuses a repeated id in the same way if another publisher used it.
-        To tell the two apart, jetsync reads the newest message on the subject of the batch's last
-        message, and then on that of its first. A stored message carries the id of its batch. The
-        outcome stays unknown if both subjects have newer messages or none. Ids protect only within
-        the duplicate window of the stream.
+        To tell the two cases apart, jetsync reads the newest message on the subject of the batch's
+        last message, and then on that of its first. A stored message carries the id of its batch.
+        The outcome stays unknown if both subjects have newer messages or none. Ids protect only
+        within the duplicate window of the stream.
 
         Args:
             timeout: Seconds for this call; None uses the timeout of the batch.

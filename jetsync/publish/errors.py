@@ -24,7 +24,7 @@ __all__ = ["BatchOutcomeUnknownError", "PublishManyError"]
 
 class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
     """
-    The commit of a batch was sent and no ack came: the whole batch is stored, or nothing of it.
+    The commit of a batch was sent, but no ack arrived. Either the whole batch is stored, or none.
 
     ``batch.resend()`` sends the batch again, which is safe if every message has an id. Pickling
     drops ``batch``.

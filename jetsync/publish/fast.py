@@ -142,9 +142,9 @@ class FastPublisher:
     Publishes many messages to one stream with few acks; use it as a context manager.
 
     Any number of threads may share one. Messages are stored in the order in which they were added.
-    The end of the context commits. If the block raises, the batch ends without waiting, and the
-    messages that reached the server stay stored. If the publisher is still open when the client
-    closes or the interpreter exits, jetsync commits, too. If your program drops an open publisher,
+    The end of the ``with`` block commits. If the block raises, the batch ends without waiting, and
+    the messages that reached the server stay stored. If the publisher is still open when the client
+    closes or the interpreter exits, jetsync commits too. If your program drops an open publisher,
     jetsync ends the batch and emits a ResourceWarning. The server silently skips a message whose
     ``msg_id`` the stream already knows, and such a message counts as stored.
     """
@@ -255,7 +255,7 @@ class FastPublisher:
         Args:
             subject: The subject. All messages belong to the stream of the first one.
             data: The payload; text is sent as UTF-8.
-            headers: Headers; never changed.
+            headers: Headers. They are not changed.
             msg_id: Id by which the stream drops duplicates within its duplicate window.
             ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43); None uses
                 that of the publisher.
@@ -333,7 +333,7 @@ class FastPublisher:
         jetsync reads at most a few hundred messages ahead, and fewer if the iterable is slow. A
         message may wait until the iterable yields the next one. Other threads may add messages
         between blocks. If the iterable raises, or yields an invalid message, the messages before it
-        are sent and then the error is raised. ``statistics()`` counts them. Thread-safe.
+        are sent and then the error is raised. ``statistics()`` shows how many. Thread-safe.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.

@@ -47,7 +47,7 @@ class DeliveryReport:
     """The stream's acknowledgement; None if the message failed."""
 
     error: Exception | None
-    """Why the message failed: the same errors as for a single publish."""
+    """The error if the message failed, as for a single publish; None otherwise."""
 
 
 @attrs.define(eq=False)
@@ -124,7 +124,7 @@ class PublishFuture(PendingMessage):
 
     def result(self, timeout: Seconds | None = None) -> PubAck:
         """
-        Wait for the acknowledgement and return it, or raise why the message failed.
+        Wait for the acknowledgement and return it, or raise the error of the message.
 
         Args:
             timeout: Seconds to wait. None waits until the outcome is known. The publisher's
@@ -132,7 +132,7 @@ class PublishFuture(PendingMessage):
 
         Raises:
             WaitTimeoutError: The outcome is not known in time. In a callback this is raised at
-                once, because the future would be completed by the thread that runs the callback.
+                once, because the thread that runs the callback also completes the future.
             PublishError, ApiError, DisconnectedError: As for a single publish.
         """
         outcome = self._wait(timeout)

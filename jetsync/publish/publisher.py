@@ -92,7 +92,7 @@ class PublisherStatistics:
     """Messages that a stream has stored, including duplicates."""
 
     duplicates: int
-    """Messages whose message id the stream knew already, so that it did not store them again."""
+    """Messages whose id the stream already knew, so that it did not store them again."""
 
     failed: int
     """Messages with an error, including those whose outcome is unknown."""
@@ -109,11 +109,11 @@ class Publisher:
     Publish with many messages in flight. Use it as a context manager.
 
     Any number of threads may publish. The stream stores the messages of one thread to one subject
-    in the order of its calls. If no stream takes a message, jetsync sends it again, which may
-    change the order. Leaving the context waits until all messages are stored or have failed. It
-    raises PublishManyError if messages failed and your code neither asked for their outcomes nor
-    gave ``on_report``. If the publisher is still open when the client closes or the interpreter
-    exits, jetsync waits for it, too.
+    in the order of its calls. If no stream responds to a message, jetsync sends it again, which may
+    change the order. The end of the ``with`` block waits until all messages are stored or have
+    failed. It raises PublishManyError if messages failed and your code neither asked for their
+    outcomes nor gave ``on_report``. If the publisher is still open when the client closes or the
+    interpreter exits, jetsync waits for its messages too.
     """
 
     __reduce__ = refuse_copy
@@ -222,9 +222,9 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        If the window is full, wait for room, at most for the ``ack_timeout`` of the oldest message.
-        Then wait up to ``ack_timeout`` for a connection. Thread-safe. After Ctrl-C the outcome is
-        unknown.
+        If the window is full, the call waits for room, at most for the ``ack_timeout`` of the
+        oldest message. Then it waits up to ``ack_timeout`` for a connection. Thread-safe. After
+        Ctrl-C the outcome is unknown.
 
         Args:
             subject: The subject, which decides the stream.
@@ -240,8 +240,8 @@ class Publisher:
                 sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
-            WaitTimeoutError: The window is full and this is a callback. It runs in the publisher's
-                own thread, which would wait for itself.
+            WaitTimeoutError: The window is full, and the caller is a callback. Callbacks run in the
+                publisher's own thread, which would wait for itself.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
@@ -401,9 +401,9 @@ class Publisher:
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
-        Wait until all messages published so far have ended; return how many have not.
+        Wait until all messages so far are stored or have failed; return how many are pending.
 
-        In a callback this does not wait, because the callback's own thread ends the messages.
+        In a callback this does not wait, because the thread of the callback also reads the acks.
 
         Args:
             timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
@@ -431,14 +431,14 @@ class Publisher:
 
     def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
         """
-        Accept no more messages, wait until all have ended, and stop. Safe to repeat.
+        Accept no more messages, wait until all are stored or have failed, and stop.
 
-        In a callback this does not wait, because the callback's own thread ends the messages. The
-        publisher then stops by itself.
+        Safe to repeat. In a callback this does not wait, because the thread of the callback also
+        reads the acks. The publisher then stops by itself.
 
         Args:
             timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
-                The outcome of messages that have not ended in time is unknown.
+                The outcome of messages that are still pending then is unknown.
 
         Raises:
             PublishManyError: Messages failed and your code did not ask for their outcomes.

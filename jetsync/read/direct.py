@@ -82,14 +82,14 @@ class DirectBatch:
     @property
     def pending(self) -> int | None:
         """
-        How many messages the stream has after this batch; ``None`` before that is known.
+        How many matching messages follow this batch; ``None`` until that is known.
         """
         return self._reader.plan.engine.pending
 
     @property
     def up_to_sequence(self) -> int | None:
         """
-        The stream sequence that all messages are consistent with, for reads of several subjects.
+        The stream sequence of the snapshot that ``get_last_for`` reads; ``None`` for other reads.
 
         Pass it to another ``get_last_for`` to read other subjects of the same snapshot.
         """
@@ -98,12 +98,11 @@ class DirectBatch:
     @property
     def missing(self) -> tuple[str, ...]:
         """
-        Subjects whose message of the snapshot was removed, so that their state in it is unknown;
-        sorted.
+        Subjects whose state in the snapshot is unknown, because their message was removed; sorted.
 
         A stream that keeps one message per subject drops the old one when a new one is stored,
         which may happen between two pages of a read. If jetsync cannot rule that out, it lists the
-        subject. In a snapshot of the past, or with subjects given by name, these may include
+        subject. In a snapshot of the past, or with subjects given by name, the list may include
         subjects that were first written during the read.
         """
         return () if self._last is None else self._last.missing
@@ -181,13 +180,12 @@ class StreamScan(Iterator["StoredMessage"]):
         """
         Iterate over the rest of the scan in non-empty pages.
 
-        For programs that process many messages at once, for example into tables. A page has the
-        parts of its messages as columns, which are read in a third of the time.
-        Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after the last
-        page has been yielded.
+        Use it to process many messages at once, for example to fill tables. A page has the parts of
+        its messages as columns, which are read in a third of the time. Pages have up to ``page``
+        messages and ``max_bytes`` bytes. Errors are raised after the last page has been yielded.
 
         Raises:
-            ConflictingUseError: The scan is already read message by message.
+            ConflictingUseError: Your code already reads the scan message by message.
         """
         if self._running is None:
             self._by_pages = True
@@ -202,7 +200,7 @@ class StreamScan(Iterator["StoredMessage"]):
         """
         Read the rest of the scan into a ``pyarrow.Table``.
 
-        The extra ``jetsync[arrow]`` brings pyarrow. Arrow reads the columns from the bytes that
+        The extra ``jetsync[arrow]`` installs pyarrow. Arrow reads the columns from the bytes that
         arrived, without an object for each message.
 
         Args:
@@ -214,8 +212,8 @@ class StreamScan(Iterator["StoredMessage"]):
 
         Raises:
             ConfigurationError: pyarrow is not installed.
-            ConflictingUseError: The scan is already read message by message.
-            InvalidArgumentError: A name is unknown or given twice, or there is none.
+            ConflictingUseError: Your code already reads the scan message by message.
+            InvalidArgumentError: A name is unknown or given twice, or no name is given.
         """
         return self.to_batches(columns).read_all()
 
@@ -223,17 +221,17 @@ class StreamScan(Iterator["StoredMessage"]):
         """
         Read the rest of the scan as Arrow record batches, one for each page.
 
-        For streams that do not fit into memory. The ``pyarrow.RecordBatchReader`` is an iterator,
-        and other libraries read it through the Arrow C stream interface. Errors are raised after
-        the last batch that arrived.
+        Use it for streams that do not fit into memory. The ``pyarrow.RecordBatchReader`` is an
+        iterator, and other libraries read it through the Arrow C stream interface. Errors are
+        raised after the last batch that arrived.
 
         Args:
             columns: As in :meth:`to_arrow`.
 
         Raises:
             ConfigurationError: pyarrow is not installed.
-            ConflictingUseError: The scan is already read message by message.
-            InvalidArgumentError: A name is unknown or given twice, or there is none.
+            ConflictingUseError: Your code already reads the scan message by message.
+            InvalidArgumentError: A name is unknown or given twice, or no name is given.
         """
         return arrow_columns(columns).reader(self.pages())
 

@@ -1,10 +1,12 @@
 """
 Tools for testing jetsync, its plugins and programs that use it.
 
-For tests without a server: `ManualClock` and `ScriptedTransport` drive engines, and `HookRecorder`
-is a plugin that records every hook call. For tests with a server: `CutProxy` breaks connections,
-`eventually` waits for a condition, and `jetsync.testing.plugin` gives pytest the fixtures
-``nats_server``, ``js`` and ``stream``. pytest loads that plugin if jetsync is installed.
+For tests without a server: `ManualClock` and `ScriptedTransport` drive protocol engines, the parts
+of jetsync that do no I/O. `HookRecorder` is a plugin that records every hook call.
+
+For tests with a server: `CutProxy` breaks connections, and `eventually` waits for a condition. The
+plugin `jetsync.testing.plugin` gives pytest the fixtures ``nats_server``, ``js`` and ``stream``.
+pytest loads it if jetsync is installed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 class ManualClock:
     """
-    Stand in for ``time.monotonic``: calling it returns the time, `advance` moves it.
+    Replace ``time.monotonic``. Calling the object returns the time, and `advance` moves it.
 
     Args:
         now: The start time in seconds. It is not 0, so that tests detect engines that use 0 for

@@ -19,12 +19,12 @@ class CutProxy:
     """
     Forward connections to a server, and cut, pause or delay them on request.
 
-    Entering the ``with`` block (or `start`) opens `url`. A cluster tells its clients the addresses
-    of all its servers. Configure ``no_advertise``, or clients of a proxied cluster reconnect
-    without the proxy. Methods may be called from any thread.
+    The proxy listens on `url` once you enter its ``with`` block or call `start`. The servers of a
+    cluster send their addresses to their clients. Configure ``no_advertise`` on them, because
+    clients would otherwise bypass the proxy when they reconnect. Any thread may call the methods.
 
     Args:
-        target: The server's URL or port; of several URLs the first.
+        target: The server's URL or port. If there are several URLs, the first is used.
     """
 
     def __init__(self, target: str | int) -> None:
@@ -51,7 +51,7 @@ class CutProxy:
 
     def statistics(self) -> ProxyStatistics:
         """
-        Return the counters. They include all bytes that a peer has received by now.
+        Return the counters. They include all bytes that a peer has received so far.
         """
         forwarder = self._forwarder
         return forwarder.do(forwarder.count) if forwarder.running else forwarder.count()
@@ -62,13 +62,13 @@ class CutProxy:
 
     def start(self) -> None:
         """
-        Listen and forward. Does nothing when it already runs.
+        Listen and forward. Does nothing if the proxy is already running.
         """
         self._forwarder.start()
 
     def close(self) -> None:
         """
-        Close all connections and stop for good. Repeating is harmless.
+        Close all connections and stop for good. Further calls do nothing.
         """
         self._forwarder.close()
 
@@ -88,7 +88,7 @@ class CutProxy:
 
     def cut(self, *, reset: bool = False) -> int:
         """
-        Close all open connections now, in both directions; new ones are accepted.
+        Close all open connections now, in both directions. New ones are accepted.
 
         Args:
             reset: Send RST instead of an end of stream. Peers then lose data that they have not
@@ -103,10 +103,11 @@ class CutProxy:
         self, *, to_server: int | None = None, to_client: int | None = None, reset: bool = False
     ) -> None:
         """
-        Cut once after a number of further bytes in either direction, whichever is reached first.
+        Cut one connection after a number of further bytes in either direction.
 
         Exactly that many bytes pass. Then the proxy closes the connection that carried the last
-        one. With 0 it does not forward the next byte. A later call replaces this one, and a call
+        one. If both numbers are given, the first that is reached counts. With 0, the proxy cuts the
+        connection instead of forwarding the next byte. A later call replaces this one, and a call
         without arguments cancels it.
 
         Args:
@@ -120,8 +121,9 @@ class CutProxy:
 
     def pause(self, direction: Direction | None = None) -> None:
         """
-        Stop forwarding in one direction or both. Connections stay open, and senders get
-        back-pressure.
+        Stop forwarding in one direction or both.
+
+        Connections stay open, and senders get back-pressure.
         """
         self._forwarder.do(
             lambda: self._forwarder.paused.update(DIRECTIONS if direction is None else [direction])
@@ -136,8 +138,9 @@ class CutProxy:
 
     def freeze(self) -> int:
         """
-        Stop forwarding on the connections that are open now, in both directions. They stay open, as
-        when the network fails. New connections work.
+        Stop forwarding on the connections that are open now, in both directions.
+
+        They stay open, as when the network fails. New connections work.
 
         Returns:
             How many connections were frozen.

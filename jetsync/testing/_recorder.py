@@ -43,7 +43,7 @@ HOOKS = (
 @attrs.define
 class HookCall:
     """
-    Describe one call of a hook.
+    One call of a hook.
     """
 
     hook: str
@@ -62,7 +62,7 @@ class HookCall:
     """For a wrapper hook: what the operation raised."""
 
     finished: bool = True
-    """For a wrapper hook: whether the operation is over."""
+    """For a wrapper hook: whether the operation has ended."""
 
     def __getitem__(self, argument: str) -> Any:
         return self.arguments[argument]
@@ -70,12 +70,11 @@ class HookCall:
 
 class HookRecorder:
     """
-    Record every hook call; give it to ``jetsync.connect(plugins=[recorder])``.
+    Record every hook call. Pass it to ``jetsync.connect(plugins=[recorder])``.
 
     It changes no message and no outcome, and ``jetsync_retry`` leaves the decision to the next
-    plugin. (The client's built-in rule for retries is off if any plugin implements that hook.)
-    Calls are recorded in the order in which they began, and `wait_for` waits for one. Threads and
-    clients can share a recorder.
+    plugin. The client's built-in rule for retries is off if any plugin implements that hook. Calls
+    are recorded in the order in which they began. Threads and clients can share a recorder.
 
     Args:
         hooks: The hooks to implement, by default all. The client takes a shorter path for hooks
@@ -100,7 +99,7 @@ class HookRecorder:
     @property
     def calls(self) -> list[HookCall]:
         """
-        All calls so far, oldest first; a copy.
+        A copy of all calls so far, oldest first.
         """
         with self._changed:
             return list(self._calls)
@@ -127,7 +126,7 @@ class HookRecorder:
 
     def wait_for(self, hook: str, count: int = 1, *, timeout: float = 5.0) -> list[HookCall]:
         """
-        Wait until a hook was called often enough and those calls are over.
+        Wait until *count* calls of a hook are over.
 
         Args:
             hook: The hook's name.
@@ -138,7 +137,7 @@ class HookRecorder:
             All calls of that hook so far.
 
         Raises:
-            TimeoutError: There were fewer in time.
+            TimeoutError: There were fewer calls within the timeout.
         """
 
         def done() -> list[HookCall]:

@@ -21,21 +21,22 @@ _VERBS_WITH_PAYLOAD = {b"PUB", b"HPUB"}
 @attrs.frozen
 class Command:
     """
-    Describe one line that a client wrote: ``PUB``, ``HPUB``, ``SUB``, ``UNSUB``, ``CONNECT``,
-        ``PING`` or ``PONG``.
+    One command that a client wrote.
+
+    These are ``PUB``, ``HPUB``, ``SUB``, ``UNSUB``, ``CONNECT``, ``PING`` and ``PONG``.
     """
 
     verb: str
-    """The verb, in capitals; ``HPUB`` is given as ``PUB`` with `headers`."""
+    """The verb, in capitals. An ``HPUB`` is a ``PUB`` with a `header`."""
 
     subject: str = ""
     """The subject of the message or subscription."""
 
     reply: str = ""
-    """The reply subject, empty when there is none."""
+    """The reply subject; empty if there is none."""
 
     header: bytes | None = None
-    """The raw header block, ``None`` when there is none."""
+    """The raw header block; ``None`` if there is none."""
 
     data: bytes = b""
     """The payload; for other verbs, the rest of the line."""
@@ -53,11 +54,11 @@ class Command:
 
 class ScriptedTransport:
     """
-    Play the server for an engine.
+    Play the server for a protocol engine, a part of jetsync that does no I/O.
 
-    `write` records the bytes that the engine's driver would send, whole or in pieces, and
-    `commands` has them parsed. `deliver` routes a frame to the sinks that subscribed to its
-    subject. `on` registers a function that answers messages published to a matching subject.
+    `write` records the bytes that a client would send, whole or in pieces, and `commands` contains
+    them parsed. `deliver` passes a frame to the functions (sinks) that subscribed to its subject.
+    `on` registers a function that answers messages published to a matching subject.
 
     No method blocks, reads a clock or starts threads. Use it from one thread at a time.
     """
@@ -76,7 +77,7 @@ class ScriptedTransport:
 
     def subscribe(self, subject: str, sink: Callable[[Frame], object]) -> int:
         """
-        Route frames for *subject*, wildcards allowed, to *sink*; write the ``SUB`` line.
+        Route frames for *subject*, wildcards allowed, to *sink*, and write the ``SUB`` line.
 
         Returns:
             The subscription id, for `unsubscribe` and for `deliver`.
@@ -88,7 +89,7 @@ class ScriptedTransport:
 
     def unsubscribe(self, sid: int) -> None:
         """
-        Stop routing to a subscription; write the ``UNSUB`` line.
+        Stop routing to a subscription, and write the ``UNSUB`` line.
         """
         self._sinks.pop(sid, None)
         self.write(f"UNSUB {sid}\r\n".encode())
@@ -98,7 +99,7 @@ class ScriptedTransport:
         Record bytes that a client sends, and run the functions registered with `on`.
 
         Raises:
-            ValueError: The bytes are not the client's side of the protocol.
+            ValueError: The bytes are not valid commands of a client.
         """
         self.written += data
         for command in self._parse():
@@ -118,10 +119,10 @@ class ScriptedTransport:
         sid: int | None = None,
     ) -> int:
         r"""
-        Hand a frame to every subscription whose subject matches, or to one by its id.
+        Pass a frame to every subscription whose subject matches, or to one by its id.
 
-        The messages of a pull have the stream's subject, so they need *sid*. Its statuses have the
-        subject of the pull's inbox.
+        The messages of a pull need *sid*, because they have subjects of the stream. Its statuses
+        have the subject of the pull's inbox.
 
         Args:
             subject: The frame's subject.
@@ -131,7 +132,7 @@ class ScriptedTransport:
             sid: The subscription to deliver to, whatever its subject.
 
         Returns:
-            How many subscriptions got it.
+            How many subscriptions received the frame.
         """
         block = encode_headers(headers.items()) if isinstance(headers, Mapping) else headers
         frame: Frame = (subject.encode(), reply.encode(), block, bytes(data))
@@ -139,7 +140,7 @@ class ScriptedTransport:
 
     def feed(self, frame: Frame, *, sid: int | None = None) -> int:
         """
-        Hand over a ready-made frame, as `deliver` does.
+        Deliver a ready-made frame, as `deliver` does.
         """
         if sid is not None:
             chosen = [self._sinks[sid][1]] if sid in self._sinks else []
@@ -152,8 +153,10 @@ class ScriptedTransport:
 
     def on(self, subject: str, answer: Callable[[Command], Iterable[Frame] | None]) -> None:
         """
-        Answer messages published to *subject*, wildcards allowed. *answer* returns frames, and each
-        is delivered by its own subject. The first matching function answers.
+        Answer messages published to *subject*, wildcards allowed.
+
+        *answer* returns frames, and each is delivered by its own subject. If several functions
+        match, only the first is called.
         """
         self._answers.append((subject, answer))
 
@@ -174,7 +177,7 @@ class ScriptedTransport:
 
     def clear(self) -> None:
         """
-        Forget what was written so far. Subscriptions and answers stay.
+        Forget all bytes and commands that were written so far. Subscriptions and answers stay.
         """
         del self.written[: self._parsed]
         self._parsed = 0

@@ -18,18 +18,18 @@ _PAUSE: Final = 0.005
 
 def eventually(check: Callable[[], T], *, timeout: float = 30.0) -> T:
     """
-    Call a function until it returns something true, and return that.
+    Call a function until it returns a true value, and return that value.
 
-    It is called every 5 ms in the calling thread. Its exceptions are not caught. For example,
+    The function is called every 5 ms in this thread. Its exceptions are not caught. For example,
     ``eventually(lambda: stream.info().state.messages == 3)`` waits for three messages.
 
     Args:
         check: The function.
-        timeout: Seconds until the test fails. A passing test does not wait that long, so allow for
-            a busy machine.
+        timeout: Seconds until the test fails. Allow for a busy machine: a passing test does not
+            wait that long.
 
     Raises:
-        AssertionError: The function returned nothing true within that time.
+        AssertionError: The function returned no true value within the timeout.
     """
     end = time.monotonic() + timeout
     while not (found := check()):

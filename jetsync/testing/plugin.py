@@ -1,10 +1,10 @@
 """
 Fixtures for the test suites of programs that use jetsync. pytest loads them automatically.
 
-``nats_server`` is one server per session (and per xdist worker), ``js`` is JetStream on it, and
-``stream`` a stream of the test's own. Fixtures of the suite with the same names take precedence.
-The ini option ``jetsync_server_version`` chooses the server's version. Nothing is
-imported or started before a fixture is used.
+``nats_server`` is one server per session (and per xdist worker). ``js`` is JetStream on it, and
+``stream`` is a new stream for each test. Fixtures of the suite with the same names take precedence.
+The ini option ``jetsync_server_version`` chooses the server's version. Nothing is imported or
+started before a fixture is used.
 """
 
 from __future__ import annotations

@@ -18,25 +18,25 @@ class AccountLimits(WireModel):
     """
 
     max_memory: int = -1
-    """The most bytes in memory."""
+    """Maximum number of bytes in memory."""
 
     max_storage: int = -1
-    """The most bytes on disk."""
+    """Maximum number of bytes on disk."""
 
     max_streams: int = -1
-    """The most streams."""
+    """Maximum number of streams."""
 
     max_consumers: int = -1
-    """The most consumers."""
+    """Maximum number of consumers."""
 
     max_ack_pending: int = -1
-    """The most unacknowledged messages of one consumer."""
+    """Maximum number of unacknowledged messages of one consumer."""
 
     memory_max_stream_bytes: int = -1
-    """The most bytes of one stream in memory."""
+    """Maximum size of one stream in memory, in bytes."""
 
     storage_max_stream_bytes: int = -1
-    """The most bytes of one stream on disk."""
+    """Maximum size of one stream on disk, in bytes."""
 
     max_bytes_required: bool = False
     """Whether every stream must have ``max_bytes``."""
@@ -45,7 +45,7 @@ class AccountLimits(WireModel):
 @attrs.frozen(kw_only=True)
 class ApiStats(WireModel):
     """
-    The JetStream API of the server that answered.
+    The API level and request counts of the server that answered.
     """
 
     level: int = 0
@@ -99,7 +99,7 @@ class AccountInfo(AccountTier):
     """JetStream domain of the server that answered."""
 
     api: ApiStats = attrs.field(factory=ApiStats)
-    """The API of the server that answered."""
+    """The API level and request counts of the server that answered."""
 
     tiers: dict[str, AccountTier] = attrs.field(factory=dict)
     """The tiers by name; empty if the account has none."""

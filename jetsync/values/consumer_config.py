@@ -59,9 +59,9 @@ class AckPolicy(Choice):
     EXPLICIT = "explicit"
     """Each message separately. The default of jetsync."""
     ALL = "all"
-    """An ack covers all earlier messages."""
+    """An ack also covers all earlier messages."""
     NONE = "none"
-    """Without acks: a message counts as processed when it is sent."""
+    """Without acks: the server treats a message as acknowledged when it has sent it."""
     FLOW_CONTROL = "flow_control"
     """By flow control of a push consumer. Server 2.14 and later."""
 
@@ -79,17 +79,17 @@ class ReplayPolicy(Choice):
 
 class PriorityPolicy(Choice):
     """
-    How the pulls of a priority group share a consumer, on servers from 2.11 up.
+    How the pulls of a priority group share a consumer. Server 2.11 and later.
     """
 
     NONE = "none"
     """Evenly. Servers omit this value in their answers."""
     OVERFLOW = "overflow"
-    """A pull is served only while enough messages are pending."""
+    """A pull is served only while enough messages or acknowledgements are pending."""
     PINNED_CLIENT = "pinned_client"
     """One client gets all messages until it stops pulling."""
     PRIORITIZED = "prioritized"
-    """The pull with the lowest number comes first. Server 2.12 and later."""
+    """The pull with the lowest ``priority`` is served first. Server 2.12 and later."""
 
 
 DeliverPolicyInput: TypeAlias = (
@@ -173,8 +173,8 @@ class ConsumerConfig(ConfigModel):
     """
     The configuration of a consumer. Fields that are ``None`` are not sent.
 
-    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta`` and
-    hold float seconds. Values of a wrong type raise an error here, before anything is sent.
+    Enumerations also accept their values as strings. Durations accept seconds or a ``timedelta``
+    and hold float seconds. Values of a wrong type raise an error here, before anything is sent.
     """
 
     durable_name: str | None = None
@@ -193,10 +193,10 @@ class ConsumerConfig(ConfigModel):
     """Where in the stream to start. Cannot be changed."""
 
     opt_start_seq: int | None = attrs.field(default=None, metadata=UNSIGNED)
-    """First sequence, with ``deliver_policy`` by_start_sequence."""
+    """Stream sequence to start at, with ``deliver_policy`` by_start_sequence."""
 
     opt_start_time: dt.datetime | None = None
-    """Time of the first message, aware, with ``deliver_policy`` by_start_time."""
+    """Time to start at, as an aware datetime, with ``deliver_policy`` by_start_time."""
 
     ack_policy: AckPolicy | None = attrs.field(default=None, converter=_ack_policy)
     """How messages are acknowledged; ``None`` means explicit. Cannot be changed."""
@@ -265,16 +265,16 @@ class ConsumerConfig(ConfigModel):
     """
 
     num_replicas: int | None = attrs.field(default=None, metadata=COUNT)
-    """Number of replicas of its state; 0 means as many as the stream has."""
+    """Number of replicas of the consumer's state; 0 means as many as the stream has."""
 
     mem_storage: bool | None = None
-    """Keep its state in memory even if the stream is on disk."""
+    """Keep the consumer's state in memory even if the stream is on disk."""
 
     metadata: dict[str, str] | None = None
-    """Free key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
+    """Your own key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
 
     pause_until: dt.datetime | None = None
-    """Pause until this time, an aware datetime. Server 2.11 and later."""
+    """Pause the delivery until this time, an aware datetime. Server 2.11 and later."""
 
     priority_groups: list[str] | None = None
     """Groups that pulls must name. Server 2.11 and later."""
@@ -286,7 +286,7 @@ class ConsumerConfig(ConfigModel):
     """Seconds without a pull after which another client is pinned. Server 2.11 and later."""
 
     direct: bool | None = None
-    """Used by servers among themselves for mirrors and sources."""
+    """Used internally by servers, for mirrors and sources."""
 
     sourcing: bool | None = None
     """The consumer serves a mirror or source. Server 2.14 and later."""

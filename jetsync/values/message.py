@@ -207,7 +207,7 @@ class Message:
     @property
     def is_acked(self) -> bool:
         """
-        Whether the message was acknowledged, nakked or terminated, or a thread is just doing that.
+        Whether the message was acknowledged, nakked or terminated, or a thread is doing that now.
         """
         return not hasattr(self, "_acker")
 
@@ -277,7 +277,7 @@ class Message:
 
     def in_progress(self) -> None:
         """
-        Restart the message's ``ack_wait``, if your work takes longer. You can repeat the call.
+        Restart the message's ``ack_wait``, to get more time for your work. You can repeat the call.
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.

@@ -32,7 +32,7 @@ __all__ = ["BatchAck", "Expect", "OutboundMessage", "PubAck", "PublishFailure", 
 
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 """
-What may be published: bytes-like objects as they are, text as UTF-8. Anything else is an
+A payload to publish: a bytes-like object, or text, which is sent as UTF-8. Any other type raises
 ``InvalidTypeError``.
 """
 
@@ -57,7 +57,7 @@ class Expect:
     last_subject_sequence: int | None = None
     """The last sequence of the message's subject."""
     last_subject_sequence_subject: str | None = None
-    """The subject of ``last_subject_sequence``, wildcards allowed. None is the message's own."""
+    """Subject or wildcard of ``last_subject_sequence``. None means the message's own subject."""
     last_msg_id: str | None = None
     """The id of the last message of the stream."""
 
@@ -316,7 +316,7 @@ class PubAck:
     value: int | None = None
     """The counter after the increment, on counter streams."""
     batch_id: str | None = None
-    """The batch that the message committed."""
+    """The id of the batch that the message committed."""
     batch_size: int | None = None
     """The number of messages in that batch."""
 

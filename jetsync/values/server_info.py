@@ -41,7 +41,7 @@ class ServerInfo:
     """The most bytes that one message may have, headers and payload together."""
 
     server_id: str = ""
-    """The id that the server draws when it starts."""
+    """The id that the server creates when it starts."""
 
     server_name: str = ""
     """The name from the server's configuration; its id if it has none."""
@@ -68,7 +68,7 @@ class ServerInfo:
     """Whether the server is about to shut down."""
 
     raw: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """All fields, unchanged."""
+    """All fields that the server sent, unchanged."""
 
     @property
     def version_tuple(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Statistics:
     """Bytes sent."""
 
     reconnects: int
-    """How often the client has connected again."""
+    """How often the client has reconnected."""
 
     requests_in_flight: int
     """Requests and single publishes that are waiting for their answer."""

@@ -160,17 +160,19 @@ class StoredMessage:
     @property
     def raw_headers(self) -> bytes | None:
         """
-        The header block as the server sent it, with the lines that it added after the message's
-        own; ``None`` if the message came in another form.
+        The header block as the server sent it, or ``None`` if the message came in another form.
 
-        For programs that look for one header in many messages.
+        The server adds its own lines after those of the message. Use this to search many messages
+        for one header.
         """
         return self._block
 
     @property
     def headers(self) -> Headers:
         """
-        The headers that the message was stored with, perhaps empty; always the same object.
+        The headers that the message was stored with; empty if there are none.
+
+        Each access returns the same object.
         """
         try:
             return self._headers
@@ -229,9 +231,9 @@ class StoredPage(Sequence[StoredMessage]):
     """
     Messages that were read together, in their order, with their parts as columns.
 
-    A sequence of :class:`StoredMessage`. Each column is a list of the same length. Columns are made
-    together, much faster than in a loop over the messages. A page from a server keeps the bytes as
-    they arrived, and makes a new message each time that you ask for one. Thread-safe.
+    A sequence of :class:`StoredMessage`. Each column is a list of the same length. All columns are
+    made together, much faster than in a loop over the messages. A page from a server keeps the
+    bytes as they arrived, and makes a new message each time that you ask for one. Thread-safe.
     """
 
     __slots__ = ("_columns", "_runs")
@@ -317,7 +319,7 @@ class StoredPage(Sequence[StoredMessage]):
 
         Raises:
             ConfigurationError: pyarrow is not installed.
-            InvalidArgumentError: A name is unknown or given twice, or there is none.
+            InvalidArgumentError: A name is unknown or given twice, or no name is given.
             ProtocolError: A header block from the server lacks a required header.
         """
         return arrow_columns(columns).batch(self, self._joined())
@@ -325,11 +327,10 @@ class StoredPage(Sequence[StoredMessage]):
     @property
     def payloads(self) -> tuple[bytes, array[int]]:
         """
-        The payloads in one buffer, and two positions in it for each of them: where it begins and
-        where it ends.
+        The payloads in one buffer, and the start and end positions of each payload in it.
 
-        For programs that convert many payloads without a bytes object for each. The buffer has
-        other bytes between the payloads.
+        Use it to convert many payloads without a bytes object for each. The buffer has other bytes
+        between the payloads.
         """
         run = self._joined()
         if run is None:

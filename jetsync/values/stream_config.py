@@ -47,15 +47,15 @@ MARKER_TTL: Final = 60.0
 
 class RetentionPolicy(Choice):
     """
-    When a stream removes a message, besides its limits.
+    When a stream removes messages, apart from its limits.
     """
 
     LIMITS = "limits"
-    """Only the limits remove messages. The server's default."""
+    """Never: only the limits remove messages. The server's default."""
     INTEREST = "interest"
-    """All consumers have acknowledged the message."""
+    """When all consumers have acknowledged a message; at once if no consumer matches it."""
     WORKQUEUE = "workqueue"
-    """One consumer has acknowledged the message."""
+    """When one consumer has acknowledged a message."""
 
 
 class StorageType(Choice):
@@ -93,7 +93,7 @@ class StoreCompression(Choice):
 
 class PersistMode(Choice):
     """
-    When a stored message is flushed, on servers from 2.12 up.
+    When the server flushes a stored message to disk. Server 2.12 and later.
     """
 
     DEFAULT = "default"
@@ -105,14 +105,14 @@ class PersistMode(Choice):
 @attrs.define(repr=False, field_transformer=checked)
 class Placement(ConfigModel):
     """
-    On which servers a stream lives.
+    Which servers store a stream.
     """
 
     cluster: str | None = None
     """Name of the cluster."""
 
     tags: list[str] | None = None
-    """Tags that a server must have, all of them."""
+    """Tags; only servers that have all of them are used."""
 
     preferred: str | None = None
     """Preferred leader; only for step-down requests."""
@@ -121,7 +121,7 @@ class Placement(ConfigModel):
 @attrs.define(repr=False, field_transformer=checked)
 class SubjectTransform(ConfigModel):
     """
-    A rewriting of subjects: those that match ``src`` become ``dest``.
+    A rule that rewrites subjects: those that match ``src`` become ``dest``.
     """
 
     src: str | None = None
@@ -176,7 +176,7 @@ class StreamSource(ConfigModel):
     """Copy only messages of this subject or wildcard."""
 
     subject_transforms: list[SubjectTransform] | None = None
-    """How subjects are rewritten; the first match applies. Excludes ``filter_subject``."""
+    """How subjects are rewritten; the first match applies. Not with ``filter_subject``."""
 
     external: ExternalStream | None = None
     """Location of the other stream, if it is in another account or domain."""
@@ -198,7 +198,7 @@ class Republish(ConfigModel):
     """Subject to publish to; may contain mappings."""
 
     headers_only: bool | None = None
-    """Replace the payload with a header that has its size."""
+    """Leave out the payload. The header ``Nats-Msg-Size`` has its size."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -301,8 +301,9 @@ class StreamConfig(ConfigModel):
     """
     The configuration of a stream. Fields that are ``None`` are not sent.
 
-    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta`` and
-    hold float seconds. Values of a wrong type raise an error here, before anything is sent.
+    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta``,
+    and are stored as seconds (a float). Values of a wrong type raise an error here, before anything
+    is sent.
     """
 
     name: str | None = None
@@ -315,7 +316,7 @@ class StreamConfig(ConfigModel):
     """Subjects and wildcards that the stream stores. The server's default is its name."""
 
     retention: RetentionPolicy | None = attrs.field(default=None, converter=_retention)
-    """When messages are removed, besides the limits."""
+    """When messages are removed, apart from the limits."""
 
     max_consumers: int | None = None
     """Maximum number of consumers; -1 for no limit."""
@@ -348,10 +349,13 @@ class StreamConfig(ConfigModel):
     """Do not acknowledge publishes. A publish that waits for an ack then times out."""
 
     duplicate_window: float | None = attrs.field(default=None, converter=duration)
-    """Seconds for which message ids are remembered. The server's default is 120 or ``max_age``."""
+    """
+    Seconds for which the stream remembers message ids. The server's default is 120, or ``max_age``
+    if that is shorter.
+    """
 
     placement: Placement | None = None
-    """On which servers the stream lives."""
+    """The servers that store the stream."""
 
     mirror: StreamSource | None = None
     """The stream that this one mirrors."""
@@ -366,22 +370,22 @@ class StreamConfig(ConfigModel):
     """Sequence of the first message. Cannot be changed."""
 
     subject_transform: SubjectTransform | None = None
-    """How subjects are rewritten before storing."""
+    """How subjects are rewritten before messages are stored."""
 
     republish: Republish | None = None
-    """Where stored messages are published again."""
+    """How stored messages are also published as core NATS messages."""
 
     allow_direct: bool | None = None
     """Allow direct gets from any replica (ADR-31). Off by default."""
 
     mirror_direct: bool | None = None
-    """Let a mirror answer direct gets for its origin, whose setting a mirror inherits."""
+    """Let a mirror answer direct gets for its origin. On if the origin has ``allow_direct``."""
 
     discard_new_per_subject: bool | None = None
     """With ``discard="new"``, also refuse messages beyond ``max_msgs_per_subject``."""
 
     sealed: bool | None = None
-    """Refuse all changes. Only settable by an update, and cannot be undone."""
+    """Refuse all changes. Only an update can set it, and this cannot be undone."""
 
     deny_delete: bool | None = None
     """Forbid deleting single messages. Cannot be undone."""
@@ -390,13 +394,13 @@ class StreamConfig(ConfigModel):
     """Forbid purging the stream. Cannot be undone."""
 
     allow_rollup_hdrs: bool | None = None
-    """Allow the ``Nats-Rollup`` header, with which a message replaces all earlier ones."""
+    """Allow the ``Nats-Rollup`` header. A message with it replaces earlier messages."""
 
     consumer_limits: ConsumerLimits | None = None
     """Defaults and limits for consumers."""
 
     metadata: dict[str, str] | None = None
-    """Free key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
+    """Any key-value pairs. Server 2.11 and later add some of their own under ``_nats.``."""
 
     allow_msg_ttl: bool | None = None
     """
@@ -415,13 +419,13 @@ class StreamConfig(ConfigModel):
     """Allow atomic batches (ADR-50). Server 2.12 and later; use 2.12.5 or later."""
 
     allow_msg_counter: bool | None = None
-    """Every subject is a counter, changed by the ``Nats-Incr`` header. Server 2.12 and later."""
+    """Make every subject a counter. See :class:`Counter`. Server 2.12 and later."""
 
     allow_msg_schedules: bool | None = None
     """Allow messages that are published later or repeatedly. Server 2.12 and later."""
 
     persist_mode: PersistMode | None = attrs.field(default=None, converter=_persist_mode)
-    """When messages are flushed. Server 2.12 and later."""
+    """When messages are flushed to disk. Server 2.12 and later."""
 
     allow_batched: bool | None = None
     """Allow fast ingest (ADR-50). Server 2.14 and later."""

@@ -35,7 +35,7 @@ class LostStreamData(WireModel):
     """Sequences of the lost messages."""
 
     bytes: int = 0
-    """The size of these messages."""
+    """Size of these messages in bytes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,7 +48,7 @@ class StreamState(WireModel):
     """Messages in the stream."""
 
     bytes: int = 0
-    """Size of these messages."""
+    """Size of these messages in bytes."""
 
     first_seq: int = 0
     """Sequence of the first message. If all messages were removed, this is ``last_seq + 1``."""
@@ -63,7 +63,7 @@ class StreamState(WireModel):
     """When the last message was stored; ``None`` if the stream never had one."""
 
     num_subjects: int = 0
-    """Different subjects in the stream."""
+    """Number of different subjects in the stream."""
 
     subjects: dict[str, int] = attrs.field(factory=dict)
     """Messages per subject. Only present if the request had a ``subjects_filter``."""

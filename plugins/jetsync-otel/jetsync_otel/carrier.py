@@ -68,8 +68,8 @@ def inject(
     """
     Return a copy of the headers with a context added.
 
-    A message that already has a context when it is published keeps it. Use this function to send
-    another context than that of the publishing span.
+    Use this function to send a context other than that of the publishing span. The plugin does not
+    replace a context that a message already has.
 
     Args:
         headers: The other headers of the message.
@@ -89,7 +89,7 @@ def extract(
     propagator: TextMapPropagator | None = None,
 ) -> Context:
     """
-    Return a context extended by the context of a message.
+    Return a context to which the context of a message is added.
 
     Args:
         message: The message.

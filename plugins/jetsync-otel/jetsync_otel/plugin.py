@@ -48,9 +48,9 @@ class OTel:
         tracer_provider: The provider of tracers. None means the global one, even if it is set
             later.
         meter_provider: The provider of meters. None means the global one, likewise.
-        propagator: Writes and reads context. None means the one of ``OTEL_PROPAGATORS``, by default
-            W3C.
-        settings: What is traced and measured. None reads the environment variables.
+        propagator: Writes and reads context. None means the global one. Its formats are those of
+            ``OTEL_PROPAGATORS``, by default those of W3C.
+        settings: The settings. None reads them from the environment variables.
 
     Raises:
         ConfigurationError: An environment variable is invalid.
@@ -124,7 +124,8 @@ class OTel:
         """
         Create the spans and counts of all messages that consumptions have delivered so far.
 
-        Otherwise this happens with their pulls, once a second, and when the client is closed.
+        Without this call, the plugin does so at most once a second while the consumptions pull, and
+        when the client is closed.
         """
         self._receiver.emit_all()
 
@@ -177,7 +178,7 @@ class OTel:
         self, operation: jetsync.FetchOperation | jetsync.DirectReadOperation
     ) -> Generator[None, Any, Any]:
         """
-        Create the span of a read after its end.
+        Create the span of a read after the read has ended.
         """
         receiver = self._receiver
         return (

@@ -35,7 +35,7 @@ def _limit(_: Any, __: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class Settings:
     """
-    What is traced and measured.
+    Settings for traces and metrics.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -45,8 +45,8 @@ class Settings:
         default="window", validator=_granularity
     )
     """
-    The context that messages of a bulk publish or batch carry. ``"window"``: that of the span of
-    their window or batch. ``"message"``: that of a span of their own.
+    The trace context that each message of a bulk publish or batch carries. With ``"window"``, it is
+    the span of its window or batch. With ``"message"``, it is a span for this message alone.
     """
 
     empty_receives: bool = False

@@ -117,15 +117,15 @@ class Policy:
     """
 
     operations: frozenset[str] = attrs.field(default=OPERATIONS, converter=_operations)
-    """The operations that it applies to."""
+    """The operations that the policy applies to."""
 
     errors: tuple[type[Exception], ...] = attrs.field(default=Exception, converter=_errors)
-    """The error classes that it applies to, including subclasses."""
+    """The error classes that the policy applies to, including subclasses."""
 
     when: Callable[[jetsync.Operation, Exception], bool] | None = attrs.field(
         default=None, validator=attrs.validators.optional(_callable)
     )
-    """A function that returns whether it applies to an operation and error."""
+    """A function that returns whether the policy applies to an operation and error."""
 
     wait: WaitBaseT = attrs.field(
         default=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
@@ -134,7 +134,8 @@ class Policy:
     )
     """
     The wait before the next attempt: seconds, or a strategy of tenacity. The default is a random
-    part of a time that doubles, so that clients do not retry at the same moment.
+    time, so that clients do not retry at the same moment. Its maximum starts at 0.05 s and doubles
+    with each attempt, up to 2 s.
     """
 
     stop: StopBaseT = attrs.field(default=stop_never, converter=_stop, validator=_callable)
@@ -145,7 +146,7 @@ class Policy:
 
     def covers(self, kind: str, operation: jetsync.Operation, error: Exception) -> bool:
         """
-        Tell whether this policy applies to the operation, which is of *kind*, and its error.
+        Return whether this policy applies to the operation, which is of *kind*, and its error.
         """
         return (
             kind in self.operations

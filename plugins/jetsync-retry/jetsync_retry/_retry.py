@@ -55,12 +55,12 @@ class Retry:
         policies: The first policy that matches an operation and its error applies. Without
             arguments, one policy matches everything.
 
-        budget: Seconds from the start of an operation within which its last attempt is due. Without
-            a connection the attempt may start later. The operation's own timeout applies too. The
+        budget: Maximum seconds from the start of an operation to its last attempt. Without a
+            connection, that attempt may start later. The operation's own timeout applies too. The
             default is `$JETSYNC_RETRY_BUDGET`, or 60.
 
-        id_window: Seconds for which streams certainly remember message IDs. Choose less than their
-            `duplicate_window`, which is two minutes by default.
+        id_window: Seconds for which streams are sure to remember message IDs. Choose less than
+            their `duplicate_window`, which is two minutes by default.
 
         name: The plugin's name in errors and environment variables. Two of these plugins in one
             client need different names.

@@ -40,7 +40,7 @@ class Decision(str, enum.Enum):
 @attrs.frozen
 class RetryCount:
     """
-    The number of equal decisions about one operation and error.
+    How often the plugin made one decision about one operation and error.
     """
 
     operation: str
@@ -50,10 +50,10 @@ class RetryCount:
     """The error's class."""
 
     decision: Decision
-    """What the plugin decided."""
+    """The decision."""
 
     count: int
-    """How often it decided that."""
+    """The number of these decisions."""
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ _opening = threading.local()
 
 class ConfiguredSchemas(Schemas):
     """
-    A `Schemas` that the environment configures; its name as a plugin is ``schema``.
+    A `Schemas` that the environment configures. ``jetsync.connect(plugins=["schema"])`` loads it.
 
     - ``$JETSYNC_SCHEMA_DIRECTORY``: the directory with ``index.json``
     - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``
@@ -39,7 +39,7 @@ class ConfiguredSchemas(Schemas):
     - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``
     - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` to check no published messages
 
-    It is closed together with its client.
+    The plugin closes together with its client.
 
     Raises: as `Schemas`.
     """

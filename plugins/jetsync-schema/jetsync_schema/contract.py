@@ -44,14 +44,14 @@ class Contract(abc.ABC):
                 `schema_id`.
 
         Raises:
-            MismatchError: The payload does not match. Other errors fail the operation too, as
-            errors of the contract itself.
+            MismatchError: The payload does not match. Any other error also fails the operation, and
+                counts as an error of the contract itself.
         """
 
     @abc.abstractmethod
     def dump(self, document: Any) -> bytes:
         """
-        Convert a document to a payload. It need not be checked again.
+        Convert a document to a payload that matches the contract.
 
         Raises:
             MismatchError: The document does not match.
@@ -59,13 +59,13 @@ class Contract(abc.ABC):
 
     def describe(self) -> dict[str, Any]:
         """
-        Return the fields of its definition as JSON values, without the subjects.
+        Return the fields of the contract's definition as JSON values, without the subjects.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be written as a definition")
 
     def definition(self, *subjects: str, name: str | None = None) -> bytes:
         """
-        Return the definition of this contract for a key-value bucket, or for an index file.
+        Return the definition of this contract for a key-value bucket or an index file.
 
         Args:
             *subjects: The subject patterns.

@@ -79,7 +79,7 @@ class ViolationError(jetsync.JetSyncError, ValueError):
     """
     A document violates the contract of its subject. A message to publish was not sent.
 
-    If a client raises `jetsync.PluginError`, this is its ``__cause__``.
+    A client raises `jetsync.PluginError` with this error as its ``__cause__``.
     """
 
     def __init__(self, subject: str, contract: str | None, violations: Sequence[Violation]) -> None:
@@ -92,7 +92,7 @@ class ViolationError(jetsync.JetSyncError, ValueError):
         self.contract = contract
         """The name of the contract. None if the subject has none but needs one."""
         self.violations = tuple(violations)
-        """One to ten errors."""
+        """The errors, at most ten."""
 
     @property
     def path(self) -> str:

@@ -20,7 +20,7 @@ SCHEMA_ID: Final = "Schema-Id"
 """The header with the ID of the schema that wrote the message."""
 
 SCHEMA_VIOLATION: Final = "Schema-Violation"
-"""The header that marks a received message that violates its contract. It is never sent."""
+"""The header with which ``receive="mark"`` marks a message that violates its contract."""
 
 # Headers of servers and key-value buckets.
 OPERATION: Final = "KV-Operation"

@@ -65,7 +65,7 @@ class SchemaStatistics:
     """Messages that were not published."""
 
     raised: int
-    """Received messages that violated their contract and will be redelivered."""
+    """Received messages for which the call failed, without those that were terminated."""
 
     terminated: int
     """Received messages that were terminated."""
@@ -89,8 +89,8 @@ class Schemas:
         contracts: Contracts by subject pattern.
         directory: A directory whose ``index.json`` defines more contracts; see `reload`.
         bucket: A key-value bucket that defines more contracts and is watched for changes. Pass a
-            handle, or a name to open a separate connection. The contracts of the other two
-            arguments take precedence.
+            handle, or a name to open a separate connection. *contracts* and *directory* take
+            precedence.
         options: How to connect to a bucket given by name. None uses the environment.
         models: pydantic models by their names in definitions.
         publish: Whether published messages are checked.
@@ -98,7 +98,8 @@ class Schemas:
             checked. ``"raise"``: the call that takes it fails, and it is redelivered. ``"term"``:
             the call fails, and it is terminated. ``"mark"``: it is delivered, and `violation_of`
             returns the error.
-        unlisted: Whether messages without a contract may be published.
+        unlisted: Whether messages whose subject has no contract may be published: ``"allow"`` or
+            ``"refuse"``.
         on_problem: Called with each `Problem` of the bucket, in the thread that detects it.
         timeout: Seconds to connect and to read the bucket.
         name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`.
@@ -181,7 +182,7 @@ class Schemas:
 
     def reload(self) -> None:
         """
-        Read the directory again. If a definition is invalid, the contracts stay unchanged.
+        Read the directory again. If a definition is invalid, the contracts do not change.
 
         Raises:
             DefinitionError: A definition is invalid.
@@ -211,7 +212,7 @@ class Schemas:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """
-        The current problems of the bucket: invalid definitions, or that it cannot be read.
+        The current problems: invalid definitions in the bucket, or a bucket that cannot be read.
         """
         return () if self._source is None else self._source.problems
 
@@ -234,7 +235,7 @@ class Schemas:
         Wait until a revision of the bucket has taken effect. Return False after the timeout.
 
         Args:
-            revision: The revision that changing the bucket returned.
+            revision: The revision, as ``put`` on the bucket returns it.
             timeout: Seconds to wait.
         """
         return self._source is not None and self._source.wait_revision(revision, timeout)
@@ -253,7 +254,8 @@ class Schemas:
         Check a message without publishing it.
 
         Raises:
-            ViolationError: It violates its contract, or has none and ``unlisted`` is ``"refuse"``.
+            ViolationError: The message violates its contract, or it has none and ``unlisted`` is
+                ``"refuse"``.
         """
         self._checked(jetsync.OutboundMessage(subject, data, headers))
 
@@ -293,7 +295,7 @@ class Schemas:
         self, message: jetsync.OutboundMessage
     ) -> jetsync.OutboundMessage | None:
         """
-        Veto a message that violates its contract, after all other plugins.
+        Refuse a message that violates its contract, after all other plugins have run.
         """
         try:
             return self._checked(message)

@@ -25,9 +25,9 @@ def register(spark: SparkSession) -> None:
     Register ``format("jetstream")`` in a session.
 
     If the package is installed, Spark finds the format without this call. Repeated calls are
-    allowed. After this call, streaming queries plan twice as many partitions as the session runs
-    tasks at once, if its settings say how many. Spark does not tell this to the processes that
-    plan.
+    allowed. After this call, micro-batches have up to twice as many partitions as the session
+    runs tasks at once, if the session's settings say how many. Without it, the planner does not
+    know this number.
 
     Args:
         spark: The session.

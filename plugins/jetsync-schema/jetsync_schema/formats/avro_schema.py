@@ -72,12 +72,12 @@ class AvroSchema(Contract):
     Published messages must be encoded with *schema*, or with the one of *versions* that their
     header names. Received messages may be encoded with any of these schemas. They are converted to
     *schema* by Avro's rules for schema evolution. A message without the header counts as encoded
-    with *schema*, and publishing adds the header.
+    with *schema*. If it is published, the plugin adds the header.
 
     Args:
         schema: The schema, as `json.loads` returns it.
-        versions: Earlier schemas, or later ones that other publishers use already. A sequence, or a
-            mapping by id. *schema* must be able to read all of them.
+        versions: Earlier schemas, or later ones that other publishers already use: a sequence, or
+            a mapping by id. *schema* must be able to read data of all of them.
         id: The id of *schema*; None uses its fingerprint.
 
     Raises:

@@ -138,8 +138,8 @@ class JsonSchema(Contract):
         schema: The schema, as `json.loads` returns it.
         draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``. None uses the draft that
             ``$schema`` names, or 2020-12 if it names none.
-        formats: Whether to check ``format`` too, which the drafts leave optional.
-        documents: Other schemas, by the names that ``$ref`` uses. Nothing else is read or fetched.
+        formats: Whether to check ``format``, which is optional in the drafts.
+        documents: Other schemas, by the names that ``$ref`` uses. No other schema is read.
 
     Raises:
         DefinitionError: The schema is invalid, or refers to an unknown document.

@@ -28,7 +28,7 @@ class ProgressListener(StreamingQueryListener):
     Reports each micro-batch of all queries: to a log, to a function and to OpenTelemetry.
 
     Pass it to ``spark.streams.addListener``, also in a session of Spark Connect. Spark calls it in
-    a thread of its own, for the queries that read or write JetStream and for all others.
+    a thread of its own, for all queries, including those that do not use JetStream.
 
     The log ``jetsync.spark.progress`` gets an event ``query_progress`` for each micro-batch. If the
     package ``opentelemetry-api`` is installed, there are these metrics, with the label
@@ -40,10 +40,10 @@ class ProgressListener(StreamingQueryListener):
     - ``jetsync.spark.batch.duration``, a histogram of seconds.
 
     Args:
-        report: Called with the progress after each micro-batch. An error of it is logged.
+        report: Called with the progress after each micro-batch. If it raises, the error is logged.
         options: How to connect to the server. Then the gauge asks the server for the ends of the
             streams whenever it is read, so that the backlog also grows while a query hangs.
-            Without, the gauge is as old as the last micro-batch.
+            Otherwise the gauge shows the backlog after the last micro-batch.
         meter_provider: OpenTelemetry's provider. By default the global one.
     """
 

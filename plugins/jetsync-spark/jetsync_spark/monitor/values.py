@@ -29,7 +29,7 @@ __all__ = ["QueryProgress", "StreamProgress", "progress", "progress_of", "with_l
 @attrs.frozen
 class StreamProgress:
     """
-    What the last micro-batch of a query read of a stream, and what is left.
+    What the last micro-batch of a query read from a stream, and what is left.
     """
 
     stream: str

@@ -59,7 +59,7 @@ def publish_arrow(
     number is rejected before it stores a row.
 
     Args:
-        df: The rows. Other columns are ignored.
+        df: The rows. They may have further columns, which are ignored.
         options: How to connect.
         stream: Name of the stream.
         subject: As for :class:`JetStreamSink`, like the following arguments.

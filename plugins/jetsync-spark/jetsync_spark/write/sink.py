@@ -34,21 +34,22 @@ class JetStreamSink:
     Publishes the rows of a partition. Pass it to ``df.foreachPartition``.
 
     The sink is immutable and can be pickled. On the executors, each worker process uses one
-    connection for all tasks with these options. Spark passes rows one by one here.
+    connection for all tasks with these options. Spark passes rows to it one by one.
     :func:`publish_arrow` gets them in batches, and needs a tenth of the time per row.
 
     Args:
         options: How to connect. Secrets are sent with the tasks. A credentials file is read on each
-            executor. Pass plugins by name, or as objects that compare equal to their copies.
-        stream: Name of the stream. Rows for subjects that it does not capture are rejected.
+            executor. Pass plugins by name, or as objects that equal their pickled copies.
+        stream: Name of the stream. Rows whose subject it does not capture are rejected.
         subject: A template with columns in braces, such as ``flights.{origin}.{carrier}``, or the
             name of the column of the subject.
         data: The column of the payload, binary or string. Null means an empty payload.
-        headers: The column of the headers, ``map<string,array<string>>``. None means the column
-            ``headers``, if it exists. The same applies to the next three arguments.
+        headers: The column of the headers, such as ``map<string,array<string>>``. None means the
+            column ``headers``, if it exists. The same applies to the next three arguments.
         msg_id: The column of the message IDs, by which the stream drops duplicates.
         ttl: The column of the times-to-live: seconds, an interval, or ``never``.
-        expected_sequence: The column of the expected last sequence of the subject, or 0 for none.
+        expected_sequence: The column of the expected last sequence of the subject. 0 means that
+            the subject has no message.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
         message: A function that converts a row to an ``OutboundMessage``, ``(subject, data)`` or
             ``(subject, data, headers)``. It replaces all columns.
