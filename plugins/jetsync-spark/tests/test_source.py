@@ -419,7 +419,7 @@ def test_registered_twice(spark, js, load):
 
 
 def test_workers_exclude_modules_from_garbage_collection(spark, nats_server):
-    """Spark's collection after each task skips what the worker has loaded; the driver keeps its own."""
+    """Spark's collection after each task skips what the worker loaded; the driver is unaffected."""
     options = jetsync.ConnectOptions(servers=nats_server.url)
 
     def exempt(_):
