@@ -80,7 +80,7 @@ class StatusKind(str, enum.Enum):
     """The server denied the permission to publish or subscribe to a subject."""
 
     ASYNC_ERROR = "async_error"
-    """The server reported an error that belongs to no call."""
+    """The server or the connection reported an error that belongs to no call."""
 
     HANDLER_ERROR = "handler_error"
     """A message handler raised."""

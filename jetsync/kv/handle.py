@@ -448,7 +448,7 @@ class KeyValue:
         Raises:
             AtomicPublishDisabledError: The bucket does not allow transactions, see ``atomic`` in
                 :class:`KeyValueConfig`.
-            NotSupportedError: The server is older than 2.12.5.
+            NotSupportedError: The server is older than 2.12, or has known errors (2.12.0, 2.12.1).
             BucketNotFoundError: The bucket does not exist any more.
         """
         context = self._bucket.context

@@ -171,17 +171,17 @@ class StreamSourceInfo(WireModel):
 @attrs.frozen(kw_only=True)
 class StreamAlternate(WireModel):
     """
-    A mirror that can be read in place of the stream.
+    A stream that has the same messages: the stream itself or a mirror.
     """
 
     name: str = ""
-    """Name of the mirror."""
+    """Name of the stream or mirror."""
 
     domain: str | None = None
-    """JetStream domain of the mirror."""
+    """Its JetStream domain."""
 
     cluster: str | None = None
-    """Cluster of the mirror."""
+    """Its cluster."""
 
 
 @attrs.frozen(kw_only=True)
@@ -212,7 +212,7 @@ class StreamInfo(WireModel):
     """The progress of each source."""
 
     alternates: list[StreamAlternate] = attrs.field(factory=list)
-    """Mirrors that can be read in place of the stream, nearest first."""
+    """In a cluster: the stream and its mirrors, nearest first. Empty if there is no mirror."""
 
     ts: dt.datetime | None = None
     """When the server collected these values. Server 2.10 and later."""

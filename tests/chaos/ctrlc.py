@@ -15,7 +15,7 @@ __all__ = ["trial", "world"]
 
 def trial(world: World, chance, report: Report) -> None:
     """Interrupt one call by a KeyboardInterrupt. The call may raise nothing else."""
-    # Half of the trials are for calls that start and end threads and sockets.
+    # 40 % of the trials are for calls that start and end threads and sockets.
     lives = ["connect", "with_block", "close", "drain", "reconnect"]
     name = chance.choice(lives if chance.random() < 0.4 else list(CALLS))
     seconds, steps = world.striker.measure(name, lambda: handles(world.url))

@@ -37,6 +37,7 @@ def jetstream() -> jetsync.JetStream:
 @app.task(
     bind=True,
     acks_late=True,
+    reject_on_worker_lost=True,
     autoretry_for=(ConnectionError, TimeoutError),
     retry_backoff=True,
     max_retries=10,
