@@ -47,10 +47,10 @@ _ADVICE: Final = {
     "use create_or_update_stream to change it": "`nats stream edit` changes it",
     "use create_or_update_consumer to change it": "`nats consumer edit` changes it",
     "use create_or_update_key_value to change it": "`nats kv edit` changes it",
-    "the stream needs allow_msg_ttl=True": "the stream has to be created with --ttl",
-    "the stream needs allow_atomic=True": "the stream has to be created with --atomic",
-    "the stream needs allow_batched=True": "the stream has to be created with --batched",
-    "the bucket needs limit_marker_ttl": "the bucket has to be created with --limit-marker-ttl",
+    "the stream needs allow_msg_ttl=True": "create the stream with --ttl",
+    "the stream needs allow_atomic=True": "create the stream with --atomic",
+    "the stream needs allow_batched=True": "create the stream with --batched",
+    "the bucket needs limit_marker_ttl": "create the bucket with --limit-marker-ttl",
     "is a server running there?": "is a server running there? `jetsync server` starts one",
 }
 """What errors advise in terms of Python, and in terms of commands."""
@@ -165,14 +165,14 @@ def jetsync() -> None:
     """
     NATS JetStream from the command line.
 
-    This command covers what people do every day with streams, consumers and buckets. For everything
-    else, such as accounts, mirrors, backups and core NATS, use the `nats` command line. Both read
-    the same contexts and environment variables.
+    This command covers everyday work with streams, consumers and buckets. For everything else, such
+    as accounts, mirrors, backups and core NATS, use the `nats` command line. Both read the same
+    contexts and environment variables.
 
-    Commands connect to --server, to the saved context of --context, or as the environment variables
-    NATS_URL, NATS_CONTEXT, NATS_USER, NATS_PASSWORD, NATS_TOKEN, NATS_CREDS, NATS_NKEY, NATS_CA,
-    NATS_CERT and NATS_KEY say. The default server is nats://127.0.0.1:4222. These options follow
-    the command: `jetsync stream ls --server URL`.
+    Commands connect to --server, or use the saved context of --context, or these environment
+    variables: NATS_URL, NATS_CONTEXT, NATS_USER, NATS_PASSWORD, NATS_TOKEN, NATS_CREDS, NATS_NKEY,
+    NATS_CA, NATS_CERT and NATS_KEY. The default server is nats://127.0.0.1:4222. These options
+    follow the command: `jetsync stream ls --server URL`.
 
     DURATION is a time such as 250ms, 90s, 1h30m or 7d. SIZE is a number of bytes such as 512KB or
     1GB.

@@ -19,25 +19,35 @@ import click
 import nats
 
 import jetsync
+from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     Payloads = list[tuple[str, bytes]]
 
-__all__ = ["COUNT", "ROUNDS", "Speed", "compare"]
+__all__ = ["COUNT", "ROUNDS", "NatsPyError", "Speed", "compare"]
 
 COUNT: Final = 30_000
 """Messages of a round."""
 
 ROUNDS: Final = 3
-"""Rounds, whose median counts."""
+"""Rounds. The result of a task is the median of its rounds."""
 
 BATCH: Final = 5000
 """Messages per fetch."""
 
+TIMEOUT: Final = 30.0
+"""Seconds to wait for a batch of messages, or for the last acknowledgements."""
+
 PUBLISH: Final = "publish"
 READ: Final = "fetch and acknowledge"
+
+
+class NatsPyError(Exception):
+    """
+    nats-py failed, so its speed is not known.
+    """
 
 
 class Speed(NamedTuple):
@@ -69,6 +79,9 @@ def compare(
         server: The URL of the server, for nats-py.
         stream: A stream for these messages only. It is purged.
         messages: The subject and payload of each message.
+
+    Raises:
+        NatsPyError: nats-py failed.
     """
     name = stream.name
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -78,7 +91,8 @@ def compare(
         count = work()
         seconds[what].append(time.perf_counter() - begin)
         if count != len(messages):
-            raise click.ClickException(f"{what}: {count:,} of {len(messages):,} messages")
+            failure = NatsPyError if what.startswith("nats-py") else click.ClickException
+            raise failure(f"{what}: {count:,} of {len(messages):,} messages")
 
     with _nats_py(server) as run:
         for _ in range(ROUNDS):
@@ -104,7 +118,7 @@ def _read_with_jetsync(client: jetsync.Client, stream: jetsync.Stream, count: in
     received = 0
     while received < count:
         before = received
-        batch = worker.fetch(min(BATCH, count - received), expires=30)
+        batch = worker.fetch(min(BATCH, count - received), expires=TIMEOUT)
         for message in batch:
             received += bool(message.data)
         batch.ack()
@@ -121,24 +135,45 @@ def _nats_py(server: str) -> Iterator[Callable[..., Any]]:
     """
     fast = importlib.util.find_spec("uvloop") is not None
     loop = importlib.import_module("uvloop").new_event_loop() if fast else asyncio.new_event_loop()
+    # Otherwise asyncio logs a traceback for each task and each future that a failure leaves behind.
+    loop.set_exception_handler(lambda _loop, _context: None)
+
+    def wait(call: Awaitable[Any]) -> Any:
+        try:
+            return loop.run_until_complete(call)
+        except Exception as error:
+            text = redact_text(f"{type(error).__name__}: {error}").removesuffix(": ")
+            raise NatsPyError(text) from error
+
     try:
-        client = loop.run_until_complete(nats.connect(server.split(",")))
+        # The server is known to be reachable, so many attempts would only delay the failure.
+        client = wait(
+            nats.connect(server.split(","), error_cb=_ignore_error, max_reconnect_attempts=1)
+        )
 
         def run(work: Callable[..., Awaitable[int]], *arguments: Any) -> Any:
-            return loop.run_until_complete(work(client, *arguments))
+            return wait(work(client, *arguments))
 
         try:
             yield run
         finally:
-            loop.run_until_complete(client.close())
+            # All measurements are complete, or an earlier error is more important.
+            with contextlib.suppress(NatsPyError):
+                wait(client.close())
     finally:
         loop.close()
+
+
+async def _ignore_error(_: Exception) -> None:
+    """
+    Ignore an error that nats-py would log with a traceback. The call that fails raises it, too.
+    """
 
 
 async def _publish_with_nats_py(client: Any, messages: Payloads) -> int:
     context = client.jetstream()
     futures = [await context.publish_async(subject, data) for subject, data in messages]
-    await context.publish_async_completed()
+    await asyncio.wait_for(context.publish_async_completed(), TIMEOUT)
     return sum(future.exception() is None for future in futures)
 
 
@@ -146,7 +181,7 @@ async def _read_with_nats_py(client: Any, stream: str, count: int) -> int:
     subscription = await client.jetstream().pull_subscribe_bind("nats-py", stream)
     received = 0
     while received < count:
-        batch = await subscription.fetch(min(BATCH, count - received), timeout=30)
+        batch = await subscription.fetch(min(BATCH, count - received), timeout=TIMEOUT)
         for message in batch:
             received += bool(message.data)
             await message.ack()

@@ -147,9 +147,9 @@ class Notices:
     def jetsync_status(self, event: jetsync.StatusEvent) -> None:
         """Report lost connections, and what the server does differently from what was asked."""
         if event.kind is jetsync.StatusKind.DISCONNECTED:
-            warn("the connection was lost; waiting for another")
+            warn("the connection was lost; reconnecting")
         elif event.kind is jetsync.StatusKind.RECONNECTED:
-            warn("connected again")
+            warn("reconnected")
         elif isinstance(event, jetsync.FilterOutsideSubjectsEvent):
             filters = ", ".join(event.filters)
             self._warn_once(

@@ -46,7 +46,7 @@ class Feature:
 FEATURES: Final = (
     Feature("direct_get", "direct get of single messages", 0, (2, 10, 0)),
     Feature("direct_batch", "direct get of many messages, or from a time", 1, (2, 11, 0)),
-    Feature("direct_multi", "direct get of many subjects at one moment", 1, (2, 11, 0)),
+    Feature("direct_multi", "direct get of many subjects, as a consistent snapshot", 1, (2, 11, 0)),
     Feature("message_ttl", "time to live per message", 1, (2, 11, 0)),
     Feature(
         "limit_markers",
@@ -65,7 +65,7 @@ FEATURES: Final = (
         2,
         (2, 12, 0),
         caution=(2, 12, 5),
-        fault="some expectations within a batch are checked wrongly",
+        fault="the server checks some expectations within a batch incorrectly",
     ),
     Feature("batch_message_ids", "message ids within an atomic batch", 2, (2, 12, 1)),
     Feature("counters", "counters", 2, (2, 12, 0)),

@@ -36,11 +36,11 @@ from jetsync.cli._output import (
     size,
 )
 from jetsync.cli._units import bytes_of, number_option
-from jetsync.cli.server import sigterm_interrupts
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 NAME: Final = "jetsync_bench"
 """The start of the names of all streams and buckets; a random part follows."""
@@ -56,6 +56,8 @@ SAMPLE: Final = 64
 
 ARRIVAL: Final = 30.0
 """Seconds to wait for messages that are stored."""
+
+INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @attrs.frozen
@@ -365,16 +367,16 @@ def bench(
     Measure how fast a server stores and delivers messages.
 
     TESTS are pub, many, publisher, atomic, fast, fetch, consume, scan and kv; the default is all.
-    Without a server from --server, --context or the environment, the command starts one for the
-    time of the tests.
+    Without a server from --server, --context or the environment, the command starts one and stops
+    it after the tests.
 
     Each test creates a stream or bucket with a new name that starts with jetsync_bench, and removes
-    it at the end, also after Ctrl-C. The threads share the messages of a test. They run in one
+    it at the end, even after Ctrl-C. The threads share the messages of a test. They run in one
     process, so more threads rarely mean more messages per second.
 
     p50 and p99 are the times of the calls that wait for the server: one message, one batch or one
-    fetch. For a publisher, it is the time until a message is acknowledged. cpu/msg is the CPU time
-    of this process for each message.
+    fetch. For publisher, they are the times until a message is acknowledged. cpu/msg is the CPU
+    time of this process for each message.
     """
     chosen = Settings(**settings)
     if min(sizes) < 0:
@@ -384,7 +386,7 @@ def bench(
         raise click.UsageError(f"{callers:,} threads need at least {callers:,} messages.")
     selected = [test for test in TESTS if not tests or test.name in tests]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sigterm_interrupts())
+        stack.enter_context(one_interrupt())
         own = options.servers is None
         if own:
             options = options.evolve(servers=stack.enter_context(DevServer()).url)
@@ -463,18 +465,62 @@ def prepared(
 
 def remove(js: jetsync.JetStream, stream: str) -> None:
     """
-    Remove a stream, and ignore Ctrl-C meanwhile.
+    Remove a stream. Ctrl-C and SIGTERM take effect after that.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with delayed_interrupts():
+        try:
+            js.delete_stream(stream)
+        except jetsync.StreamNotFoundError:
+            # It was not created.
+            pass
+        except jetsync.JetSyncError as error:
+            text = f"the stream {stream} is left on the server: {error}"
+            raise click.ClickException(text) from error
+
+
+@contextlib.contextmanager
+def delayed_interrupts() -> Iterator[None]:
+    """
+    Delay Ctrl-C and SIGTERM until the block has ended.
+    """
+    arrived: list[int] = []
+    with handler_of_interrupts(lambda number, _frame: arrived.append(number)):
+        yield
+    if arrived:
+        signal.raise_signal(arrived[0])
+
+
+@contextlib.contextmanager
+def one_interrupt() -> Iterator[None]:
+    """
+    Raise KeyboardInterrupt at the first Ctrl-C or SIGTERM.
+
+    Later ones are ignored. Otherwise they would interrupt the removal of the stream, or raise in
+    the middle of `threading.Condition.wait`, which then fails with a RuntimeError.
+    """
+    is_ending = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_ending
+        if not is_ending:
+            is_ending = True
+            raise KeyboardInterrupt
+
+    with handler_of_interrupts(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def handler_of_interrupts(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """
+    Handle Ctrl-C and SIGTERM with a function.
+    """
+    before = {number: signal.signal(number, handler) for number in INTERRUPTS}
     try:
-        js.delete_stream(stream)
-    except jetsync.StreamNotFoundError:
-        # It was not created.
-        pass
-    except jetsync.JetSyncError as error:
-        raise click.ClickException(f"the stream {stream} is left on the server: {error}") from error
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def measure(  # noqa: PLR0917 - a private step

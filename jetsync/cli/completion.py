@@ -26,7 +26,7 @@ _ZSH_START: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && co
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str | None, show: bool) -> None:
     """
-    Install completion for SHELL: bash, zsh or fish. The default is the shell of $SHELL.
+    Install completion for SHELL: bash, zsh or fish. The default is the shell named in $SHELL.
 
     The command writes a script. For bash and zsh it also adds a line to ~/.bashrc or ~/.zshrc,
     once. Commands, options and the names of streams, consumers and buckets are completed. The names

@@ -145,7 +145,7 @@ def show_consumer(
     "filters",
     multiple=True,
     metavar="FILTER",
-    help="Deliver only subjects that match FILTER. May be repeated.",
+    help="Deliver only messages whose subject matches FILTER. May be repeated.",
 )
 @click.option(
     "--deliver",
@@ -162,8 +162,8 @@ def show_consumer(
 @click.option(
     "--ack",
     type=click.Choice(["explicit", "all", "none"]),
-    help="How messages are acknowledged: each one, each with all before it, or not."
-    "  [default: explicit]",
+    help="How messages are acknowledged: each one, each together with all earlier ones, or not at"
+    " all.  [default: explicit]",
 )
 @click.option(
     "--ack-wait",
@@ -214,7 +214,7 @@ def add_consumer(
     """
     Create the durable pull consumer NAME of STREAM.
 
-    The command succeeds too if the consumer exists with the same configuration.
+    The command also succeeds if the consumer exists with the same configuration.
     """
     if sum(way is not None for way in (deliver, seq, since)) > 1:
         raise click.UsageError("Give one of --deliver, --seq and --since.")
@@ -257,8 +257,8 @@ def add_consumer(
 @click.option(
     "--ack",
     type=click.Choice(ANSWERS),
-    help="Acknowledge them, have them redelivered (nak), never redelivered (term), or redelivered"
-    " after the consumer's ack wait (none).  [default: ack]",
+    help="ack: acknowledge. nak: redeliver. term: never redeliver. none: send nothing, so they are"
+    " redelivered after the ack wait.  [default: ack]",
 )
 @click.option(
     "--delay",
@@ -284,8 +284,9 @@ def next_messages(
     """
     Print and acknowledge the next messages.
 
-    They come from the consumer NAME of STREAM. Each message is acknowledged after it is printed,
-    and the server confirms that. The exit status is 1 if no message arrives, and after Ctrl-C.
+    The command takes them from the consumer NAME of STREAM. It acknowledges each message after
+    printing it, and waits for the server's confirmation. The exit status is 1 if no message
+    arrives, and after Ctrl-C.
     """
     if delay is not None and ack != "nak":
         raise click.UsageError("--delay needs --ack nak.")

@@ -43,7 +43,10 @@ ttl_option: Final = click.option(
     "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
 )
 last_option: Final = click.option(
-    "--last", type=click.IntRange(min=0), metavar="N", help="Only if the key is at revision N."
+    "--last",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Change the key only if it is at revision N.",
 )
 
 
@@ -97,7 +100,8 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     type=click.IntRange(1, 64),
     metavar="N",
     default=1,
-    help="Revisions to keep of each key, up to 64.",
+    show_default=True,
+    help="Revisions to keep per key.",
 )
 @click.option(
     "--ttl",
@@ -109,7 +113,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     "--limit-marker-ttl",
     type=seconds_of,
     metavar="DURATION",
-    help="Allow keys that expire, and keep their markers that long.",
+    help="Allow a time-to-live per key, and keep the markers of expired keys for this time.",
 )
 @click.option(
     "--max-value-size", type=bytes_of, metavar="SIZE", help="Maximum size of a value, such as 64KB."
@@ -324,7 +328,7 @@ def keys(
     *, options: jetsync.ConnectOptions, bucket: str, patterns: tuple[str, ...], as_json: bool
 ) -> None:
     """
-    List the keys in BUCKET that match one of PATTERNS, or all.
+    List the keys in BUCKET that match one of PATTERNS. The default is all keys.
     """
     with connect(options) as client:
         found = sorted(client.jetstream().key_value(bucket).keys(*patterns))

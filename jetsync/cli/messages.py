@@ -62,7 +62,7 @@ def header(text: str) -> tuple[str, str]:
 @click.option(
     "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
 )
-@number_option("--count", help="Publish N messages, many at a time, and show the progress.")
+@number_option("--count", help="Publish N messages with many in flight, and show the progress.")
 @json_option
 @connection_options
 def pub(

@@ -30,8 +30,8 @@ def plugins(*, as_json: bool) -> None:
 
     The command loads each plugin. The state `added` means that JETSYNC_PLUGINS adds the plugin to
     every client, and `blocked` that JETSYNC_BLOCK_PLUGINS leaves it out. A plugin that is
-    `unconfigured` needs configuration first, and its line says which. The exit status is 1 if a
-    plugin is broken, or is added and cannot be used.
+    `unconfigured` needs configuration first. Its line names what is missing. The exit status is 1
+    if a plugin is broken, or is added and cannot be used.
     """
     rows = [describe(plugin) for plugin in installed_plugins().values()]
     missing = sorted(

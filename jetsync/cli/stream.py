@@ -62,7 +62,7 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
     if as_json:
         print_json([to_wire(info) for info in infos])
     elif not infos:
-        say("No streams.")
+        say("There are no streams.")
     else:
         print_table(
             ("stream", "subjects", "messages", "size", "consumers", "last message"),
@@ -152,7 +152,8 @@ def show_stream(
 @click.option(
     "--retention",
     type=click.Choice(["limits", "interest", "workqueue"]),
-    help="When messages are removed: by the limits, without interest, or when acknowledged.",
+    help="When messages are removed: only at the limits, when all consumers have acknowledged them,"
+    " or when one has.",
 )
 @click.option(
     "--max-msgs",
@@ -179,7 +180,7 @@ def show_stream(
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file with the configuration in the servers' form. Options take precedence.",
+    help="File with the configuration in the server's JSON format. Options take precedence.",
 )
 @json_option
 @connection_options
@@ -194,7 +195,7 @@ def create_stream(
     """
     Create the stream NAME.
 
-    The command succeeds too if the stream exists with the same configuration.
+    The command also succeeds if the stream exists with the same configuration.
     """
     if given["subjects"] is not None and not _split(given["subjects"]):
         raise click.UsageError("--subjects needs a subject.")
@@ -235,9 +236,11 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 
 @stream.command("purge")
 @stream_name_argument
-@click.option("--subject", metavar="FILTER", help="Only messages whose subjects match FILTER.")
-@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N.")
-@number_option("--sequence", help="Only messages before sequence N.")
+@click.option(
+    "--subject", metavar="FILTER", help="Remove only messages whose subject matches FILTER."
+)
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
+@number_option("--sequence", help="Remove only messages before sequence N.")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @connection_options
 def purge_stream(
@@ -250,7 +253,7 @@ def purge_stream(
     force: bool,
 ) -> None:
     """
-    Remove messages from the stream NAME. Without options, all of them.
+    Remove messages from the stream NAME. Without options, the command removes all of them.
     """
     if keep is not None and sequence is not None:
         raise click.UsageError("Give one of --keep and --sequence.")
@@ -292,7 +295,7 @@ def stream_fields(
 
 def read_config(path: Path) -> StreamConfig:
     """
-    Read a configuration in the servers' JSON form, which has nanoseconds.
+    Read a configuration in the server's JSON format, which has nanoseconds.
     """
     try:
         content = json.loads(path.read_text("utf-8"))

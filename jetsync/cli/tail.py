@@ -49,9 +49,9 @@ def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--raw",
             is_flag=True,
-            help="Print only the bytes of payloads, each followed by a line end.",
+            help="Print only the bytes of payloads, each followed by a newline.",
         ),
-        click.option("--headers", is_flag=True, help="Show headers, too."),
+        click.option("--headers", is_flag=True, help="Also show headers."),
     ):
         command = option(command)
     return command
@@ -64,7 +64,7 @@ def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "subjects",
     multiple=True,
     metavar="FILTER",
-    help="Only subjects that match FILTER. May be repeated.",
+    help="Print only messages whose subject matches FILTER. May be repeated.",
 )
 @click.option(
     "--last",

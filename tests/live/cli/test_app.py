@@ -384,7 +384,7 @@ class TestStreams:
         exists = run("stream", "add", stream.name, "--subjects", "other")
         assert exists.output.endswith("`nats stream edit` changes it\n")
         without = run("pub", f"{stream.name}.a", "x", "--ttl", "1m")
-        assert without.output.endswith("the stream has to be created with --ttl\n")
+        assert without.output.endswith("create the stream with --ttl\n")
         nowhere = run("stream", "ls", "-s", "nats://127.0.0.1:1")
         assert nowhere.output.endswith("`jetsync server` starts one\n")
 

@@ -138,6 +138,39 @@ def test_interrupted(nats_server, js, number):
     assert left(js) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_interrupted_while_the_stream_is_removed(run, js, monkeypatch, number, is_ending):
+    """
+    A signal during the removal, the first or a second one, takes effect after it.
+    """
+    measure, delete_stream = bench.measure, jetsync.JetStream.delete_stream
+    deleted = []
+
+    def interrupted_measure(*arguments):
+        if is_ending:
+            signal.raise_signal(number)
+        return measure(*arguments)
+
+    def interrupted_delete(*arguments):
+        signal.raise_signal(number)
+        delete_stream(*arguments)
+        signal.raise_signal(number)
+        deleted.append(arguments)
+
+    monkeypatch.setattr(bench, "measure", interrupted_measure)
+    monkeypatch.setattr(jetsync.JetStream, "delete_stream", interrupted_delete)
+    before = [signal.getsignal(each) for each in bench.INTERRUPTS]
+
+    result = run("many", "scan", "--msgs", "10")
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "Aborted!"
+    assert len(deleted) == 1
+    assert left(js) == []
+    assert [signal.getsignal(each) for each in bench.INTERRUPTS] == before
+
+
 def test_a_failure_removes_the_stream(run, js):
     """
     A payload that is too large is one line, and nothing is left on the server.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
+import nats
 import pytest
 from click.testing import CliRunner
 
@@ -85,6 +86,43 @@ def test_a_comparison_that_loses_messages_fails_the_demo(run, monkeypatch):
 
     assert "jetsync read: 299 of 300 messages" in output
     assert code == 1
+
+
+async def fail(*_arguments, **_options):
+    """
+    Fail as nats-py does if the server cannot be reached.
+    """
+    raise nats.errors.NoServersError
+
+
+async def lose_one(*_):
+    """
+    Count one message less than there are.
+    """
+    return 299
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "replacement", "reason"),
+    [
+        (nats, "connect", fail, "NoServersError: nats: no servers available for connection"),
+        (_compare, "_read_with_nats_py", fail, "NoServersError: nats: no servers available"),
+        (_compare, "_publish_with_nats_py", lose_one, "nats-py publish: 299 of 300 messages"),
+    ],
+)
+def test_a_failure_of_nats_py(run, monkeypatch, tmp_path, place, name, replacement, reason):
+    """
+    If nats-py fails, the demo says why, and continues without the comparison.
+    """
+    monkeypatch.setattr(place, name, replacement)
+
+    code, output = run("--limit", "300", compare=True)
+
+    assert f"no comparison, because nats-py failed: {reason}" in output
+    assert "times as fast" not in output
+    assert "300 flights of 2013-1-1 in" in output
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert code == 0
 
 
 def test_lines_fit_a_terminal(run):
