@@ -70,16 +70,16 @@ def connect(
             commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means ``$NATS_URL``,
             or ``nats://127.0.0.1:4222`` if that is not set.
         options: All options as an object. The other arguments override its fields.
-        plugins: Plugin objects, or names of entry points in the group ``jetsync``. They are added
-            to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
+        plugins: Plugin objects, or names of entry points in the group ``jetsync``. jetsync adds
+            them to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
         **fields: Fields of :class:`ConnectOptions`.
 
     Raises:
         ConnectError: No server could be reached, or its TLS certificate is not trusted.
         ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
-        AuthenticationError: The server refused the credentials.
-        ConfigurationError: A plugin is unknown or does not match the hooks, or an optional package
-            is missing.
+        AuthenticationError: The server refused the credentials, or jetsync could not load them.
+        ConfigurationError: A plugin is unknown or does not match the hooks, an optional package is
+            missing, or a TLS file or ``$NATS_URL`` cannot be used.
         InvalidArgumentError, InvalidTypeError: An option does not exist, or its value cannot be
             used.
     """
@@ -175,13 +175,14 @@ class Client:
         """
         Unsubscribe, wait until all buffered messages have been taken, then close.
 
-        Consumptions are drained too: their handlers finish, and their acks are sent. Then open
-        publishers wait for their acks, open fast publishers commit, and open atomic batches are
-        discarded.
+        Consumptions are drained too: jetsync waits until your code has taken their buffered
+        messages and their handlers have finished, and sends the acks. Then open publishers wait for
+        their acks, open fast publishers commit, and open atomic batches are discarded.
 
         Args:
-            timeout: Maximum number of seconds. The default is the option ``drain_timeout``.
-                Messages that were not taken by then are dropped, with a warning in the log.
+            timeout: Maximum number of seconds. The default is the option ``drain_timeout``. After
+                that, the server redelivers the messages that consumptions still hold. jetsync drops
+                those of core subscriptions, with a warning in the log.
         """
         connection = self._connection
         connection.check()
@@ -228,17 +229,18 @@ class Client:
 
         Use it with ``with`` in the main thread. After the signal, consumptions, fetches, watches
         and open subscriptions still yield the messages that have arrived. Then they end, and so do
-        loops over them. A ``next`` that waits returns None. If one of them begins after the signal,
-        it returns no messages. In other loops, check ``is_set()``.
+        loops over them. A waiting ``next`` returns None. A fetch, ``next`` or consumption that
+        begins after the signal returns no messages. In loops over anything else, check
+        ``is_set()``.
 
         If a signal has arrived, the end of the block drains the client and raises SystemExit. A
-        second signal raises SystemExit at once, wherever the main thread is. The block restores the
-        previous signal handlers.
+        second signal raises SystemExit immediately, wherever the main thread is. The block restores
+        the previous signal handlers.
 
-        After *timeout* seconds, buffered messages are no longer handled: jetsync gives them back to
-        the server, and drops those of core subscriptions with a warning in the log. Handlers and
-        the body of a loop are never interrupted. If the drain fails, one line on stderr says why,
-        and the exit status stays the same.
+        After *timeout* seconds, buffered messages are no longer handled: jetsync gives those of
+        consumers back to the server, and drops those of core subscriptions with a warning in the
+        log. Handlers and the body of a loop are never interrupted. If the drain fails, one line on
+        stderr says why, and the exit status stays the same.
 
         If the block raises, its exception propagates and the client is not drained.
 
@@ -297,7 +299,7 @@ class Client:
         return self._connection.plugins.infos
 
     def statistics(self) -> Statistics:
-        """Return the traffic of the connection so far."""
+        """Return the client's traffic so far, over all its connections."""
         return self._connection.statistics()
 
     def rtt(self, *, timeout: Seconds | None = None) -> float:
@@ -311,20 +313,22 @@ class Client:
 
     def flush(self, *, timeout: Seconds | None = None) -> None:
         """
-        Wait until the server has processed everything that was sent before.
+        Wait until the server has processed everything that the client sent before this call.
 
         Args:
             timeout: Seconds to wait. The default is the option ``request_timeout``.
 
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm
-                this in time.
+                this within the timeout.
         """
         self._connection.flush(self._connection.deadline(timeout))
 
     def reconnect(self, *, timeout: Seconds | None = None) -> None:
         """
         Drop the connection and reconnect, as after a connection loss.
+
+        The call does not wait for the new connection.
 
         Args:
             timeout: Seconds to wait until the old connection is closed.
@@ -344,15 +348,16 @@ class Client:
         """
         Publish a message without an acknowledgement (core NATS).
 
-        The call returns when the connection has queued the message. Use :meth:`flush` to make sure
-        that the server has it. While disconnected, the call waits up to ``request_timeout``. If the
-        interpreter exits before the client is closed, jetsync sends queued messages within 2
-        seconds. It writes a line to stderr if the server does not confirm them.
+        The call returns when the connection has queued the message. Call :meth:`flush` to make sure
+        that the server has the message. While disconnected, the call waits up to
+        ``request_timeout``. If the interpreter exits before the client is closed, jetsync sends
+        queued messages within 2 seconds. If the server does not confirm them, jetsync writes a line
+        to stderr.
 
         Args:
             subject: The subject.
             data: The payload.
-            headers: The headers. They are not changed.
+            headers: The headers. jetsync does not change this object.
             reply: The subject for answers.
 
         Raises:
@@ -386,7 +391,7 @@ class Client:
         Args:
             subject: The subject.
             data: The payload.
-            headers: The headers. They are not changed.
+            headers: The headers. jetsync does not change this object.
             timeout: Seconds to wait. The default is the option ``request_timeout``.
 
         Raises:
@@ -415,14 +420,15 @@ class Client:
 
         Args:
             subject: The subject. Wildcards are allowed.
-            queue: The queue group; each message goes to one member of a group.
-            max_pending: Messages to buffer until your code takes them, 65,536 by default. The
-                subscription drops messages that arrive while the buffer is full, see
+            queue: The queue group. The server sends each message to one member of the group.
+            max_pending: How many messages to buffer until your code takes them, 65,536 by default.
+                jetsync drops messages that arrive while the buffer is full, see
                 :meth:`Subscription.next`.
-            max_pending_bytes: Bytes to buffer, 64 MiB by default: subjects, headers and payloads.
+            max_pending_bytes: How many bytes of subjects, headers and payloads to buffer, 64 MiB by
+                default.
 
         Raises:
-            MaxControlLineError: Subject and queue together are too long. Nothing was sent.
+            MaxControlLineError: The subject and the queue together are too long. Nothing was sent.
         """
         self._connection.check()
         validate_filter(subject)
@@ -458,10 +464,11 @@ class Client:
         Return a JetStream context. Sends no request.
 
         Args:
-            domain: The JetStream domain, for example of a leaf node. The default is the option
-                ``jetstream_domain``.
-            prefix: The API prefix, if the account imports the API under another name. The default
-                is the option ``jetstream_prefix``. Excludes *domain*.
+            domain: The JetStream domain: the name of a separate JetStream system, for example that
+                of a leaf node. The default is the option ``jetstream_domain``.
+            prefix: The API prefix, if your account imports the JetStream API of another account
+                under that prefix. The default is the option ``jetstream_prefix``. Excludes
+                *domain*.
             timeout: Default timeout of each call, in seconds. The default is the option
                 ``request_timeout``.
         """

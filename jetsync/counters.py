@@ -60,7 +60,7 @@ class CountingStream(Protocol):
 @attrs.frozen
 class CounterEntry:
     """
-    A counter at its last change.
+    The state of a counter after its last change.
     """
 
     stream: str
@@ -92,9 +92,9 @@ class Counter:
     """
     One counter. Made by ``Stream.counter``.
 
-    Holds no resources. Any number of threads and clients may add at the same time, because the
-    server does the addition. Every call has a ``timeout`` in seconds. None is the context's
-    default.
+    The handle holds no resources. Any number of threads and clients may add at the same time,
+    because the server does the addition. The ``timeout`` of a call is in seconds. The default is
+    that of the context.
     """
 
     __slots__ = ("_context", "_stream", "_subject")
@@ -127,7 +127,7 @@ class Counter:
         self, value: int = 1, *, msg_id: str | None = None, timeout: Seconds | None = None
     ) -> int:
         """
-        Add to the counter and return the new value. A counter that does not exist begins at 0.
+        Add to the counter and return the new value. A counter that does not exist starts at 0.
 
         If the answer is lost, it is unknown whether the value was added. With a *msg_id*, you can
         repeat the call within the stream's duplicate window, and the server adds the value once.
@@ -169,7 +169,8 @@ class Counter:
         """
         Return the value of the counter.
 
-        If the stream allows direct gets, a replica or a mirror may answer and be slightly behind.
+        If the stream allows direct gets, a replica or a mirror may answer, and its value may lag
+        slightly behind the leader's.
 
         Raises:
             MessageNotFoundError: The counter does not exist.
@@ -179,7 +180,8 @@ class Counter:
 
     def entry(self, *, timeout: Seconds | None = None) -> CounterEntry:
         """
-        Return the counter with its last change and, for a sum, the values that it consists of.
+        Return the counter with its last change. If it sums counters of other streams, also return
+        their values.
 
         Raises:
             MessageNotFoundError: The counter does not exist.

@@ -110,10 +110,10 @@ class PullOutcome(str, enum.Enum):
     """
 
     IGNORED = "ignored"
-    """No effect: the pull continues, or it had already received everything."""
+    """No effect: the pull continues, or had already received all messages."""
 
     ENDED = "ended"
-    """The pull ended normally: no messages, expired, or complete."""
+    """The pull ended normally: there were no messages, it expired, or it was complete."""
 
     RETRIED = "retried"
     """The pull ended for a temporary reason, such as a new leader; another pull follows."""
@@ -206,7 +206,7 @@ class ReconnectedEvent(StatusEvent):
     """
 
     server: str | None = None
-    """The URL of the new server, which may be another one."""
+    """The URL of the server that the client is now connected to."""
 
     reconnects: int = 0
     """How often the client has reconnected, including this time."""
@@ -219,17 +219,17 @@ class ClosedEvent(StatusEvent):
     """
 
     error: BaseException | None = None
-    """Why the client gave up; `None` if your code closed it."""
+    """Why the client gave up; `None` if your code closed the client."""
 
 
 @attrs.frozen(kw_only=True)
 class LameDuckEvent(StatusEvent):
     """
-    The connected server is about to shut down and asks its clients to move to another one.
+    The connected server is about to shut down and asks its clients to move to another server.
     """
 
     server: str | None = None
-    """The URL of the server that will shut down."""
+    """The URL of the server that is about to shut down."""
 
 
 @attrs.frozen(kw_only=True)
@@ -273,7 +273,7 @@ class PermissionDeniedEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class AsyncErrorEvent(StatusEvent):
     """
-    An error occurred that no waiting call can raise.
+    An error occurred that belongs to no call, so no call raises it.
     """
 
     error: BaseException
@@ -283,7 +283,9 @@ class AsyncErrorEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class HandlerErrorEvent(StatusEvent):
     """
-    A message handler raised an exception. Consumption continues unless ``on_error`` is ``"stop"``.
+    A message handler raised an exception, or a plugin refused a message before its handler ran.
+
+    After an exception of the handler, the consumption continues unless ``on_error`` is ``"stop"``.
     """
 
     error: BaseException
@@ -309,7 +311,7 @@ class OrderedResetEvent(StatusEvent):
 
     reason: ResetReason
     """
-    Why it was replaced:
+    Why jetsync replaced the consumer:
 
     - `gap`: A message was lost between the server and the client.
     - `gone`: The consumer was deleted.
@@ -333,7 +335,8 @@ class BatchAbandonedEvent(StatusEvent):
     """
     The server dropped an atomic batch of this client and stored none of its messages.
 
-    Servers report this in advisories, so the event requires permission to subscribe to them.
+    Servers report this in advisories, so the user needs permission to subscribe to
+    ``$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*``.
     """
 
     batch_id: str
@@ -361,7 +364,7 @@ class BatchGapEvent(StatusEvent):
     """The number of the last lost message."""
 
     error: Exception | None = None
-    """The error if the server refused the messages; `None` if they never reached it."""
+    """The error if the server refused the messages; `None` if they never reached the server."""
 
 
 @attrs.frozen(kw_only=True)
@@ -369,7 +372,8 @@ class TtlRaisedEvent(StatusEvent):
     """
     The server stores a longer time-to-live than the message asks for.
 
-    A stream with limit markers raises shorter times-to-live to that of its markers (ADR-43).
+    A stream with ``subject_delete_marker_ttl`` increases shorter times-to-live to that value
+    (ADR-43).
     """
 
     subject: str
@@ -400,9 +404,9 @@ class FilterOutsideSubjectsEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class RetryEvent(StatusEvent):
     """
-    Messages or a batch will be sent again, because a plugin or the built-in rule decided so.
+    jetsync will send messages or a batch again, because a plugin or the built-in rule decided so.
 
-    There is one event for all messages of a window that failed at the same time.
+    jetsync emits one event for all messages of a window that failed at the same time.
     """
 
     operation: str
@@ -440,8 +444,8 @@ class Operation:
 
     stream: str | None = None
     """
-    The stream's name, if the client knows it. For a publish it is only known if the message expects
-    a stream.
+    The stream's name, if the client knows it. For a publish, the client knows it only if ``expect``
+    names a stream.
     """
 
     timeout: float | None = None
@@ -460,8 +464,8 @@ class PublishOperation(Operation):
     """
     One publish, or one window of a bulk publish.
 
-    `jetsync_prepare_message` runs inside the operation, so these are the values of the caller, not
-    those of the plugins.
+    `jetsync_prepare_message` runs inside the operation, so the fields have the caller's values,
+    without changes that plugins make.
     """
 
     name: str = attrs.field(default="publish", init=False)
@@ -494,14 +498,14 @@ class WindowResult:
     failed: int = 0
     """
     The number of failed messages. A message that was sent again and fails after its window has
-    ended is counted in the next one.
+    ended is counted in the next window.
     """
 
     error: Exception | None = None
     """The error of the first failure, or else the error that ended the call."""
 
     stream: str | None = None
-    """A stream that stored messages; `None` if there is none so far."""
+    """A stream that stored messages; `None` if no stream has stored any so far."""
 
     @property
     def acknowledged(self) -> int:

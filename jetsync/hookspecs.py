@@ -82,7 +82,7 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
 
     *Thread*: the publishing thread.
 
-    *When*: once per message, inside the operation's wrapper hooks and before anything is sent. A
+    *When*: once per message, inside the operation's wrapper hooks and before the message is sent. A
     retry sends the prepared message again without calling the hook.
 
     *Returns*: the message to send instead, or `None` to keep the given one.
@@ -147,8 +147,8 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
 
     *When*: around all attempts of a single publish, from before its message is prepared until it is
     acknowledged or has failed. Also around each window of `publish_many` and of a `Publisher`, from
-    before its first message is prepared until its last one has ended. `flush` and `close` of a
-    `Publisher` end a window early.
+    before its first message is prepared until all of its messages are acknowledged or have failed.
+    `flush` and `close` of a `Publisher` end a window early.
 
     *Returns*: a result that replaces the operation's result or error, or `None` to keep the
     outcome.
@@ -177,10 +177,10 @@ def jetsync_batch_commit(operation: BatchCommitOperation) -> Generator[None, Any
     Args:
         operation: the batch and the number of its messages.
 
-    *Thread*: the committing thread.
+    *Thread*: the thread that commits.
 
-    *When*: around the commit, without the messages added before. `publish_batch` is a commit as a
-    whole.
+    *When*: around the commit, but not around the calls of `add` before it. `publish_batch` is
+    wrapped as a whole.
 
     *Returns*: a `BatchAck` that replaces the result or error, or `None` to keep the outcome.
 
@@ -204,7 +204,7 @@ def jetsync_fetch(
     operation: FetchOperation | DirectReadOperation,
 ) -> Generator[None, Any, Any]:
     """
-    Wrap a fetch, a next, one pull of a consume, or one direct read.
+    Wrap a `fetch`, a `next`, one pull of `consume`, or one request of a direct read.
 
     A wrapper yields once. The operation runs at the `yield`, which returns its result or raises its
     error.
@@ -215,16 +215,17 @@ def jetsync_fetch(
     *Thread*: the thread that fetches or reads. For `consume` with a handler, the consumption's own
     thread.
 
-    *When*: around `fetch`, `next`, each pull of `consume`, and each request of a direct read. A
-    scan of several pages is wrapped once per page. A fetch ends when its last message has been
-    taken, or when the caller stops taking messages.
+    *When*: around `fetch`, `next`, each pull of `consume`, and each request of a direct read. The
+    hook wraps each page of a `scan` separately. A fetch ends when its last message has been taken,
+    or when the caller stops taking messages.
 
-    *Returns*: a result that replaces the operation's result or error, or `None` to keep the
-    outcome. Messages that were handed over one by one, as by a fetch, cannot be taken back, so a
-    result changes nothing there. The result of a page is the number of its messages.
+    *Returns*: for `get_message`, `get_last`, `get_next` and `get_at`, a result that replaces the
+    operation's result or error, or `None` to keep the outcome. For other operations, a result has
+    no effect, because the caller receives their messages one by one. For a page of a direct read,
+    `yield` returns the number of messages.
 
-    *If it raises*: an error of the operation that passes through, or an error raised `from` it,
-    reaches the caller unchanged. Any other error becomes `PluginError`.
+    *If it raises*: if the wrapper lets the operation's error through, or raises its own error
+    `from` it, the caller gets that error unchanged. Any other error becomes `PluginError`.
 
     *Cost*: nothing without a plugin. Otherwise one generator per request, not per message.
     """
@@ -249,17 +250,18 @@ def jetsync_message_received(
     *Returns*: a message of the same class to hand over instead, or `None` to keep the given one.
 
     *If it raises*: the call that takes the message fails with `PluginError`. The message is
-    negatively acknowledged. The server redelivers it at once, and from its second delivery on after
-    a delay that grows up to 30 seconds. A consumer without acknowledgements does not redeliver: the
-    message is lost, and iterating over the same batch again yields the messages after it. If a
-    handler would get the message, the error is logged once per plugin and class of error, and
-    `jetsync_status` gets a `HandlerErrorEvent` each time.
+    negatively acknowledged. After the first delivery, the server redelivers it immediately. After
+    later deliveries, it waits 1, 2, 4 and up to 30 seconds. A consumer without acknowledgements
+    does not redeliver: the message is lost, and iterating over the same batch again yields the
+    messages after it. If the message is meant for a handler, no call can raise the error. It is
+    then logged once per plugin and class of error, and `jetsync_status` gets a `HandlerErrorEvent`
+    each time.
 
     With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. `consume`
-    therefore ends with that error, also with a handler. The next delivery may be a later message,
-    and acknowledging it acknowledges this message too. A program that continues after the error
-    therefore skips this message. For the same reason a hook cannot `ack` or `term` a message of
-    such a consumer: the call raises `ConflictingUseError`.
+    therefore ends with the `PluginError`, also with a handler. The next delivery may be a later
+    message, and acknowledging it acknowledges the vetoed message too. A program that continues
+    after the error may therefore skip the vetoed message. For the same reason a hook cannot `ack`
+    or `term` a message of such a consumer: the call raises `ConflictingUseError`.
 
     *Cost*: nothing without a plugin. Otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use, so a plugin that reads them pays for the parsing.
@@ -269,7 +271,7 @@ def jetsync_message_received(
 @hookspec
 def jetsync_ttl_marker(message: Message | StoredMessage, reason: MarkerReason) -> None:
     """
-    Observe a limit marker: a message that the server stores in place of an expired one (ADR-43).
+    Observe a limit marker, which the server stores when a subject's last message expires (ADR-43).
 
     Args:
         message: the marker, on the subject of the expired message.
@@ -303,10 +305,12 @@ def jetsync_status(event: StatusEvent) -> None:
     Args:
         event: one of the classes in `jetsync.events`.
 
-    *Thread*: events of a call arrive in the calling thread. Connection events arrive in one worker
-    thread named `jetsync-events`, one at a time and in order.
+    *Thread*: events of a pull, a handler or a retry arrive in the thread that runs it. Connection
+    events and most others arrive in one worker thread named `jetsync-events`, one at a time and in
+    order.
 
-    *When*: after the event. The call or the reconnect continues without waiting for the hook.
+    *When*: after the event. In the worker thread, the hook delays only later events. In another
+    thread, the call continues when the hook has returned.
 
     *Returns*: nothing. A return value is ignored.
 
@@ -343,7 +347,7 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
     *Thread*: the calling thread. For messages of a `Publisher`, the publisher's own thread.
 
-    *When*: after each failed attempt, before the error is raised.
+    *When*: after each failed attempt that may be repeated safely, before the error is raised.
 
     *Returns*: the number of seconds to wait before the next attempt, or `None` to leave the
     decision to the next plugin. The first answer counts. If no plugin answers, the error is raised.
@@ -351,7 +355,7 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     whole `timeout`.
 
     *If it raises*: the operation fails with `PluginError`. If the outcome of an attempt is unknown,
-    that error is raised and the `PluginError` is its `__cause__`.
+    the call raises the error for the unknown outcome, with the `PluginError` as its `__cause__`.
 
     *Cost*: nothing while operations succeed.
     """

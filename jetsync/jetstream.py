@@ -59,9 +59,14 @@ class JetStream:
     """
     JetStream in one account, under one domain or API prefix.
 
-    Made by :meth:`Client.jetstream`. A context holds no resources and needs no closing. Any number
-    of threads may share one. ``timeout`` is in seconds and limits all requests of a call together.
-    The default is that of the context.
+    Made by :meth:`Client.jetstream`. Such a *context* holds no resources and needs no closing. Any
+    number of threads may share one. ``timeout`` is in seconds and limits all requests of a call
+    together. The default is that of the context.
+
+    If no answer to a request arrives in time, the call raises RequestTimeoutError. If the
+    connection fails, it raises DisconnectedError, ConnectionLostError or ConnectionClosedError. If
+    no server with JetStream answers, it raises JetStreamNotEnabledError. Calls that publish raise
+    the errors that their descriptions list.
     """
 
     __slots__ = ("_context",)
@@ -103,13 +108,13 @@ class JetStream:
         Publish one message and wait until the stream has stored it.
 
         If no stream responds, for example while a stream has no leader, jetsync sends the message
-        again up to *retries* times within *timeout*. If the answer is lost for another reason or
-        the call is interrupted, the outcome is unknown. Any thread may call this.
+        again up to *retries* times within *timeout*. If the message was sent but no answer arrives,
+        or if the call is interrupted, the message may be stored or not. Any thread may call this.
 
         Args:
             subject: The subject, which selects the stream.
             data: The payload; text is sent as UTF-8.
-            headers: The headers. They are not changed.
+            headers: The headers. jetsync does not change this object.
             msg_id: Id for the stream's duplicate detection.
             ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
             expect: Conditions under which the stream stores the message.
@@ -120,13 +125,14 @@ class JetStream:
         Raises:
             InvalidArgumentError, InvalidTypeError: An argument is invalid. Nothing was sent.
             NoStreamResponseError: No stream responded. The message is not stored.
-            ApiError: The stream refused the message, for example with WrongLastSequenceError. It
-                is not stored.
+            ApiError: The stream refused the message, for example with WrongLastSequenceError. The
+                message is not stored.
             PublishOutcomeUnknownError: The message was sent, but no answer arrived. It may be
                 stored or not.
-            PermissionDeniedError: The server refuses the subject. The message is not stored.
+            PermissionDeniedError: The user has no permission to publish to the subject. The message
+                is not stored.
             NotSupportedError: The connected server is older than 2.11 and would ignore *ttl*, or
-                the subject in *expect*. Nothing was sent.
+                ``last_subject_sequence_subject`` in *expect*. Nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
@@ -152,13 +158,13 @@ class JetStream:
         retry_wait: Seconds = 0.25,
     ) -> PublishReport:
         """
-        Publish all messages of an iterable, many at a time, and return a report.
+        Publish all messages of an iterable, with many in flight, and return a report.
 
         The call returns when each message is stored or has failed. The iterable is read lazily; at
-        most *window* messages are in flight and in memory. If no stream responds, messages are sent
-        again, which may change their order. After *window* failures, no further messages are read.
-        If the iterable raises an exception, it is raised here once the outcome of the earlier
-        messages is known. Any thread may call this; each call has its own window.
+        most *window* messages are in flight and in memory. If no stream responds to a message,
+        jetsync sends it again, which may change the order. After *window* failures, no further
+        messages are read. If the iterable raises an exception, this call raises it once the outcome
+        of the earlier messages is known. Any thread may call this; each call has its own window.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -168,8 +174,8 @@ class JetStream:
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.
             on_ack: Called in this thread with each message and its ack, in no particular order. If
-                it raises, no further messages are read, and its first error is raised once the
-                outcome of the earlier messages is known.
+                it raises, no further messages are read, and this call raises its first error once
+                the outcome of the earlier messages is known.
             retries: How often to send a message again if no stream responds.
             retry_wait: Seconds before each retry.
 
@@ -177,6 +183,8 @@ class JetStream:
             PublishManyError: Some messages failed; ``error.report`` lists them with the reasons.
                 The other messages that were read are stored. ``error.report.exhausted`` says
                 whether all messages were read.
+            InvalidArgumentError, InvalidTypeError: An option is invalid. Nothing was sent. For an
+                invalid message, PublishManyError is raised.
             ConnectionClosedError: The client was closed before the call.
         """
         context = self._context
@@ -197,7 +205,7 @@ class JetStream:
         retry_wait: Seconds = 0.25,
     ) -> Publisher:
         """
-        Return a publisher that keeps many messages in flight and may be shared by threads.
+        Return a publisher, which keeps many messages in flight. Threads may share it.
 
         Args:
             window: Maximum number of messages in flight. Publishing waits while the window is full.
@@ -209,6 +217,10 @@ class JetStream:
                 known, in the publisher's own thread.
             retries: How often to send a message again if no stream responds.
             retry_wait: Seconds before each retry.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: An argument is invalid.
+            ConnectionClosedError: The client is closed.
         """
         context = self._context
         context.connection.check()
@@ -230,18 +242,21 @@ class JetStream:
         """
         Return an empty batch, whose messages a stream stores together or not at all (ADR-50).
 
-        Nothing is sent before the first message. The stream needs ``allow_atomic``, and the server
-        has to be 2.12.5 or later. Any thread may call this.
+        Nothing is sent before the first message. The stream needs ``allow_atomic``. Use server
+        2.12.5 or later: jetsync refuses servers before 2.12, and 2.12.0 and 2.12.1. Any thread may
+        call this.
 
         Args:
-            ack_first: Whether the first message waits for the server's answer, so that a refused
-                batch fails at once.
-            ack_every: How many messages to send between two waits for an answer; 0 never waits.
+            ack_first: Whether the first ``add`` waits for the server's answer. If the server
+                refuses the batch, that call raises the error.
+            ack_every: If this is N, every Nth ``add`` waits for the server's answer. 0, the
+                default, turns this off.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for each call; None uses the default of the context.
             batch_id: The id of the batch, up to 64 bytes; None creates one.
-            broken_servers: Whether to accept servers with known errors: 2.12.0 checks expectations
-                against the wrong subject, and 2.12.1 may store part of a batch.
+            broken_servers: Whether to accept servers 2.12.0 and 2.12.1 in spite of their errors:
+                2.12.0 checks expectations against the wrong subject, and 2.12.1 may store part of a
+                batch.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: An argument is invalid.
@@ -275,12 +290,13 @@ class JetStream:
         """
         Store all messages of an iterable in their stream, or none of them (ADR-50).
 
-        The iterable is read to its end first. If it raises, nothing is sent. If no stream responds,
-        the batch is sent again up to *retries* times within *timeout*. Any thread may call this.
+        jetsync first reads the iterable to its end. If the iterable raises, nothing is sent. If no
+        stream responds, the batch is sent again up to *retries* times within *timeout*. Any thread
+        may call this.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``. The
-                server accepts 1000 in one batch, unless its operator changed that.
+                server accepts at most 1,000 in one batch, unless its operator changed the limit.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
             timeout: Seconds for the whole call; None uses the default of the context.
             retries: How often to send the batch again if no stream responds.
@@ -318,22 +334,22 @@ class JetStream:
         """
         Return a publisher for many messages to one stream, with one ack per block (ADR-50).
 
-        Use it for large amounts of data that can be sent again: it needs the least CPU time per
-        message. If a batch fails, messages without an ack may be stored or not. Nothing is sent
-        before the first message. The stream needs ``allow_batched``, and the server has to be 2.14
-        or later. Any thread may call this.
+        Use it for large amounts of data that you can send again. Of all ways to publish, it needs
+        the least CPU time per message. If a batch fails, messages without an ack may be stored or
+        not. Nothing is sent before the first message. The stream needs ``allow_batched``, and the
+        server has to be 2.14 or later. Any thread may call this.
 
         Args:
             flow: Messages between two acks, from 1 to 500. The server may choose fewer.
             max_outstanding_acks: How many acks may be outstanding, 1 or more. At most this number
                 times *flow* messages are in flight.
-            gap: Whether a lost or refused message ends the batch (``"fail"``), or the batch
-                continues without it (``"ok"``).
-            on_gap: With ``gap="ok"``, called with each :class:`BatchGapEvent`, in the thread whose
-                call notices the gap.
+            gap: What happens after a lost or refused message: ``"fail"`` ends the batch, and
+                ``"ok"`` continues without that message.
+            on_gap: Called with each :class:`BatchGapEvent` if *gap* is ``"ok"``, in the thread
+                whose call notices the gap.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
-            timeout: Seconds for each call and for each wait for room; None uses the default of the
-                context.
+            timeout: Seconds for each call, and for each wait until more messages may be in flight.
+                None uses the default of the context.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: An argument is invalid.
@@ -376,13 +392,15 @@ class JetStream:
         Have the server publish a message later or repeatedly (ADR-51).
 
         The schedule is stored as a message on *subject*, in a stream with ``allow_msg_schedules``.
-        A new schedule on the same subject replaces it, and purging the subject ends it. A schedule
-        with *at* is removed after it has run. The published messages have the payload and headers
-        of the schedule, and a header that names the schedule. Any thread may call this.
+        A new schedule on the same subject replaces it, and purging the subject ends it. The server
+        removes a schedule with *at* after it has published the message. The published messages have
+        the payload and headers of the schedule, and a header that names the schedule. Any thread
+        may call this.
 
         Args:
             subject: The subject that stores the schedule.
-            data: The payload to publish; with *source*, only while that subject has no message.
+            data: The payload to publish. With *source*, the server uses it only while that subject
+                has no message.
             target: The subject to publish to, in the same stream.
             at: Publish once at this time: an aware datetime, or nanoseconds since 1970. A time in
                 the past means now.
@@ -392,10 +410,11 @@ class JetStream:
                 month, month, day of the week. ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``
                 and ``@yearly`` work too. Server 2.14 and later.
             time_zone: Time zone of *cron*, such as ``Europe/Berlin``. The default is UTC.
-            source: Publish the last message of this subject instead. Server 2.14 and later.
+            source: Publish the last message of this subject instead of *data*. Server 2.14 and
+                later.
             ttl: Time-to-live of the published messages. The stream needs ``allow_msg_ttl``.
-            rollup: Each published message replaces all earlier ones on its subject. Server 2.14
-                and later.
+            rollup: Whether each published message replaces all earlier ones on *target*. Server
+                2.14 and later.
             headers: Headers of the published messages.
             msg_id: Id for duplicate detection of the schedule.
             timeout: Seconds for the whole call.
@@ -443,8 +462,9 @@ class JetStream:
 
         Raises:
             StreamNameInUseError: A stream of that name has another configuration.
-            SubjectOverlapError: Another stream already has one of the subjects.
+            SubjectOverlapError: Another stream already stores messages of one of the subjects.
             NotSupportedError: The server ignored a field. The stream exists without it.
+            ApiError: The server refused the configuration. No stream was created.
         """
         wanted = config_of(StreamConfig, name, fields, "create_stream()")
         deadline = self._context.deadline(timeout)
@@ -473,6 +493,7 @@ class JetStream:
         Raises:
             StreamNotFoundError: The stream does not exist.
             NotSupportedError: The server ignored a field. It changed the others.
+            ApiError: The server refused the change. Nothing was changed.
         """
         wanted = config_of(StreamConfig, name, fields, "update_stream()")
         if wanted.name is None:
@@ -493,7 +514,7 @@ class JetStream:
         """
         Create a stream, or replace the whole configuration of the existing one.
 
-        Unset fields get their defaults, even if the stream exists.
+        Unset fields get their defaults, even if the existing stream has other values.
 
         Args, Raises: as :meth:`create_stream`, without ``StreamNameInUseError``.
         """
@@ -535,7 +556,8 @@ class JetStream:
         """
         Iterate over the streams. Pages of 256 are requested as you need them.
 
-        No stream is yielded twice, even if streams are created or deleted during the iteration.
+        The iterator yields no stream twice, even if streams are created or deleted during the
+        iteration.
 
         Args:
             subject: Only streams with a subject that overlaps with this one.
@@ -557,7 +579,8 @@ class JetStream:
         """
         Return the name of the stream that stores a subject.
 
-        If a wildcard overlaps with several streams, the first name is returned.
+        If *subject* is a wildcard that overlaps with several streams, the call returns the first
+        name.
 
         Raises:
             StreamNotFoundError: No stream has the subject.
@@ -579,7 +602,8 @@ class JetStream:
         """
         Create a consumer on the stream of that name, like :meth:`Stream.create_consumer`.
 
-        A filter costs one more request, which compares it with the stream's subjects.
+        If the consumer has a filter, jetsync sends one more request, to compare it with the
+        stream's subjects. If the stream does not exist, the call raises StreamNotFoundError.
         """
         return self._named(stream).create_consumer(consumer, timeout=timeout, **fields)
 
@@ -627,6 +651,7 @@ class JetStream:
 
         Raises:
             ConsumerNotFoundError: The consumer does not exist.
+            StreamNotFoundError: The stream does not exist.
         """
         self._named(stream).delete_consumer(name, timeout=timeout)
 
@@ -655,7 +680,7 @@ class JetStream:
 
         Raises:
             StreamNameInUseError: A bucket of that name has another configuration.
-            NotSupportedError: The server does not support a field. There is no new bucket.
+            NotSupportedError: The server does not support a field. No bucket was created.
         """
         wanted = config_of(KeyValueConfig, bucket, fields, "create_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
@@ -745,7 +770,7 @@ class JetStream:
 
     def key_value_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
-        Iterate over the names of the buckets, including mirrors, like :meth:`stream_names`.
+        Iterate over the names of the buckets, mirrors included, like :meth:`stream_names`.
 
         Args:
             timeout: Seconds for each page of 1024.

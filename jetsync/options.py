@@ -194,8 +194,9 @@ class ConnectOptions:
     callable that cannot be pickled. Its ``repr`` shows no secrets. Durations accept seconds or a
     ``timedelta`` and hold float seconds.
 
-    Login callables run in a worker thread for each connection attempt. They must not call methods
-    of the client. If one raises an exception, the attempt fails with an ``AuthenticationError``.
+    Callables that return a login or sign run in a worker thread, for each connection attempt. They
+    must not call methods of the client. If such a callable raises an exception, the attempt fails
+    with an ``AuthenticationError``.
     """
 
     servers: str | Sequence[str] | None = attrs.field(
@@ -211,14 +212,17 @@ class ConnectOptions:
     password: str | Callable[[], str] | None = attrs.field(default=None, repr=_secret)
     """Password of ``user``, or a callable that returns it."""
     token: str | Callable[[], str] | None = attrs.field(default=None, repr=_secret)
-    """Token, or a callable that returns it. It may be sent together with an NKey or a JWT."""
+    """
+    Token, or a callable that returns it. jetsync sends it together with an NKey or a JWT if you set
+    both.
+    """
     credentials: str | os.PathLike[str] | Callable[[], str | bytes | os.PathLike[str]] | None = (
         attrs.field(default=None, converter=_path_or_callable, repr=_shown)
     )
     """Path of a credentials file: a JWT and a seed. A callable returns either a path, as an
     ``os.PathLike``, or the contents of such a file, as text or bytes."""
     nkey_seed: str | None = attrs.field(default=None, repr=_secret)
-    """Seed of an NKey, or the path of a file with one."""
+    """Seed of an NKey, or the path of a file that contains one."""
     nkey: str | None = attrs.field(default=None, converter=_public_key)
     """Public key of an NKey, ``U...``, if ``nkey_signature`` signs for it."""
     nkey_signature: Callable[[bytes], bytes] | None = attrs.field(default=None, repr=_shown)
@@ -234,23 +238,23 @@ class ConnectOptions:
     tls_cert: str | os.PathLike[str] | None = None
     """Path of the client certificate, PEM, for servers that verify clients."""
     tls_key: str | os.PathLike[str] | None = None
-    """Path of the key of ``tls_cert``. ``None`` if it is in the same file."""
+    """Path of the private key of ``tls_cert``. ``None`` if the key is in the same file."""
     tls_hostname: str | None = None
-    """Expected name in the server's certificate. ``None`` means the host in the URL."""
+    """Name that the server's certificate must contain. ``None`` means the host in the URL."""
     tls_first: bool = False
     """Start TLS before the server sends its INFO (``handshake_first``)."""
 
     inbox_prefix: str = "_INBOX"
     """Prefix of reply subjects, for users with restricted permissions."""
     jetstream_domain: str | None = None
-    """Default domain of ``client.jetstream()``."""
+    """Default JetStream domain of ``client.jetstream()``."""
     jetstream_prefix: str | None = None
     """Default API prefix of ``client.jetstream()``."""
 
     connect_timeout: float = attrs.field(default=5.0, converter=_positive)
     """Seconds for the first connection, over all servers and attempts."""
     retry_on_failed_connect: bool = False
-    """Retry within ``connect_timeout`` if no server can be reached."""
+    """If no server can be reached, keep trying until ``connect_timeout``."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """Reconnect attempts per server. -1 means no limit, and 0 turns reconnecting off."""
     reconnect_wait: float = attrs.field(default=1.0, converter=_seconds)
@@ -275,8 +279,8 @@ class ConnectOptions:
     after_fork: Literal["error", "reconnect"] = "error"
     """
     What happens when a forked child uses the client of its parent. ``error`` raises
-    ForkedProcessError. With ``reconnect``, the first call in the child makes a connection of its
-    own, within ``connect_timeout``. Subscriptions, consumptions, fetches, publishers and batches
+    ForkedProcessError. With ``reconnect``, the first call in the child opens a connection for the
+    child, within ``connect_timeout``. Subscriptions, consumptions, fetches, publishers and batches
     that the parent has opened still raise ForkedProcessError in the child.
     """
 

@@ -72,7 +72,8 @@ class Stream:
 
     Made by :class:`~jetsync.JetStream`. A handle holds no resources on the server and needs no
     closing. Any number of threads may share one. ``timeout`` is in seconds and limits all requests
-    of a call together. The default is that of the context.
+    of a call together. The default is that of the context. Requests fail with the same errors as
+    those of :class:`~jetsync.JetStream`.
     """
 
     __slots__ = ("_context", "_info", "_name")
@@ -98,7 +99,7 @@ class Stream:
     @property
     def cached_info(self) -> StreamInfo:
         """
-        The server's last description of the stream; sends no request.
+        The stream's info as the server last sent it. This sends no request.
         """
         return self._info
 
@@ -119,13 +120,13 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> StreamInfo:
         """
-        Ask the server to describe the stream, and keep the answer as :attr:`cached_info`.
+        Ask the server for the stream's info, and keep the answer as :attr:`cached_info`.
 
         Args:
             subjects_filter: List the subjects that match this filter in ``info.state.subjects``,
-                with the number of messages of each. ``">"`` matches all. This takes one request for
-                each 100,000 subjects. The server lists all subjects for each request, which takes
-                about 1 second for 1 million subjects.
+                with the number of messages of each. ``">"`` matches all. jetsync sends one request
+                for each 100,000 subjects. For each request, the server lists all matching subjects,
+                which takes about 1 second for 1 million subjects.
             deleted_details: List the sequences of deleted messages in ``info.state.deleted``.
             timeout: Seconds for all requests together. Without it, each request has the default
                 timeout of the context.
@@ -160,14 +161,14 @@ class Stream:
         server replaces the whole configuration, and unset fields return to their defaults.
 
         Args:
-            config: The whole configuration. Keywords override its fields. The object itself does
+            config: The whole configuration. Keywords override its fields; the object itself does
                 not change.
             timeout: Seconds for all requests together.
             **fields: Fields of :class:`StreamConfig` to change.
 
         Raises:
             NotSupportedError: The server ignored a field. It changed the others.
-            ApiError: The server refused. Nothing was changed.
+            ApiError: The server refused the change. Nothing was changed.
         """
         if config is None and "name" in fields:
             raise InvalidTypeError(
@@ -196,7 +197,7 @@ class Stream:
         Delete the stream with its messages and consumers.
 
         Raises:
-            StreamNotFoundError: The stream was deleted before.
+            StreamNotFoundError: The stream does not exist any more.
         """
         _stream_admin.delete(self._context, self._name, self._context.deadline(timeout))
 
@@ -211,13 +212,14 @@ class Stream:
         """
         Remove messages from the stream and return how many were removed.
 
-        Without arguments, all messages are removed. Servers read 0 as "not given", so ``keep=0``
-        removes every message of the subject or stream, **and so does** ``sequence=0``.
+        Without arguments, the call removes all messages. Servers read 0 as "not given", so
+        ``keep=0`` removes every message of the subject or stream, **and so does** ``sequence=0``.
 
         Args:
             subject: Remove only messages of this subject or wildcard.
             sequence: Remove only messages before this sequence.
-            keep: Keep this number of messages, the newest ones.
+            keep: Keep this number of messages, the newest ones. With *subject*, the newest ones
+                that match.
             timeout: Seconds for the request.
 
         Raises:
@@ -267,6 +269,7 @@ class Stream:
         Raises:
             ConsumerExistsError: A consumer of that name has another configuration.
             NotSupportedError: The server ignored a field. The consumer exists without it.
+            ApiError: The server refused the configuration. No consumer was created.
         """
         return self._put_consumer("create", consumer, fields, timeout)
 
@@ -290,8 +293,9 @@ class Stream:
             **fields: Fields of :class:`ConsumerConfig` to change.
 
         Raises:
-            ConsumerDoesNotExistError, ConsumerNotFoundError: The consumer does not exist.
-            ApiError: The server refused, for example to change the deliver policy.
+            ConsumerNotFoundError: The consumer does not exist. If *consumer* is an object, the
+                error is the subclass ConsumerDoesNotExistError.
+            ApiError: The server refused the change, for example of the deliver policy.
         """
         return self._put_consumer("update", consumer, fields, timeout)
 
@@ -340,9 +344,9 @@ class Stream:
         The call creates an ephemeral consumer in the server's memory, without acknowledgements.
 
         Args:
-            filter_subjects: One or more subjects or wildcards; None for all.
-            deliver_policy: Where to begin. Default: at *opt_start_seq* or *opt_start_time*, or
-                otherwise at the first message.
+            filter_subjects: One or more subjects or wildcards to read. Default: all.
+            deliver_policy: Where to begin. Default: at *opt_start_seq* or *opt_start_time* if one
+                is given, otherwise at the first message.
             opt_start_seq: The stream sequence to begin at.
             opt_start_time: The time to begin at, as an aware datetime, instead of *opt_start_seq*.
             replay_policy: How fast the server sends.
@@ -351,8 +355,8 @@ class Stream:
             headers_only: Leave out the payloads.
             max_reset_attempts: How many consecutive attempts to replace the consumer may fail. With
                 -1, jetsync tries until a server reports that the stream does not exist.
-            name_prefix: The start of the consumer's name. No other reader may use the same one.
-                Default: a random prefix.
+            name_prefix: The start of the consumer's name. No other ordered consumer of the stream
+                may use the same prefix. Default: a random prefix.
             metadata: As in :class:`ConsumerConfig`.
             timeout: Seconds for all requests together.
 
@@ -391,7 +395,8 @@ class Stream:
         """
         Iterate over the consumers. Pages of 256 are requested as you need them.
 
-        No consumer is yielded twice, even if consumers are created or deleted during the iteration.
+        The iterator yields no consumer twice, even if consumers are created or deleted during the
+        iteration.
 
         Args:
             timeout: Seconds for each page.
@@ -411,7 +416,7 @@ class Stream:
         self, name: str, until: dt.datetime, *, timeout: Seconds | None = None
     ) -> PauseState:
         """
-        Stop the delivery of a consumer until a time. Pulls wait and get heartbeats.
+        Stop the delivery of a consumer until a time. Meanwhile, pulls wait and get heartbeats.
 
         Args:
             name: The consumer.
@@ -440,6 +445,9 @@ class Stream:
         """
         Unpin the client of a priority group. The server then pins the client of the next pull.
 
+        With the priority policy ``pinned_client``, the *pinned* client gets all messages of the
+        group.
+
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
             PriorityGroupNotFoundError: The consumer has no such group.
@@ -453,7 +461,7 @@ class Stream:
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
     ) -> ConsumerReset:
         """
-        Move a consumer back, so that the server delivers earlier messages again.
+        Move a consumer back, so that the server delivers earlier messages again. Needs server 2.14.
 
         Args:
             name: The consumer.
@@ -463,7 +471,7 @@ class Stream:
 
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
-            InvalidResetError: The sequence lies before the start of the consumer.
+            InvalidResetError: The sequence is before the consumer's first start position.
             NotSupportedError: The server is older than 2.14.
         """
         deadline = self._context.deadline(timeout)
@@ -507,10 +515,10 @@ class Stream:
 
         Args:
             sequence: The stream sequence, from 1.
-            direct: ``True`` uses a direct get and accepts the answer of any replica or mirror.
-                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it. Then
-                jetsync also asks the leader if no message is found, or if the answer comes from a
-                mirror that may have fewer messages than the stream.
+            direct: ``True`` sends a *direct get*, which any replica or a mirror of the stream may
+                answer. ``False`` asks the leader. ``None``, the default, sends a direct get if the
+                stream allows it. Then jetsync also asks the leader if no message is found, or if
+                the answer comes from a mirror that may have fewer messages than the stream.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -527,7 +535,7 @@ class Stream:
         Read the last message of a subject.
 
         Args:
-            subject: The subject. With a wildcard, the last message that matches.
+            subject: The subject. For a wildcard, the call reads the last message that matches.
             direct: As in :meth:`get_message`.
             timeout: Seconds for all requests together.
 
@@ -605,12 +613,12 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> DirectBatch:
         """
-        Read up to *batch* messages in the order they were stored, without a consumer (ADR-31).
+        Read up to *batch* messages in stored order, without a consumer (ADR-31).
 
-        Any replica of the stream may answer, or a mirror of the whole stream. jetsync asks the
-        leader before a batch ends early. If there is no message, the batch is empty. To continue,
-        start after its ``last_sequence``, or use :meth:`scan`. The call returns when the first
-        messages have arrived.
+        Any replica of the stream may answer, or a mirror of the whole stream. If their messages end
+        before *batch* is reached, jetsync asks the leader for more. If there is no message, the
+        batch is empty. To continue after a batch, begin at its ``last_sequence`` + 1, or use
+        :meth:`scan` instead. The call returns when the first messages have arrived.
 
         Args:
             batch: Maximum number of messages.
@@ -676,11 +684,11 @@ class Stream:
             up_to_time: Read the state right before this time: an aware datetime, or nanoseconds
                 since 1970. A message of exactly this time is left out.
             batch: Maximum number of messages per request.
-            split: If more subjects match than a server accepts, list them and request up to 1,024
-                at a time.
-            reread: Read the current messages of the subjects in ``missing``. These messages come
-                last and have sequences above ``up_to_sequence``. The batch lists their subjects in
-                ``later``.
+            split: If more subjects match than a server accepts (1,024), list them and request up to
+                1,024 at a time.
+            reread: Read the current messages of the subjects that would be in ``missing``. The
+                batch yields these messages last, and their sequences are above ``up_to_sequence``.
+                The batch lists their subjects in ``later``.
             timeout: Seconds for the call, and then for each further page. Without it, each request
                 has the default timeout of the context. If more than 1,024 subjects match a
                 wildcard, the call lists the stream's subjects, as :meth:`info` does. Allow 20
@@ -731,11 +739,11 @@ class Stream:
         """
         Iterate over the stream's messages in order, page by page, without a consumer.
 
-        The scan ends at the message that is the last one at the time of the call. It leaves out
-        messages that are deleted before their page is read. At most one page is read ahead. After a
-        lost connection, the scan continues after the last message. Any replica of the stream may
-        answer, or a mirror of the whole stream. When they have no more messages, jetsync asks the
-        leader.
+        The scan ends at the message that was the last one of the stream when you called. It leaves
+        out messages that are deleted before their page is read. jetsync reads at most one page
+        ahead. After a lost connection, the scan continues after the last message that it received.
+        Any replica of the stream may answer, or a mirror of the whole stream. When a replica or
+        mirror has no more messages, jetsync asks the leader.
 
         Args:
             start: The first sequence. Default: 1.
@@ -744,8 +752,8 @@ class Stream:
                 nanoseconds since 1970, inclusive.
             subject: Read only messages of this subject or wildcard.
             page: Maximum number of messages per request. Default: 4,000. If *subject* has a
-                wildcard, the pages grow to 32,000 by default, because the server looks at all
-                matching subjects before each page.
+                wildcard, the default grows to 32,000 during the scan, because the server looks at
+                all matching subjects before each page.
             max_bytes: Size of a request in bytes, as in :meth:`get_batch`. Default: 2 MiB. At most
                 two pages are in memory.
             timeout: Seconds for the call, and then for each further page.
@@ -799,7 +807,9 @@ class Stream:
 
     def counter(self, subject: str) -> Counter:
         """
-        Return the counter of a subject (ADR-49). Sends no request. The counter may not exist yet.
+        Return the counter of a subject (ADR-49). Sends no request.
+
+        The counter does not have to exist yet.
 
         Raises:
             InvalidSubjectError: The subject is not valid for publishing.
@@ -812,8 +822,8 @@ class Stream:
         """
         Return the counters of many subjects, by subject.
 
-        The values are a consistent snapshot. If a counter changes during the read and the stream
-        no longer has its message of the snapshot, the newer value is returned.
+        The values are a consistent snapshot. If a counter changes during the read and the stream no
+        longer has its value of the snapshot, the result has the new value.
 
         Args:
             subjects: Subjects and wildcards. Subjects without a counter are left out.
@@ -834,7 +844,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> None:
         """
-        Delete the message with this sequence. No other message ever gets the same sequence.
+        Delete the message with this sequence. The sequence is never used again.
 
         Args:
             sequence: The stream sequence, from 1.

@@ -102,7 +102,7 @@ class StopSignal:
 
     @property
     def signal(self) -> int | None:
-        """The number of the signal that has arrived; None before that."""
+        """The number of the signal that has arrived; None before a signal."""
         return self._number
 
     def is_set(self) -> bool:

@@ -39,9 +39,9 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
     """
     Acknowledge messages, in one write per client, and return their number.
 
-    The messages may belong to several consumers and several clients. Returns without the servers'
-    confirmation, like ``Message.ack``. Thread-safe: if several threads acknowledge the same
-    message, one of them succeeds and the others get the error.
+    The messages may belong to several consumers and several clients. Does not wait for the
+    servers' confirmation, like ``Message.ack``. Thread-safe: if several threads acknowledge the
+    same message, one of them succeeds and the others get ``MessageAlreadyAckedError``.
 
     Args:
         messages: The messages. An iterable is read to its end before anything is sent.

@@ -37,7 +37,8 @@ class Consumer:
     """
     A durable or ephemeral pull consumer on the server; made by a stream or a JetStream context.
 
-    Thread-safe. Each fetch sends its own pull, and each message goes to one of the fetches.
+    Thread-safe. Each fetch sends its own *pull*, a request for messages. The server sends each
+    message to one of the pulls.
     """
 
     __reduce__ = refuse_copy
@@ -82,10 +83,13 @@ class Consumer:
 
     def delete(self, *, timeout: Seconds | None = None) -> None:
         """
-        Delete the consumer on the server. Fetches that wait end with ConsumerDeletedError.
+        Delete the consumer on the server. Waiting fetches raise ConsumerDeletedError.
 
         Args:
             timeout: Seconds for the whole call. Default: that of the context.
+
+        Raises:
+            ConsumerNotFoundError: The consumer no longer exists.
         """
         delete_consumer(
             self._context, self._stream_name, self.name, self._context.deadline(timeout)
@@ -107,10 +111,10 @@ class Consumer:
         """
         Ask for messages, and return them as an iterable that yields each message as it arrives.
 
-        The pull is sent at once. The iteration ends when all requested messages have arrived, or
-        after *expires*. If no message arrives, it ends without an error. Errors, such as a deleted
-        consumer or an exceeded limit of the consumer, are raised at the end of the iteration, after
-        the messages that did arrive.
+        jetsync sends the pull before the call returns. The iteration ends when all requested
+        messages have arrived, or after *expires*. If no message arrives, it ends without an error.
+        Errors are raised at the end of the iteration, after the messages that did arrive. Examples
+        are a deleted consumer, and a pull that exceeds a limit of the consumer.
 
         If the consumer has no leader or the connection is lost, jetsync requests the remaining
         messages again within *expires*. The call never takes longer than *expires* plus 2 seconds.
@@ -122,27 +126,29 @@ class Consumer:
             max_messages: The maximum number of messages. Optional if *max_bytes* is given.
             max_bytes: The maximum number of bytes, counted as the server does: subject, reply
                 subject, headers and payload. If the next message is larger than this, the batch is
-                empty, and ``batch.status`` says so. Use it for large batches of large messages: by
-                default, servers disconnect a client for which 64 MiB wait to be sent.
+                empty, and ``batch.status`` says so. Set *max_bytes* for large batches of large
+                messages: by default, servers disconnect a client for which 64 MiB wait to be sent.
             expires: Seconds to wait for messages. Default: 30. With *no_wait*, seconds to wait for
                 a connection or a leader, at most 2.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*. Two
                 missed heartbeats end the fetch with NoHeartbeatError. Default: 5 if *expires* is at
                 least 10, otherwise none. 0 turns heartbeats off.
-            no_wait: Fetch the messages that are there now, and do not wait for more. Default:
+            no_wait: Fetch the messages that are available now, and do not wait for more. Default:
                 False.
-            group: The priority group. Required by consumers that have groups.
-            min_pending: Deliver only while at least this many messages are pending (overflow
-                policy).
-            min_ack_pending: Deliver only while at least this many acknowledgements are pending
-                (overflow policy).
-            priority: The priority of this pull, from 0 (served first) to 9 (prioritized policy).
+            group: The priority group. Required if the consumer has a ``priority_policy`` other than
+                ``none``.
+            min_pending: Deliver only while the consumer has at least this many undelivered
+                messages. For the priority policy ``overflow``.
+            min_ack_pending: Deliver only while the consumer has at least this many unacknowledged
+                messages. For the priority policy ``overflow``.
+            priority: The priority of this pull, from 0 (served first) to 9. For the priority policy
+                ``prioritized``.
 
         Raises:
             InvalidArgumentError: An option is invalid; nothing was sent.
             NotPullConsumerError: This is a push consumer; nothing was sent.
-            NotSupportedError: The connected server would ignore one of the priority options. It
-                is older than 2.11, or than 2.12 for *priority*. Nothing was sent.
+            NotSupportedError: The connected server would ignore an option of priority groups: it is
+                older than 2.11, or older than 2.12 for *priority*. Nothing was sent.
             DisconnectedError: There was no connection in time; nothing was sent.
 
         See ADR-37, "Fetch".
@@ -187,6 +193,7 @@ class Consumer:
         Raises:
             ConsumerDeletedError, ConsumerNotFoundError: The consumer no longer exists.
             StatusError: The pull failed for another reason.
+            InvalidArgumentError, NotPullConsumerError, NotSupportedError: As for :meth:`fetch`.
             DisconnectedError, ConnectionClosedError: There was no connection in time.
 
         See ADR-37, "Next".
@@ -229,30 +236,31 @@ class Consumer:
         """
         Return the messages as an endless iterator, or call a handler with each message.
 
-        Messages are pulled ahead into a buffer. If your code is slow, the server stops sending once
-        *max_messages* (or *max_bytes*) are buffered. This call does not wait: without a connection,
-        the first pull is sent after the reconnect. Thread-safe, and threads may share the iterator.
+        jetsync pulls messages ahead into a buffer. If your code is slow, the server stops sending
+        once *max_messages* (or *max_bytes*) are buffered. This call does not wait: without a
+        connection, the first pull is sent after the reconnect. Thread-safe, and threads may share
+        the iterator.
 
-        Exceptions of a handler are reported as a HandlerErrorEvent and in the log, and counted in
-        ``statistics()``. The first one of each type and line also goes to ``threading.excepthook``,
-        which prints it. Exceptions end the consumption only if *on_error* says so. If a plugin
-        refuses a message of a consumer with ``ack_policy`` all, the consumption ends, because the
-        next acknowledgement would also cover that message.
+        If a handler raises an exception, jetsync emits a HandlerErrorEvent, logs the error and
+        counts it in ``statistics()``. The first exception of each type and line also goes to
+        ``threading.excepthook``, which prints it. An exception ends the consumption only if
+        *on_error* is ``"stop"``. If a plugin refuses a message of a consumer with ``ack_policy``
+        all, the consumption ends, because the next acknowledgement would also cover that message.
 
         Args:
             handler: Called with each message, in threads of the consumption.
             max_messages: The size of the buffer in messages. Default: 500. Messages that are not
                 handled within the consumer's ``ack_wait`` are redelivered.
             max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Excludes
-                *max_messages*. Use it for messages of more than 64 KiB: by default, servers
+                *max_messages*. Set it for messages of more than 64 KiB: by default, servers
                 disconnect a client for which 64 MiB wait to be sent.
             expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
-            threshold_messages: The buffer is refilled when this many messages are left. Default:
-                half of *max_messages*.
+            threshold_messages: jetsync refills the buffer when this many messages are left.
+                Default: half of *max_messages*.
             threshold_bytes: The same in bytes. Default: half of *max_bytes*.
-            stop_after: End after this many messages, and pull no more of them. Default: no end.
+            stop_after: End after this many messages, and pull no more than that. Default: no end.
             ack: ``"explicit"``, the default: your code acknowledges each message. ``"auto"``
                 acknowledges a message when its handler has returned. Without a handler, it does so
                 when the same thread takes its next message or leaves the ``with`` block without an
@@ -260,14 +268,14 @@ class Consumer:
                 because each acknowledgement also covers earlier messages that failed.
             threads: How many threads call the handler. Default: 1.
             ordered_by: ``"subject"`` handles one message of each subject at a time, in the order of
-                delivery. A redelivered message is therefore handled after newer ones of its
-                subject. Default: any order.
+                delivery. A redelivered message is therefore handled after messages of its subject
+                that were delivered in the meantime. Default: any order.
             on_error: What happens to a message whose handler raised. ``"nak"``, the default, has it
-                redelivered: at once the first time, then after 1, 2, 4, ... up to 30 seconds.
-                ``"leave"`` does nothing, so the server redelivers it after ``ack_wait``. ``"stop"``
-                has it redelivered and ends the consumption.
-            keep_alive: Restart the ``ack_wait`` of messages that are buffered or being handled,
-                before it runs out. Default: False.
+                redelivered: immediately the first time, then after 1, 2, 4, ... seconds, at most
+                30. ``"leave"`` does nothing, so the server redelivers it after ``ack_wait``.
+                ``"stop"`` has it redelivered and ends the consumption.
+            keep_alive: Whether to restart the ``ack_wait`` of buffered messages, and of messages
+                that a handler is processing, before it runs out. Default: False.
             group: As for :meth:`fetch`.
             min_pending: As for :meth:`fetch`.
             min_ack_pending: As for :meth:`fetch`.
@@ -275,7 +283,8 @@ class Consumer:
 
         Raises:
             InvalidArgumentError: An option is invalid; nothing was sent.
-            InvalidGroupError: The options do not fit the consumer's priority groups.
+            InvalidGroupError: *group* is missing or unknown, or the consumer's priority policy does
+                not allow an option.
             NotSupportedError: As for :meth:`fetch`.
             NotPullConsumerError: This is a push consumer; nothing was sent.
             ConnectionClosedError: The client is closed.

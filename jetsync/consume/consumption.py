@@ -43,19 +43,22 @@ class ConsumptionStatistics:
     """Messages that arrived."""
 
     buffered: int
-    """Messages that have arrived but were not taken yet."""
+    """Messages that have arrived and that your code has not taken yet."""
 
     pending: int
-    """Messages that open pulls may still deliver. For pulls by bytes, this is the upper limit."""
+    """
+    Messages that open pulls may still deliver. If the buffer has a limit in bytes, this is an upper
+    bound.
+    """
 
     pending_bytes: int
-    """Bytes that open pulls may still deliver, for pulls by bytes."""
+    """Bytes that open pulls may still deliver, if the buffer has a limit in bytes."""
 
     pulls: int
-    """Pulls that were sent."""
+    """Pulls that jetsync has sent."""
 
     heartbeats_missed: int
-    """How often two heartbeats in a row were missed."""
+    """How often jetsync missed two heartbeats in a row."""
 
     connections_lost: int
     """How often the connection was lost."""
@@ -164,17 +167,19 @@ class Consumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, and all messages were taken or, with a handler, handled."""
+        """
+        Whether the consumption has ended, and all messages were taken or, with a handler, handled.
+        """
         return self._core.closed
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the consumption; None if it is open, or ended as requested."""
+        """The error that ended the consumption. None if it is open, or ended without an error."""
         return self._core.error
 
     def close(self) -> None:
         """
-        Stop at once, and return messages that were not taken to the server for redelivery.
+        Stop now, and give messages that were not taken back to the server for redelivery.
 
         Threads that wait for a message wake up. Handlers that are running are not interrupted.
         Does not wait, see :meth:`wait`. Thread-safe, safe to repeat and safe in a signal handler.
@@ -185,7 +190,7 @@ class Consumption:
         """
         Stop pulling, and end once all messages that have arrived are taken.
 
-        Messages that arrive later are returned to the server. Does not wait, see :meth:`wait`.
+        Messages that arrive later are given back to the server. Does not wait, see :meth:`wait`.
         Thread-safe, safe to repeat and safe in a signal handler.
         """
         self._core.drain()

@@ -428,8 +428,8 @@ class MessageBatch:
 
     Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
     Errors are raised at the end of the iteration, after the messages that did arrive. If you leave
-    the iteration early, by ``break`` or an exception, jetsync gives the remaining messages back to
-    the server at once. :meth:`close` and the end of a ``with`` block do the same.
+    the iteration early, by ``break`` or an exception, jetsync immediately gives the remaining
+    messages back to the server. :meth:`close` and the end of a ``with`` block do the same.
     """
 
     __reduce__ = refuse_copy
@@ -478,14 +478,16 @@ class MessageBatch:
 
     @property
     def status(self) -> Status | None:
-        """The status that ended the batch; None while it is open, or if none was needed."""
+        """
+        The server's status that ended the batch; None if it is open, or ended without a status.
+        """
         return self._fetch.status
 
     def close(self) -> None:
         """
-        End the batch at once and give the remaining messages back to the server; safe to repeat.
+        End the batch now and give the remaining messages back to the server. Safe to repeat.
 
-        If another call is waiting for a message of this batch, its iteration ends.
+        If another call is waiting for a message of this batch, the iteration of that call ends.
         """
         generator: Any = self._generator and self._generator()
         try:
@@ -505,9 +507,9 @@ class MessageBatch:
         """
         Acknowledge all messages that were yielded, in one write, and return how many there were.
 
-        Call it during or after the iteration; before that, it returns 0. Messages that were
-        acknowledged, nakked or terminated before are left out. If the consumer's ``ack_policy`` is
-        ``all``, one acknowledgement covers all messages.
+        Call it during or after the iteration; before that, it returns 0. Messages that your code
+        has already acknowledged, nakked or terminated are left out. If the consumer's
+        ``ack_policy`` is ``all``, one acknowledgement covers all messages.
 
         Raises:
             AcksNotWantedError: The consumer has ``ack_policy`` none.

@@ -66,10 +66,10 @@ class OrderedStatistics:
     _repr_html_ = html_table
 
     delivered: int
-    """Messages that were handed out."""
+    """Messages that your code has received."""
 
     last_sequence: int | None
-    """The stream sequence of the current position; None if it is not known yet."""
+    """The stream sequence after which the next read continues; None if it is not known yet."""
 
     resets: int
     """How often jetsync has replaced the consumer on the server."""
@@ -147,15 +147,17 @@ class OrderedConsumer:
 
     Stream sequences increase strictly, and no message is skipped or repeated. Lost connections,
     restarted servers and deleted consumers do not change that. Messages need no acknowledgement.
-    One fetch, next or consume can be open at a time. The next one continues where it stopped.
+    One fetch, ``next`` or consumption can be open at a time. The next read continues after the last
+    message that your code has received.
 
-    The consumer on the server is ephemeral and is replaced when necessary. Its :attr:`name` counts
-    the replacements. :meth:`close` and the end of a ``with`` block delete it.
+    The consumer on the server is ephemeral, and jetsync replaces it when necessary. Its
+    :attr:`name` counts the replacements. :meth:`close` and the end of a ``with`` block delete the
+    consumer.
 
     If the stream is deleted, a call that waits for messages raises StreamNotFoundError after
     servers have reported for two seconds that there is no such stream. If the stream has been
-    created again by then, reading continues after the last sequence that was handed out. Messages
-    up to that sequence are not delivered.
+    created again by then, reading continues after the last sequence that your code has received.
+    Messages of the new stream up to that sequence are not delivered.
     """
 
     __reduce__ = refuse_copy
@@ -190,13 +192,13 @@ class OrderedConsumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The last description of the consumer that the server sent; sends no request."""
+        """The consumer's info as the server last sent it. This sends no request."""
         assert self._source.info is not None
         return self._source.info
 
     def info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
         """
-        Ask the server for the description of the current consumer.
+        Ask the server for the info of the current consumer.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.
@@ -224,7 +226,7 @@ class OrderedConsumer:
         Request the next messages and return them as an iterable that yields each as it arrives.
 
         The iteration ends after the requested number of messages, or after *expires*. If the
-        consumer is lost in the meantime, it is replaced and the remaining messages are requested
+        consumer is lost in the meantime, jetsync replaces it and requests the remaining messages
         again.
 
         Args:
@@ -276,20 +278,20 @@ class OrderedConsumer:
         """
         Return the messages as an endless iterator, pulled ahead into a buffer.
 
-        The call waits until the consumer exists, for at most the context's default timeout. The
-        iterator then continues after every temporary failure.
+        The call waits until the server has the consumer, for at most the context's default timeout.
+        The iterator then continues after every temporary failure.
 
         Args:
             handler: Not supported; must be None.
             max_messages: How many messages the buffer holds. Default: 500, unless *max_bytes* is
                 given.
-            max_bytes: How many bytes the buffer holds, instead of *max_messages*.
+            max_bytes: How many bytes the buffer holds. Excludes *max_messages*.
             expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
-            heartbeat: Seconds between heartbeats of the server. If two are missed, the consumer is
-                replaced. Default: half of *expires*, at most 5.
+            heartbeat: Seconds between heartbeats of the server. If two are missed, jetsync replaces
+                the consumer. Default: half of *expires*, at most 5.
             threshold_messages: As for ``Consumer.consume``.
             threshold_bytes: As for ``Consumer.consume``.
-            stop_after: End after this many messages, even if the consumer is replaced in between.
+            stop_after: End after this many messages, counted across replacements of the consumer.
                 Default: no end.
 
         Raises:
@@ -321,7 +323,7 @@ class OrderedConsumer:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        End the open read, and delete the consumer on the server; safe to repeat.
+        End the open read, and delete the consumer on the server. Safe to repeat.
 
         Without a connection, the client deletes the consumer after it has reconnected. If it never
         reconnects, the server deletes the consumer after ``inactive_threshold``.

@@ -104,8 +104,8 @@ class OrderedConsumption:
 
         Args:
             timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns only a
-                message that has already arrived. If jetsync has to replace the consumer meanwhile,
-                the call may take half a second longer.
+                message that has already arrived. If jetsync replaces the consumer meanwhile, the
+                call may take half a second longer.
 
         Raises:
             ConsumptionClosedError: The consumption has ended, and all messages were taken.
@@ -137,7 +137,7 @@ class OrderedConsumption:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the consumption; None if it is open, or ended as requested."""
+        """The error that ended the consumption. None if it is open, or ended without an error."""
         return None if is_own_close(self._error) else self._error
 
     @property
@@ -147,7 +147,7 @@ class OrderedConsumption:
 
     def close(self) -> None:
         """
-        Stop at once. The next read of the ordered consumer gets the messages that were not taken.
+        Stop now. The next read of the ordered consumer gets the messages that were not taken.
 
         A thread that waits for a message wakes up. Does not wait, see :meth:`wait`. Thread-safe,
         and safe to repeat.
@@ -179,7 +179,7 @@ class OrderedConsumption:
 
         Raises:
             CallInSignalHandlerError: The caller is a signal handler that interrupted a call for a
-                message. It would wait for itself.
+                message. Such a caller would wait for itself.
         """
         if _wrong:
             raise errors.InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
@@ -351,7 +351,7 @@ class OrderedBatch(MessageBatch):
         return self._received
 
     def close(self) -> None:
-        """End the batch at once; safe to repeat."""
+        """End the batch now. Safe to repeat."""
         self._over.set()
         super().close()
 

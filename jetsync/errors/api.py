@@ -32,8 +32,9 @@ class ApiError(JetSyncError):
     """
     A server answered with an error. The subclass depends on ``err_code``.
 
-    jetsync raises this class for codes that it does not know. ``stream`` and ``consumer`` are None
-    if the request concerned none, or if the server's answer does not show which.
+    jetsync raises this class itself for codes that it does not know. ``stream`` and ``consumer``
+    are names. They are None if the request concerned none, or if the server's answer does not show
+    which.
     """
 
     classes: _t.ClassVar[dict[int, type[ApiError]]] = {}
@@ -120,7 +121,7 @@ class BadRequestError(ApiError, usual=(400, 10003, "bad request")):
 
 class InvalidJsonError(ApiError, usual=(400, 10025, "invalid JSON")):
     """
-    The server could not parse the request. Since 2.12, unknown fields are rejected too.
+    The server could not parse the request. Servers from 2.12 up also reject unknown fields.
     """
 
 
@@ -189,7 +190,7 @@ class SubjectOverlapError(
     advice="stream_names(subject=...) lists the streams that have a subject",
 ):
     """
-    Another stream already captures one of the subjects.
+    Another stream already stores messages of one of the subjects.
     """
 
 
@@ -262,7 +263,7 @@ class MaxConsumersError(ApiError, usual=(400, 10026, "maximum consumers limit re
 
 class ConsumerConfigInvalidError(ApiError, usual=(500, 10012, "consumer configuration is invalid")):
     """
-    The server rejected the consumer configuration, such as a change to a field that is fixed.
+    The server rejected the consumer configuration, or a change to a field that cannot change.
     """
 
 
@@ -334,13 +335,13 @@ class MessageTooLargeError(ApiError, usual=(400, 10054, "message size exceeds ma
 
 class MaxMessagesError(ApiError, usual=(503, 10077, "maximum messages exceeded")):
     """
-    The stream has reached a limit and discards new messages. The description names the limit.
+    The stream has reached a limit and refuses new messages. The description names the limit.
     """
 
 
 class RollupNotPermittedError(ApiError, usual=(500, 10111, "rollup not permitted")):
     """
-    The stream does not allow roll-ups, or the batch does not allow one on this message.
+    The stream does not allow the header ``Nats-Rollup``, or the batch not on this message.
     """
 
 
@@ -460,7 +461,7 @@ class ScheduleTtlInvalidError(ApiError, usual=(400, 10191, "schedule TTL is inva
 
 class ScheduleRollupInvalidError(ApiError, usual=(400, 10192, "schedule rollup is invalid")):
     """
-    The only roll-up that a schedule allows is ``sub``, which replaces messages on its target.
+    A schedule allows only the roll-up ``sub``, which replaces earlier messages on its target.
     """
 
 
@@ -492,8 +493,9 @@ class BatchIncompleteError(ApiError, usual=(400, 10176, "atomic publish batch is
     """
     The server does not have the whole batch.
 
-    The cause is a gap, an idle timeout, a server restart, or that the batch has already ended.
-    ``reason`` says what jetsync knows about it.
+    Either a message was lost, the batch was idle for too long, the server restarted, or the batch
+    had already ended. Nothing of the batch is stored. ``reason`` says what jetsync knows about the
+    cause.
     """
 
     def __init__(self, *, reason: str | None = None, **fields: _te.Unpack[_Fields]) -> None:
@@ -583,7 +585,7 @@ class FastBatchUnknownError(ApiError, usual=(400, 10208, "batch publish ID unkno
 
 class BucketNotFoundError(StreamNotFoundError):
     """
-    The bucket does not exist, or it was replaced while it was watched.
+    The bucket does not exist, or it was deleted and created again during a watch.
     """
 
     def __init__(self, bucket: str, *, reason: str | None = None) -> None:
@@ -598,8 +600,8 @@ class WrongLastRevisionError(WrongLastSequenceError):
     """
     A key is not at the expected revision. Nothing was changed.
 
-    ``last_sequence`` is the key's revision: 0 if it has none, None if the revision is not known.
-    ``key`` is None if a transaction failed and jetsync could not find out which key caused it.
+    ``last_sequence`` is the key's revision: 0 if the key has none, None if jetsync does not know
+    it. ``key`` is None if a transaction failed and jetsync could not find out which key caused it.
     """
 
     def __init__(
@@ -666,7 +668,7 @@ class KeyNotFoundError(JetSyncError, KeyError):
 
 class KeysVanishedError(JetSyncError):
     """
-    A snapshot cannot be completed, because newer values replaced its values while it was read.
+    A snapshot is incomplete, because some of its values were replaced while jetsync read them.
     """
 
     def __init__(
@@ -697,7 +699,7 @@ class PublishError(JetSyncError):
 
 class NoStreamResponseError(PublishError):
     """
-    No stream captures the subject, or its stream has no leader at the moment.
+    No stream stores the subject, or the stream has no leader at the moment.
 
     The message was not stored.
     """
@@ -760,9 +762,9 @@ class BatchGapError(PublishError):
 
 class AtomicityError(PublishError):
     """
-    The server does not support atomic batches and stored messages of the batch one by one.
+    The server does not support atomic batches, and stored messages of the batch one by one.
 
-    ``sequence`` is the stream sequence of the last of them.
+    ``sequence`` is the stream sequence of the last message that was stored.
     """
 
     def __init__(

@@ -15,7 +15,8 @@ class StatusError(JetSyncError):
     """
     A status line of the server ended a pull or a direct get.
 
-    ``code`` is 0 if jetsync detected the failure itself, without a status line of the server.
+    A *status line* is an answer with a code, such as 404, in place of messages. ``code`` is 0 if
+    jetsync detected the failure itself.
     """
 
     _usual: _t.ClassVar[tuple[int, str]] = (0, "fault")
@@ -117,7 +118,7 @@ class MessageSizeExceedsMaxBytesError(StatusError, usual=(409, "Message Size Exc
 
 class LeadershipChangeError(StatusError, usual=(409, "Leadership Change")):
     """
-    The consumer moved to another server. Pull again.
+    Another server now leads the consumer. Pull again.
     """
 
 
@@ -135,13 +136,13 @@ class BadPullRequestError(StatusError, usual=(400, "Bad Request")):
 
 class InvalidGroupError(BadPullRequestError):
     """
-    The pull names no priority group, an unknown one, or one that the consumer's policy forbids.
+    The pull names no priority group or an unknown one, or has an option that the policy forbids.
     """
 
 
 class PinIdMismatchError(StatusError, usual=(423, "Nats-Pin-Id mismatch")):
     """
-    Another client is pinned to the priority group.
+    The priority group has another pinned client, which gets all messages of the group.
     """
 
 
@@ -167,7 +168,7 @@ class BadDirectRequestError(StatusError, usual=(408, "Bad Request")):
 
 class TooManySubjectsError(StatusError, usual=(413, "Too Many Results")):
     """
-    The filter of a direct get matches more subjects than the server resolves. Narrow the filter.
+    The filter of a direct get matches more than 1,024 subjects. Narrow the filter.
     """
 
 

@@ -16,7 +16,7 @@ class TransportError(JetSyncError):
 
 class ConnectError(TransportError, ConnectionError):
     """
-    jetsync could not connect to a server.
+    jetsync could not connect to any server.
 
     ``server`` is the URL without secrets, if one server is to blame.
     """
@@ -44,7 +44,7 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 
 class AuthenticationError(ConnectError):
     """
-    The server rejected or expired the credentials, or jetsync could not load them.
+    The server rejected the credentials, they have expired, or jetsync could not load them.
     """
 
 
@@ -95,8 +95,8 @@ class ConnectionLostError(TransportError, ConnectionError):
     """
     The connection was lost before the reply to a request arrived.
 
-    The request stores no message, so you can repeat it. ``sent`` is false if the connection was
-    lost before the request was sent.
+    The server may have processed the request, which stores no message. You can repeat the call.
+    ``sent`` is false if the connection was lost before the request was sent.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class NoRespondersError(TransportError):
 
 class PermissionDeniedError(TransportError, PermissionError):
     """
-    The user has no permission to publish or subscribe to the subject.
+    The user has no permission to publish to the subject, or to subscribe to it.
     """
 
     def __init__(self, subject: str, operation: str) -> None:
@@ -153,7 +153,7 @@ class ForkedProcessError(TransportError, RuntimeError):
     """
     The client or the handle was created before this process was forked.
 
-    Make a new one in the child process. With ``after_fork="reconnect"``, a client of the parent
+    Create a new one in the child process. With ``after_fork="reconnect"``, a client of the parent
     connects again in the child.
     """
 
@@ -165,7 +165,7 @@ class ForkedProcessError(TransportError, RuntimeError):
 
 class SubscriptionLimitError(TransportError):
     """
-    The server rejected a subscription because the connection or account has too many.
+    The server rejected a subscription because the connection or account has too many subscriptions.
     """
 
     def __init__(self, subject: str) -> None:
@@ -177,9 +177,9 @@ class SubscriptionLimitError(TransportError):
 
 class RequestTimeoutError(JetSyncError, TimeoutError):
     """
-    The reply to a request did not arrive in time. The request stores no message.
+    The reply to a request did not arrive in time.
 
-    ``timeout`` is in seconds.
+    The server may have processed the request, which stores no message. ``timeout`` is in seconds.
     """
 
     def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:

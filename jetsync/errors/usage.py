@@ -23,7 +23,7 @@ class InvalidArgumentError(JetSyncError, ValueError):
 
 class InvalidSubjectError(InvalidArgumentError):
     """
-    No server accepts this subject or subject filter.
+    The subject or subject filter is invalid for every server.
     """
 
     def __init__(self, subject: str, reason: str) -> None:
@@ -66,7 +66,7 @@ class InvalidKeyError(InvalidNameError):
 
 class InvalidHeaderError(InvalidArgumentError):
     """
-    A header name or value would corrupt the header block, for example because of a line end.
+    A header name or value would corrupt the headers, for example because it contains a line end.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -84,7 +84,7 @@ class BatchRuleError(InvalidHeaderError):
 
 class InvalidTtlError(InvalidArgumentError):
     """
-    A time-to-live is neither at least 1 second nor ``"never"``, or needs ``history=1``.
+    A time-to-live is neither at least 1 second nor ``"never"``, or the bucket lacks ``history=1``.
 
     ``reason`` says which.
     """
@@ -145,13 +145,13 @@ class InvalidTypeError(JetSyncError, TypeError):
 
 class ConfigurationError(JetSyncError):
     """
-    An environment variable, a saved context or an optional dependency is missing or invalid.
+    An environment variable, file, plugin or optional package is missing or cannot be used.
     """
 
 
 class CallInSignalHandlerError(JetSyncError, RuntimeError):
     """
-    A signal handler made a call that needs a lock of the call it interrupted.
+    A signal handler made a call that needs a lock of the call that it interrupted.
 
     The handler interrupted another jetsync call of the same thread, which holds the lock. Nothing
     was sent. Set a flag in the handler and make the call after the handler has returned, or make
@@ -179,7 +179,7 @@ class WaitTimeoutError(JetSyncError, TimeoutError):
 
 class NotSupportedError(JetSyncError):
     """
-    The server is too old for the call, or the stream does not allow it.
+    The server is too old for the call or for an option, or the stream does not allow the call.
     """
 
     def __init__(self, feature: str, *, needs: str, server: str | None = None) -> None:
@@ -204,9 +204,9 @@ class IncompleteMirrorError(DirectNotSupportedError):
     """
     A mirror that may lack messages answered a direct get of the stream.
 
-    Any mirror of a stream may answer its direct gets. Read the stream with a consumer instead. To
-    read a mirror that has a filter, use the mirror's name. ``mirror`` is None if the answers do
-    not name it.
+    The server lets every mirror of a stream answer its direct gets. Read the stream with a consumer
+    instead. To read a mirror that has a filter, use the mirror's name. ``mirror`` is the mirror's
+    name, or None if the answers do not contain it.
     """
 
     def __init__(self, stream: str, mirror: str | None = None) -> None:
@@ -296,7 +296,7 @@ class ConsumptionClosedError(HandleClosedError):
 
 class BatchClosedError(HandleClosedError):
     """
-    The batch was committed, discarded or rejected and takes no more messages.
+    The batch or transaction was committed, discarded or rejected, and takes no more messages.
     """
 
     _kind = "batch"

@@ -141,13 +141,15 @@ class KeyValueConfig:
     """The servers that store the bucket."""
 
     republish: Republish | None = None
-    """How changes are also published as core NATS messages."""
+    """How the server also publishes changes as core NATS messages."""
 
     mirror: StreamSource | None = attrs.field(default=None, converter=_source)
-    """The bucket that this one mirrors: a name or a StreamSource. Writes go to that bucket."""
+    """
+    The bucket that this one mirrors: a name or a StreamSource. jetsync sends writes to that bucket.
+    """
 
     sources: tuple[StreamSource, ...] | None = attrs.field(default=None, converter=_sources)
-    """Buckets whose changes are copied: names or StreamSource objects."""
+    """Buckets whose changes the server copies into this one: names or StreamSource objects."""
 
     compression: bool | None = None
     """Whether to compress the files."""
@@ -157,15 +159,16 @@ class KeyValueConfig:
 
     limit_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
-    Allow a time-to-live per key, and leave a marker for this number of seconds, at least 1, when a
-    value expires (ADR-43, ADR-48). 0 leaves no markers. A mirror has the markers of its origin.
-    Server 2.11 and later.
+    Allow a time-to-live per key. When a value expires, the server leaves a marker for this number
+    of seconds, at least 1 (ADR-43, ADR-48). 0 leaves no markers. A mirror has the markers of its
+    origin. Server 2.11 and later.
     """
 
     atomic: bool | None = None
     """
-    Allow transactions (ADR-50). Needs server 2.12.5. Off by default, because other clients cannot
-    create the same bucket if it is set.
+    Allow transactions (ADR-50). Use server 2.12.5 or later; jetsync refuses servers before 2.12,
+    and 2.12.0 and 2.12.1. Off by default: if it is set, other clients that create the existing
+    bucket again get an error.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -256,7 +259,7 @@ class KeyValueStatus:
 
     @property
     def values(self) -> int:
-        """Number of stored revisions, including markers of deleted keys."""
+        """Number of stored revisions, including markers."""
         return self.stream_info.state.messages
 
     @property
@@ -281,7 +284,7 @@ class KeyValueStatus:
 
     @property
     def limit_marker_ttl(self) -> float | None:
-        """Lifetime of markers of expired values in seconds; None without markers."""
+        """Seconds for which markers of expired values are kept; None if there are none."""
         return self.stream_info.config.subject_delete_marker_ttl or None
 
     @property

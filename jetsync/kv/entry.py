@@ -37,7 +37,7 @@ class Entry:
     """The key."""
 
     value: bytes
-    """The value; empty for markers, and if the watch has ``meta_only``."""
+    """The value. Empty for markers, and in a watch with ``meta_only``."""
 
     revision: int
     """The revision. Every change of any key in the bucket increases it."""
@@ -55,11 +55,11 @@ class Entry:
     """Why the server created this marker; None if a client made the change (ADR-43)."""
 
     ttl: float | Literal["never"] | None = None
-    """The time-to-live in seconds, ``"never"``, or None for that of the bucket."""
+    """The time-to-live in seconds, ``"never"``, or None if that of the bucket applies."""
 
     @property
     def is_deleted(self) -> bool:
-        """Whether this is a delete or purge marker."""
+        """Whether this is a marker."""
         return self.operation is not KeyOperation.PUT
 
 

@@ -58,12 +58,14 @@ class KeyValue:
 
     Made by ``JetStream.create_key_value`` and ``JetStream.key_value``. A key consists of parts
     separated by dots, with letters, digits and ``-_=/``. In a pattern, ``*`` stands for one part
-    and ``>`` for all remaining parts. Revisions count the changes of the whole bucket.
+    and ``>`` for all remaining parts. Revisions count the changes of the whole bucket. Deleting or
+    purging a key stores a *marker*, a revision without a value.
 
     A handle holds no resources on the server and needs no closing; any number of threads may share
     one. ``timeout`` is in seconds and limits all requests of a call together; the default is that
     of the JetStream context. If the answer to a change is lost, the call raises
-    PublishOutcomeUnknownError: the change may have been stored or not. Use :meth:`get` to find out.
+    PublishOutcomeUnknownError: the change may have been stored or not. To find out, call
+    :meth:`get`.
     """
 
     __slots__ = ("_bucket",)
@@ -83,7 +85,10 @@ class KeyValue:
 
     @property
     def stream(self) -> Stream:
-        """The stream that stores the bucket. Direct writes to it may break the bucket's rules."""
+        """
+        The stream that stores the bucket. If you write to this stream directly, you may break the
+        bucket's rules.
+        """
         return self._bucket.stream
 
     # Single keys
@@ -99,19 +104,20 @@ class KeyValue:
         """
         Return the value of a key.
 
-        If the bucket allows direct gets, any replica may answer. A replica may briefly lag behind
-        a change that was made through another server.
+        If the bucket allows direct gets, any replica or a mirror may answer. Its data may lag
+        slightly behind the leader's.
 
         Args:
             key: The key.
             revision: An earlier revision of this key. The default is the last one.
-            direct: ``False`` asks the leader, which knows every change. ``True`` requires a direct
-                get and trusts the replica or mirror that answers. ``None`` uses a direct get if the
-                bucket allows it, and asks the leader if the replica finds nothing.
+            direct: ``False`` asks the leader, which knows every change. ``True`` sends a direct get
+                and trusts the replica or mirror that answers. ``None``, the default, sends a direct
+                get if the bucket allows it, and asks the leader if the answer has no message.
             timeout: Seconds for all requests together.
 
         Raises:
-            KeyNotFoundError: The key has no value, was deleted, or has expired.
+            KeyNotFoundError: The key has no value: it was never set, was deleted, or has expired.
+                With *revision*, the revision is not one of its values.
             BucketNotFoundError: The bucket does not exist any more.
         """
         bucket = self._bucket
@@ -148,8 +154,9 @@ class KeyValue:
             key: The key.
             value: The value; text is stored as UTF-8.
             ttl: Time-to-live of the value: seconds (at least 1), a ``timedelta`` or ``"never"``.
-                The bucket needs ``limit_marker_ttl``. Unless *ttl* is ``"never"``, it also needs
-                ``history=1``, because the previous value would reappear when this one expires.
+                The bucket needs ``limit_marker_ttl``. Unless *ttl* is ``"never"``, the bucket also
+                needs ``history=1``, because the previous value would reappear when this one
+                expires.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -225,8 +232,8 @@ class KeyValue:
             timeout: Seconds for all requests together.
 
         Raises:
-            WrongLastRevisionError: The key has another revision. ``last_sequence`` of the error is
-                that revision.
+            WrongLastRevisionError: The key's revision is not *last*. ``last_sequence`` of the error
+                is the key's revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
         check_count("last", last, 0)
@@ -236,7 +243,7 @@ class KeyValue:
         """
         Delete a key and return the revision of its delete marker.
 
-        Earlier revisions stay in :meth:`history`. Deleting a key without a value is no error.
+        Earlier revisions stay in :meth:`history`. Deleting a key without a value is not an error.
 
         Args:
             key: The key.
@@ -258,7 +265,7 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Delete a key with all its revisions, and return the revision of its purge marker.
+        Delete a key with all its revisions, and return the revision of the purge marker.
 
         Args:
             key: The key.
@@ -298,7 +305,7 @@ class KeyValue:
 
     def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
         """
-        Return the stored revisions of a key, oldest first, including delete and purge markers.
+        Return the stored revisions of a key, oldest first, including its markers.
 
         Args:
             key: The key.
@@ -333,15 +340,16 @@ class KeyValue:
         Args:
             keys: Keys and patterns. Keys without a value are left out.
             at: Time of the snapshot: a revision (inclusive) or an aware datetime (exclusive). The
-                default is now. The bucket needs enough history. A key that was overwritten since
-                then is left out if its earlier revision is no longer stored: jetsync cannot
-                distinguish it from a key without a value.
+                default is now. An earlier snapshot needs a bucket that keeps enough history. If the
+                bucket no longer stores a key's revision of that time, the key is left out: jetsync
+                cannot distinguish it from a key without a value.
             timeout: Seconds for all requests together. The default is that of the context. Allow 3
                 seconds for 100,000 keys, and a minute for 1 million.
 
         Raises:
-            KeysVanishedError: The bucket lost values of the snapshot while they were read. Without
-                *at*, jetsync instead reads a later snapshot, until the timeout.
+            KeysVanishedError: With *at*, values of the snapshot were removed while jetsync read
+                them. Without *at*, jetsync then reads a later snapshot.
+            RequestTimeoutError: jetsync could not read a snapshot within the timeout.
             NotSupportedError: The server is older than 2.11, or the bucket allows no direct gets.
             InvalidKeyError, InvalidArgumentError: A key or *at* is invalid. Nothing was sent.
             BucketNotFoundError: The bucket does not exist any more.
@@ -386,16 +394,16 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> Watch:
         """
-        Return a watch that yields the current entries and then every change.
+        Return a watch, which yields the current entries and then every change.
 
         Args:
             *keys: Keys and patterns. The default is all keys.
             include_history: Start with all stored revisions instead of the last one of each key.
             updates_only: Start with the next change.
             from_revision: Start with this revision and yield all later ones.
-            ignore_deletes: Leave out delete and purge markers.
+            ignore_deletes: Leave out markers of deleted keys.
             meta_only: Leave out the values.
-            timeout: Seconds in which the watch must be created.
+            timeout: Seconds to wait until the server has created the watch's consumer.
 
         Raises:
             InvalidKeyError, InvalidArgumentError: A pattern is invalid, or the options contradict
@@ -438,9 +446,9 @@ class KeyValue:
         """
         Return a transaction, which changes many keys together or none of them (ADR-50).
 
-        The changes are sent when the ``with`` block ends. jetsync asks once per connection whether
-        the bucket supports transactions. If the bucket has been deleted since, the commit raises
-        BucketNotFoundError.
+        jetsync sends the changes when the ``with`` block ends. It asks the server once per
+        connection whether the bucket supports transactions. If the bucket is deleted after that,
+        the commit raises BucketNotFoundError.
 
         Args:
             timeout: Seconds for the commit. The default is that of the JetStream context.
@@ -448,7 +456,8 @@ class KeyValue:
         Raises:
             AtomicPublishDisabledError: The bucket does not allow transactions, see ``atomic`` in
                 :class:`KeyValueConfig`.
-            NotSupportedError: The server is older than 2.12, or has known errors (2.12.0, 2.12.1).
+            NotSupportedError: The server is older than 2.12, or is 2.12.0 or 2.12.1, whose
+                transactions have errors.
             BucketNotFoundError: The bucket does not exist any more.
         """
         context = self._bucket.context
@@ -465,12 +474,12 @@ class KeyValue:
 
         Returns the number of keys for which messages were removed.
 
-        Recent markers stay, so that watchers learn about the deletion. If a key is set again in
-        the meantime, it keeps its new value.
+        Recent markers stay, so that watchers learn about the deletion. If a key is set again during
+        the call, it keeps its new value.
 
         Args:
-            older_than: Remove markers that are at least this old, in seconds. The default is 1800;
-                0 removes all markers.
+            older_than: Remove markers that are at least this old, in seconds. The default is 1800.
+                0 removes all markers of deleted keys.
             timeout: Seconds for the whole call. The default is 30.
 
         Raises:

@@ -73,16 +73,16 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
 
 class Transaction:
     """
-    Changes of a bucket that are stored together or not at all. Made by ``KeyValue.atomic``.
+    Changes of a bucket that the server stores together or not at all. Made by ``KeyValue.atomic``.
 
-    The changes are sent when the ``with`` block ends; an exception in the block discards them. If a
-    key does not have its expected revision, no change is stored. A block without changes sends
+    jetsync sends the changes when the ``with`` block ends. An exception in the block discards them.
+    If a key does not have its expected revision, no change is stored. A block without changes sends
     nothing. Any thread may add changes.
 
-    Creates, purges and changes with *last* refer to the state before the transaction. So a further
+    Creates, purges and changes with *last* apply to the state before the transaction. So a second
     change of the same key must be a :meth:`put`, or a :meth:`delete` without *last*.
 
-    Servers accept 1000 changes per transaction unless an operator changed the limit.
+    Servers accept at most 1,000 changes per transaction, unless their operator changed the limit.
     """
 
     __reduce__ = refuse_copy
@@ -205,7 +205,7 @@ class Transaction:
 
     def commit(self, *, timeout: Seconds | None = None) -> Mapping[str, int]:
         """
-        Store the changes, and return the revision of each key. The end of the block does the same.
+        Store the changes, and return the revision of each key. The end of the block calls this.
 
         Args:
             timeout: Seconds for all requests together; None uses the timeout of the transaction.

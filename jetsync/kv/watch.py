@@ -49,7 +49,7 @@ class Watch:
     """
     The entries of a bucket and their changes. Made by ``KeyValue.watch``.
 
-    :meth:`initial` yields the entries that exist at the start, and ends. Iterating over the watch
+    :meth:`initial` yields the entries that exist at the start, and then ends. A loop over the watch
     itself continues until the watch is closed. :attr:`is_current` and :meth:`wait_current` say
     whether all initial entries have been taken.
 
@@ -128,8 +128,8 @@ class Watch:
 
         Args:
             timeout: Seconds to wait. The default is 30; 0 returns only an entry that has already
-                arrived. While the consumer is being recreated, the call may take half a second
-                longer.
+                arrived. If jetsync replaces the watch's consumer meanwhile, the call may take half
+                a second longer.
 
         Raises:
             HandleClosedError: The watch has ended.
@@ -146,17 +146,17 @@ class Watch:
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
         """
-        Yield the entries that existed when the watch was created, and end.
+        Yield the entries that existed when the watch was created, and then end.
 
-        Some of them may be changes that were made in the meantime. Iterate over the watch itself
-        for all later changes. If changes arrive faster than you take them, the iteration ends after
-        as many keys as existed at the start.
+        If a key changes in the meantime, its entry may be the changed one. Iterate over the watch
+        itself for all later changes. If changes arrive faster than you take them, the iteration
+        ends after as many keys as existed at the start.
 
         Args:
             timeout: Seconds for all entries. The default is no limit.
 
         Raises:
-            RequestTimeoutError: More entries are outstanding. The watch stays open.
+            RequestTimeoutError: Not all entries arrived in time. The watch stays open.
             HandleClosedError: The watch was closed before all entries had arrived.
             JetSyncError: The error that ended the watch. It is raised once.
         """
@@ -197,12 +197,12 @@ class Watch:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the watch; None if it is open or was closed."""
+        """The error that ended the watch. None if it is open, or ended without an error."""
         return self._messages.error if self._gone is None else self._gone
 
     def wait_current(self, *, timeout: Seconds | None = None) -> bool:
         """
-        Wait until other threads have taken all initial entries, and return whether they have.
+        Wait until other threads have taken all initial entries. Return whether they have.
 
         Returns early if the watch ends. This call takes no entries itself.
 

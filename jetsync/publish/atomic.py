@@ -79,10 +79,11 @@ class AtomicBatch:
     Readers of the stream see none of the messages before the commit. Afterwards the messages are in
     the stream in the order in which they were added, with no other messages between them.
 
-    The server drops a batch that is idle for 10 s. Servers before 2.14 drop it 10 s after its first
-    message. jetsync discards an open batch when the client closes, when the interpreter exits, or
-    when your program drops the batch. In the last case it emits a ResourceWarning. Any thread may
-    add messages, one call at a time. After Ctrl-C in a call the batch is closed.
+    The server drops a batch if it receives no message for 10 s. Servers before 2.14 drop it 10 s
+    after its first message. jetsync discards an open batch when the client closes, when the
+    interpreter exits, or when your program drops its last reference. In the last case it emits a
+    ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C interrupts a call,
+    the batch is closed.
     """
 
     __reduce__ = refuse_copy
@@ -137,7 +138,7 @@ class AtomicBatch:
 
     @property
     def id(self) -> str:
-        """The id of the batch; :meth:`resend` changes it."""
+        """The id of the batch. :meth:`resend` gives the batch a new one."""
         return self._id
 
     @property
@@ -168,10 +169,11 @@ class AtomicBatch:
         expectations, ids and limits of the stream at the commit.
 
         Args:
-            subject: The subject. All subjects of a batch belong to one stream.
+            subject: The subject. All subjects of a batch must belong to one stream.
             data: The payload; text is sent as UTF-8.
-            headers: Headers. They are not changed.
-            msg_id: Id for duplicate detection. One duplicate makes the server refuse the batch.
+            headers: The headers. jetsync does not change this object.
+            msg_id: Id for duplicate detection. If the stream already knows one id of the batch, it
+                refuses the whole batch.
             ttl: Time-to-live; None uses that of the batch.
             expect: Conditions for storing the batch. Use ``last_sequence`` only on the first
                 message and ``last_subject_sequence`` only on the first message of a subject.
@@ -182,7 +184,8 @@ class AtomicBatch:
             InvalidArgumentError, InvalidTypeError: The message is invalid, or not allowed in this
                 batch. The batch is unchanged.
             WrongLastSequenceError, DuplicateMessageIdError, BatchTooLargeError: The message
-                conflicts with an earlier message or exceeds the limit. The batch is unchanged.
+                conflicts with an earlier message of the batch, or the batch has as many messages as
+                the server accepts. The batch is unchanged.
             NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
                 batches. Nothing was sent.
             NoStreamResponseError: No stream responded. If this is the first message, the batch is
@@ -265,8 +268,8 @@ class AtomicBatch:
                 refused the batch. Nothing of it is stored.
             BatchIncompleteError: The server dropped the batch, for example after 10 s without a
                 message. Nothing of it is stored.
-            PermissionDeniedError, MessageTooLargeError: The server refused a message that was
-                added before. Nothing of the batch is stored.
+            PermissionDeniedError, MessageTooLargeError: The server refused an earlier message of
+                the batch. Nothing of the batch is stored.
             BatchOutcomeUnknownError: No answer arrived. Either the whole batch is stored, or
                 nothing.
             InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
@@ -303,7 +306,7 @@ class AtomicBatch:
 
         Can be called repeatedly, from any thread and from a signal handler, and never waits. If
         another call is using the batch, that call discards it when it ends. In a forked child
-        process this does nothing, because the batch belongs to the parent.
+        process the call does nothing, because the batch belongs to the parent.
         """
         if self._lane.forked:
             return
@@ -329,8 +332,8 @@ class AtomicBatch:
             InvalidArgumentError: The outcome is unknown and a message has no id.
             ConflictingUseError: No commit of the batch has failed, or the server stored its
                 messages one by one.
-            BatchOutcomeUnknownError: As for :meth:`commit`, or an id of the batch is already in the
-                stream and jetsync cannot tell whether this batch stored it.
+            BatchOutcomeUnknownError: As for :meth:`commit`. Also raised if the stream already has
+                an id of the batch and jetsync cannot tell whether this batch stored it.
             ApiError, ...: As for :meth:`commit`.
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)

@@ -26,8 +26,8 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
     """
     The commit of a batch was sent, but no ack arrived. Either the whole batch is stored, or none.
 
-    ``batch.resend()`` sends the batch again, which is safe if every message has an id. Pickling
-    drops ``batch``.
+    ``batch.resend()`` sends the batch again, which stores it only once if every message has an id.
+    Pickling drops ``batch``.
     """
 
     def __init__(

@@ -128,10 +128,10 @@ class FastStatistics:
     """Messages per ack at present; the server adjusts it."""
 
     batches: int
-    """Batches that the server started; more than one if it forgot one."""
+    """Batches that the server started. More than one if the server lost its state of a batch."""
 
     pings: int
-    """How often jetsync asked the server for its state."""
+    """How often jetsync asked the server for the state of the batch."""
 
     callback_errors: int
     """How often ``on_gap`` raised."""
@@ -139,14 +139,14 @@ class FastStatistics:
 
 class FastPublisher:
     """
-    Publishes many messages to one stream with few acks; use it as a context manager.
+    Publish many messages to one stream with few acks. Use it as a context manager.
 
     Any number of threads may share one. Messages are stored in the order in which they were added.
-    The end of the ``with`` block commits. If the block raises, the batch ends without waiting, and
-    the messages that reached the server stay stored. If the publisher is still open when the client
-    closes or the interpreter exits, jetsync commits too. If your program drops an open publisher,
-    jetsync ends the batch and emits a ResourceWarning. The server silently skips a message whose
-    ``msg_id`` the stream already knows, and such a message counts as stored.
+    The end of the ``with`` block commits. If the block raises, the batch ends without waiting.
+    Messages that the server has received stay stored. If the publisher is still open when the
+    client closes or the interpreter exits, jetsync commits too. If your program drops an open
+    publisher, jetsync ends the batch and emits a ResourceWarning. The server silently skips a
+    message whose ``msg_id`` the stream already knows, and such a message counts as stored.
     """
 
     __reduce__ = refuse_copy
@@ -246,16 +246,16 @@ class FastPublisher:
         """
         Send a message and return its number, counted from 1 over the whole publisher.
 
-        The first message waits for the server's answer. Later ones wait only while the allowed
-        number of messages is in flight, and small ones are collected for up to 4 ms. So the message
-        may not be stored yet when the call returns. A later call raises the error of an earlier
-        message, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or may not
-        have been sent. If it was numbered but not sent, it is reported as a gap.
+        The first message waits for the server's answer. Later messages wait only while the allowed
+        number of messages is in flight, and jetsync collects small messages for up to 4 ms. So the
+        message may not be stored yet when the call returns. If a message fails, a later call raises
+        its error, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or may
+        not have been sent. If it has a number but was not sent, jetsync reports it as a gap.
 
         Args:
             subject: The subject. All messages belong to the stream of the first one.
             data: The payload; text is sent as UTF-8.
-            headers: Headers. They are not changed.
+            headers: The headers. jetsync does not change this object.
             msg_id: Id by which the stream drops duplicates within its duplicate window.
             ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43); None uses
                 that of the publisher.
@@ -266,13 +266,13 @@ class FastPublisher:
             InvalidArgumentError, InvalidTypeError: The message is invalid. Nothing was sent.
             NotSupportedError, FastPublishDisabledError: The server or the stream does not support
                 fast ingest. Nothing was sent.
-            WaitTimeoutError: There was no room within the timeout. Nothing was sent, and the
-                message can be added again.
+            WaitTimeoutError: The allowed number of messages was in flight until the timeout.
+                Nothing was sent, and you can add the message again.
             NoStreamResponseError: The stream has no leader. The message is not stored.
             DisconnectedError, ConnectionClosedError: There is no connection. Nothing was sent.
             BatchGapError, ApiError, PublishOutcomeUnknownError: An earlier message was lost or
-                refused, or its outcome is unknown. The batch is closed. For the first message of a
-                batch, these errors are about the message itself.
+                refused, or its outcome is unknown. The batch is closed. If this is the first
+                message of a batch, these errors are about this message.
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
@@ -331,13 +331,15 @@ class FastPublisher:
         Send the messages of an iterable in blocks, and return their number.
 
         jetsync reads at most a few hundred messages ahead, and fewer if the iterable is slow. A
-        message may wait until the iterable yields the next one. Other threads may add messages
-        between blocks. If the iterable raises, or yields an invalid message, the messages before it
-        are sent and then the error is raised. ``statistics()`` shows how many. Thread-safe.
+        message may be sent only after the iterable has yielded the next one. Other threads may add
+        messages between blocks. If the iterable raises, or yields an invalid message, the messages
+        before it are sent and then the error is raised. ``statistics()`` shows how many.
+        Thread-safe.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
-            timeout: Seconds for each wait for room; None uses the timeout of the publisher.
+            timeout: Seconds for each wait until more messages may be in flight. None uses the
+                timeout of the publisher.
 
         Raises: as :meth:`add`.
         """
@@ -478,7 +480,7 @@ class FastPublisher:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        Commit if the batch is open and has messages. Can be called repeatedly.
+        Commit the batch if it is open and has messages. Can be called repeatedly.
 
         Args:
             timeout: Seconds for this call; None uses the timeout of the publisher.

@@ -47,7 +47,7 @@ class DeliveryReport:
     """The stream's acknowledgement; None if the message failed."""
 
     error: Exception | None
-    """The error if the message failed, as for a single publish; None otherwise."""
+    """The error if the message failed, the same as from ``JetStream.publish``; None otherwise."""
 
 
 @attrs.define(eq=False)
@@ -128,12 +128,12 @@ class PublishFuture(PendingMessage):
 
         Args:
             timeout: Seconds to wait. None waits until the outcome is known. The publisher's
-                ``ack_timeout`` limits that.
+                ``ack_timeout`` limits that wait.
 
         Raises:
-            WaitTimeoutError: The outcome is not known in time. In a callback this is raised at
-                once, because the thread that runs the callback also completes the future.
-            PublishError, ApiError, DisconnectedError: As for a single publish.
+            WaitTimeoutError: The outcome is not known in time. In a callback, the call raises this
+                error without waiting, because the thread of the callback also completes the future.
+            PublishError, ApiError, DisconnectedError: As for ``JetStream.publish``.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, Exception):

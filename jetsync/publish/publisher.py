@@ -98,7 +98,7 @@ class PublisherStatistics:
     """Messages with an error, including those whose outcome is unknown."""
 
     pending: int
-    """Messages that are neither stored nor failed yet."""
+    """Messages whose outcome is not known yet."""
 
     report_errors: int
     """How often ``on_report``, a callback of a future or a plugin raised."""
@@ -192,7 +192,7 @@ class Publisher:
 
     @property
     def pending(self) -> int:
-        """How many messages are neither stored nor failed yet."""
+        """How many messages have no known outcome yet."""
         return self._window.open_count
 
     def statistics(self) -> PublisherStatistics:
@@ -222,15 +222,16 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        If the window is full, the call waits for room, at most for the ``ack_timeout`` of the
-        oldest message. Then it waits up to ``ack_timeout`` for a connection. Thread-safe. After
-        Ctrl-C the outcome is unknown.
+        If the window is full, the call waits until a message is acknowledged or has failed, at most
+        for the ``ack_timeout`` of the oldest message. Then it waits up to ``ack_timeout`` for a
+        connection. Thread-safe. After Ctrl-C the outcome is unknown.
 
         Args:
-            subject: The subject, which decides the stream.
+            subject: The subject, which selects the stream.
             data: The payload. Text is sent as UTF-8.
-            headers: Headers. They are not changed.
-            msg_id: The stream drops messages with the same id within its duplicate window.
+            headers: The headers. jetsync does not change this object.
+            msg_id: Id for duplicate detection. The stream stores only the first message with an id
+                within its duplicate window.
             ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
             expect: Conditions for storing the message.
 
@@ -401,7 +402,7 @@ class Publisher:
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
-        Wait until all messages so far are stored or have failed; return how many are pending.
+        Wait until all messages so far are stored or have failed. Return how many are pending.
 
         In a callback this does not wait, because the thread of the callback also reads the acks.
 

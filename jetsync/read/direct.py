@@ -82,7 +82,7 @@ class DirectBatch:
     @property
     def pending(self) -> int | None:
         """
-        How many matching messages follow this batch; ``None`` until that is known.
+        How many matching messages follow this batch; ``None`` until the server has said so.
         """
         return self._reader.plan.engine.pending
 
@@ -101,9 +101,9 @@ class DirectBatch:
         Subjects whose state in the snapshot is unknown, because their message was removed; sorted.
 
         A stream that keeps one message per subject drops the old one when a new one is stored,
-        which may happen between two pages of a read. If jetsync cannot rule that out, it lists the
-        subject. In a snapshot of the past, or with subjects given by name, the list may include
-        subjects that were first written during the read.
+        which may happen between two pages of a read. If jetsync cannot exclude that this happened
+        to a subject, it lists the subject. In a snapshot of the past, or with subjects given by
+        name, the list may include subjects that were first written during the read.
         """
         return () if self._last is None else self._last.missing
 
@@ -117,7 +117,8 @@ class DirectBatch:
     @property
     def later(self) -> tuple[str, ...]:
         """
-        Subjects that were missing and have been read again; sorted.
+        Subjects whose message of the snapshot was removed and whose current message was read
+        instead; sorted.
 
         Their messages come last, and only these have a sequence above :attr:`up_to_sequence`.
         """
@@ -136,7 +137,7 @@ class StreamScan(Iterator["StoredMessage"]):
     """
     The messages of a stream in their order, read page by page.
 
-    An iterator over messages or, with :meth:`pages`, over pages; one thread at a time. To end a
+    Iterate over it for single messages, or over :meth:`pages`, in one thread at a time. To end a
     scan early, call :meth:`close`, use it in a ``with`` block, or drop all references to it.
     """
 
@@ -180,9 +181,10 @@ class StreamScan(Iterator["StoredMessage"]):
         """
         Iterate over the rest of the scan in non-empty pages.
 
-        Use it to process many messages at once, for example to fill tables. A page has the parts of
-        its messages as columns, which are read in a third of the time. Pages have up to ``page``
-        messages and ``max_bytes`` bytes. Errors are raised after the last page has been yielded.
+        Use it to process many messages together, for example to fill tables. A page has the parts
+        of its messages as columns. Reading columns takes a third of the time of reading each
+        message. Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after
+        the last page has been yielded.
 
         Raises:
             ConflictingUseError: Your code already reads the scan message by message.
@@ -204,11 +206,11 @@ class StreamScan(Iterator["StoredMessage"]):
         arrived, without an object for each message.
 
         Args:
-            columns: Names of columns, in the order of the table. ``subject`` is a string,
-                ``data`` binary, ``sequence`` int64, and ``timestamp`` has nanoseconds and the
-                time zone UTC. ``headers`` is a map from names to lists of values. It is left out by
-                default, because it costs more than all other columns. Bytes of subjects and headers
-                that are not UTF-8 become U+FFFD.
+            columns: Names of columns, in the order of the table. ``subject`` is a string, ``data``
+                binary, ``sequence`` int64, and ``timestamp`` has nanoseconds and the time zone UTC.
+                ``headers`` is a map from names to lists of values. By default, ``headers`` is left
+                out, because it costs more time than all other columns together. Bytes of subjects
+                and headers that are not UTF-8 become U+FFFD.
 
         Raises:
             ConfigurationError: pyarrow is not installed.
@@ -223,7 +225,7 @@ class StreamScan(Iterator["StoredMessage"]):
 
         Use it for streams that do not fit into memory. The ``pyarrow.RecordBatchReader`` is an
         iterator, and other libraries read it through the Arrow C stream interface. Errors are
-        raised after the last batch that arrived.
+        raised after the last batch has been yielded.
 
         Args:
             columns: As in :meth:`to_arrow`.

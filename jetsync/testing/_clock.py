@@ -10,8 +10,8 @@ class ManualClock:
     Replace ``time.monotonic``. Calling the object returns the time, and `advance` moves it.
 
     Args:
-        now: The start time in seconds. It is not 0, so that tests detect engines that use 0 for
-            "never".
+        now: The start time in seconds. The default is not 0, so that tests detect code that uses 0
+            for "never".
     """
 
     def __init__(self, now: float = 1000.0) -> None:

@@ -20,8 +20,9 @@ class CutProxy:
     Forward connections to a server, and cut, pause or delay them on request.
 
     The proxy listens on `url` once you enter its ``with`` block or call `start`. The servers of a
-    cluster send their addresses to their clients. Configure ``no_advertise`` on them, because
-    clients would otherwise bypass the proxy when they reconnect. Any thread may call the methods.
+    cluster send their addresses to their clients. Configure ``no_advertise`` on these servers,
+    because clients would otherwise bypass the proxy when they reconnect. Any thread may call the
+    methods.
 
     Args:
         target: The server's URL or port. If there are several URLs, the first is used.
@@ -51,7 +52,7 @@ class CutProxy:
 
     def statistics(self) -> ProxyStatistics:
         """
-        Return the counters. They include all bytes that a peer has received so far.
+        Return the counters. They include all bytes that the server or a client has received so far.
         """
         forwarder = self._forwarder
         return forwarder.do(forwarder.count) if forwarder.running else forwarder.count()
@@ -88,11 +89,11 @@ class CutProxy:
 
     def cut(self, *, reset: bool = False) -> int:
         """
-        Close all open connections now, in both directions. New ones are accepted.
+        Close all open connections now, in both directions. The proxy still accepts new connections.
 
         Args:
-            reset: Send RST instead of an end of stream. Peers then lose data that they have not
-                read yet.
+            reset: Send RST instead of an end of stream. Both sides then lose data that they have
+                not read yet.
 
         Returns:
             How many connections were cut.
@@ -106,9 +107,9 @@ class CutProxy:
         Cut one connection after a number of further bytes in either direction.
 
         Exactly that many bytes pass. Then the proxy closes the connection that carried the last
-        one. If both numbers are given, the first that is reached counts. With 0, the proxy cuts the
-        connection instead of forwarding the next byte. A later call replaces this one, and a call
-        without arguments cancels it.
+        one. If both numbers are given, the first that is reached applies. With 0, the proxy cuts
+        the connection instead of forwarding the next byte. A later call replaces this one, and a
+        call without arguments cancels it.
 
         Args:
             to_server: Bytes from the client to the server, over all connections.
@@ -140,7 +141,7 @@ class CutProxy:
         """
         Stop forwarding on the connections that are open now, in both directions.
 
-        They stay open, as when the network fails. New connections work.
+        These connections stay open, as when the network fails. New connections work.
 
         Returns:
             How many connections were frozen.
@@ -149,14 +150,14 @@ class CutProxy:
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
         """
-        Delay every byte in one direction or both. The order is kept, and 0 s ends the delay.
+        Delay every byte in one direction or both. The order stays the same. 0 ends the delay.
         """
         ways = DIRECTIONS if direction is None else [direction]
         self._forwarder.do(lambda: self._forwarder.delay.update(dict.fromkeys(ways, seconds)))
 
     def refuse(self) -> None:
         """
-        Refuse new connections. Open ones continue.
+        Refuse new connections. Open connections continue.
         """
         self._forwarder.do(self._forwarder.refuse)
 

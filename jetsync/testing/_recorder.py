@@ -72,13 +72,14 @@ class HookRecorder:
     """
     Record every hook call. Pass it to ``jetsync.connect(plugins=[recorder])``.
 
-    It changes no message and no outcome, and ``jetsync_retry`` leaves the decision to the next
-    plugin. The client's built-in rule for retries is off if any plugin implements that hook. Calls
-    are recorded in the order in which they began. Threads and clients can share a recorder.
+    It changes no message and no outcome. Its ``jetsync_retry`` leaves the decision to the next
+    plugin. If any plugin implements that hook, this one included, the client's built-in rule for
+    retries is off. To keep the rule, leave the hook out of *hooks*. Calls are recorded in the order
+    in which they began. Threads and clients can share a recorder.
 
     Args:
-        hooks: The hooks to implement, by default all. The client takes a shorter path for hooks
-            that no plugin implements, so name only the hooks that the test needs.
+        hooks: The hooks to implement, by default all. The client does less work for hooks that no
+            plugin implements, so name only the hooks that the test needs.
 
     Raises:
         ValueError: A hook does not exist.
@@ -126,7 +127,7 @@ class HookRecorder:
 
     def wait_for(self, hook: str, count: int = 1, *, timeout: float = 5.0) -> list[HookCall]:
         """
-        Wait until *count* calls of a hook are over.
+        Wait until *count* calls of a hook have ended.
 
         Args:
             hook: The hook's name.
@@ -137,7 +138,7 @@ class HookRecorder:
             All calls of that hook so far.
 
         Raises:
-            TimeoutError: There were fewer calls within the timeout.
+            TimeoutError: Fewer calls have ended within the timeout.
         """
 
         def done() -> list[HookCall]:

@@ -56,9 +56,9 @@ class ScriptedTransport:
     """
     Play the server for a protocol engine, a part of jetsync that does no I/O.
 
-    `write` records the bytes that a client would send, whole or in pieces, and `commands` contains
-    them parsed. `deliver` passes a frame to the functions (sinks) that subscribed to its subject.
-    `on` registers a function that answers messages published to a matching subject.
+    `write` records the bytes that a client would send, in one call or in pieces. `commands`
+    contains the parsed commands. `deliver` passes a frame to the functions (sinks) that subscribed
+    to its subject. `on` registers a function that answers messages published to a matching subject.
 
     No method blocks, reads a clock or starts threads. Use it from one thread at a time.
     """
@@ -119,10 +119,10 @@ class ScriptedTransport:
         sid: int | None = None,
     ) -> int:
         r"""
-        Pass a frame to every subscription whose subject matches, or to one by its id.
+        Pass a frame to every subscription whose subject matches, or to the subscription *sid*.
 
-        The messages of a pull need *sid*, because they have subjects of the stream. Its statuses
-        have the subject of the pull's inbox.
+        The messages of a pull need *sid*, because their subjects are those of the stream. The
+        statuses of a pull have the subject of its inbox.
 
         Args:
             subject: The frame's subject.
@@ -155,8 +155,8 @@ class ScriptedTransport:
         """
         Answer messages published to *subject*, wildcards allowed.
 
-        *answer* returns frames, and each is delivered by its own subject. If several functions
-        match, only the first is called.
+        *answer* returns frames, and each frame is delivered to the subscriptions that match its
+        subject. If several functions match, only the first is called.
         """
         self._answers.append((subject, answer))
 
@@ -177,7 +177,7 @@ class ScriptedTransport:
 
     def clear(self) -> None:
         """
-        Forget all bytes and commands that were written so far. Subscriptions and answers stay.
+        Forget all bytes and commands that were written so far. Nothing else changes.
         """
         del self.written[: self._parsed]
         self._parsed = 0

@@ -20,8 +20,8 @@ def eventually(check: Callable[[], T], *, timeout: float = 30.0) -> T:
     """
     Call a function until it returns a true value, and return that value.
 
-    The function is called every 5 ms in this thread. Its exceptions are not caught. For example,
-    ``eventually(lambda: stream.info().state.messages == 3)`` waits for three messages.
+    `eventually` calls the function every 5 ms in this thread, and does not catch its exceptions.
+    For example, ``eventually(lambda: stream.info().state.messages == 3)`` waits for three messages.
 
     Args:
         check: The function.

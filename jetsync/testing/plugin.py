@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def nats_server(request: pytest.FixtureRequest) -> Iterator[DevServer]:
     """
-    Run a nats-server with JetStream. Pass its ``url`` to `jetsync.connect`.
+    Run a nats-server with JetStream: a `DevServer`. Pass its ``url`` to `jetsync.connect`.
     """
     from jetsync.devserver import DevServer
 

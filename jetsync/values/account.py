@@ -55,7 +55,7 @@ class ApiStats(WireModel):
     """Requests since the server started."""
 
     errors: int = 0
-    """How many of these requests the server answered with an error."""
+    """How many of the requests in ``total`` the server answered with an error."""
 
     inflight: int = 0
     """Requests in progress. Server 2.11 and later."""
@@ -64,7 +64,7 @@ class ApiStats(WireModel):
 @attrs.frozen(kw_only=True)
 class AccountTier(WireModel):
     """
-    Usage and limits of an account in one tier, such as ``R3``.
+    Usage and limits of an account in one tier, such as ``R3`` for streams with three replicas.
     """
 
     memory: int = 0
@@ -86,7 +86,9 @@ class AccountTier(WireModel):
     """Number of consumers."""
 
     limits: AccountLimits = attrs.field(factory=AccountLimits)
-    """The limits. If the account has tiers, they are set for each tier and not for the totals."""
+    """
+    The limits. If the account has tiers, each tier has its own limits, and the totals have none.
+    """
 
 
 @attrs.frozen(kw_only=True)

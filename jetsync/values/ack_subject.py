@@ -37,7 +37,7 @@ class Metadata(NamedTuple):
     consumer_sequence: int
     """Its sequence among the consumer's deliveries; each redelivery has a new one."""
     delivered: int
-    """How often it was delivered, including this time."""
+    """How many times it was delivered, including this one."""
     pending: int
     """How many messages the consumer still had to deliver after this one."""
     timestamp_ns: int

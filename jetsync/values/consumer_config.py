@@ -57,7 +57,7 @@ class AckPolicy(Choice):
     """
 
     EXPLICIT = "explicit"
-    """Each message separately. The default of jetsync."""
+    """Each message separately. jetsync's default."""
     ALL = "all"
     """An ack also covers all earlier messages."""
     NONE = "none"
@@ -87,7 +87,7 @@ class PriorityPolicy(Choice):
     OVERFLOW = "overflow"
     """A pull is served only while enough messages or acknowledgements are pending."""
     PINNED_CLIENT = "pinned_client"
-    """One client gets all messages until it stops pulling."""
+    """One client, the *pinned* client, gets all messages until it stops pulling."""
     PRIORITIZED = "prioritized"
     """The pull with the lowest ``priority`` is served first. Server 2.12 and later."""
 
@@ -203,8 +203,8 @@ class ConsumerConfig(ConfigModel):
 
     ack_wait: float | None = attrs.field(default=None, converter=duration)
     """
-    Seconds after which an unacknowledged message is redelivered. The server's default is 30. If
-    ``backoff`` is set, its first entry applies instead.
+    Seconds after which the server redelivers an unacknowledged message. The server's default is 30.
+    If ``backoff`` is set, its first entry applies instead.
     """
 
     max_deliver: int | None = None
@@ -217,22 +217,27 @@ class ConsumerConfig(ConfigModel):
     """Deliver only messages of this subject or wildcard."""
 
     filter_subjects: list[str] | None = None
-    """Several filters, which may not overlap. Excludes ``filter_subject``."""
+    """Several subjects or wildcards, which may not overlap. Excludes ``filter_subject``."""
 
     replay_policy: ReplayPolicy | None = attrs.field(default=None, converter=_replay_policy)
     """How fast stored messages are delivered."""
 
     rate_limit_bps: int | None = attrs.field(default=None, metadata=UNSIGNED)
-    """Maximum bits per second; push consumers only."""
+    """Maximum bits per second, for push consumers only."""
 
     sample_freq: str | None = None
-    """Share of acks that the server reports in advisories, such as ``"50%"``."""
+    """
+    Share of acks, such as ``"50%"``, for which the server publishes an event. The subject begins
+    with ``$JS.EVENT.METRIC.CONSUMER.ACK``.
+    """
 
     max_waiting: int | None = attrs.field(default=None, metadata=COUNT)
-    """Maximum number of waiting pulls. The server's default is 512."""
+    """Maximum number of pulls that wait at the server. The server's default is 512."""
 
     max_ack_pending: int | None = None
-    """Maximum number of unacknowledged messages. The default is 1000; -1 means no limit."""
+    """
+    Maximum number of unacknowledged messages. The server's default is 1,000; -1 means no limit.
+    """
 
     flow_control: bool | None = None
     """Enable flow control for a push consumer."""
@@ -271,7 +276,7 @@ class ConsumerConfig(ConfigModel):
     """Keep the consumer's state in memory even if the stream is on disk."""
 
     metadata: dict[str, str] | None = None
-    """Your own key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
+    """Any key-value pairs. Server 2.11 and later add some of their own under ``_nats.``."""
 
     pause_until: dt.datetime | None = None
     """Pause the delivery until this time, an aware datetime. Server 2.11 and later."""
@@ -283,7 +288,10 @@ class ConsumerConfig(ConfigModel):
     """How pulls of a group share the consumer. Server 2.11 and later."""
 
     priority_timeout: float | None = attrs.field(default=None, converter=duration)
-    """Seconds without a pull after which another client is pinned. Server 2.11 and later."""
+    """
+    With ``pinned_client``: seconds without a pull of the pinned client, after which the server pins
+    another client. Server 2.11 and later.
+    """
 
     direct: bool | None = None
     """Used internally by servers, for mirrors and sources."""

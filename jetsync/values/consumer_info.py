@@ -36,7 +36,7 @@ class SequenceInfo(WireModel):
 @attrs.frozen(kw_only=True)
 class PriorityGroupState(WireModel):
     """
-    The pinned client of a priority group; server 2.11 and later.
+    The pinned client of a priority group, which gets all its messages; server 2.11 and later.
     """
 
     group: str = ""
@@ -77,10 +77,10 @@ class ConsumerInfo(WireModel):
     """Messages that were delivered and are not acknowledged yet."""
 
     num_redelivered: int = 0
-    """How many of the unacknowledged messages were delivered more than once."""
+    """How many of the messages in ``num_ack_pending`` were delivered more than once."""
 
     num_waiting: int = 0
-    """Number of outstanding pulls."""
+    """Number of pulls that wait at the server."""
 
     num_pending: int = 0
     """Messages that the consumer has not delivered yet."""

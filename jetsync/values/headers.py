@@ -191,7 +191,7 @@ class Headers:
 
     def add(self, name: str, value: str) -> None:
         """
-        Append a value to those of the name.
+        Add a value after the existing values of a name.
 
         Raises:
             InvalidHeaderError: The name or the value would break the header block.

@@ -87,8 +87,8 @@ class Message:
     """
     A message from a consumer, a subscription or a request.
 
-    ``data`` is available at once. Everything else is decoded on first use. Thread-safe: if several
-    threads acknowledge a message, one of them succeeds and the others get
+    ``data`` is available immediately. Everything else is decoded on first use. Thread-safe: if
+    several threads acknowledge a message, one of them succeeds and the others get
     ``MessageAlreadyAckedError``.
 
     Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
@@ -193,7 +193,8 @@ class Message:
     @property
     def marker(self) -> MarkerReason | None:
         """
-        Why the server wrote this delete marker; ``None`` for ordinary messages (ADR-43).
+        Why the server stored this marker, see :class:`MarkerReason`; ``None`` for an ordinary
+        message.
         """
         return marker_in(self.raw_headers, self)
 
@@ -213,11 +214,11 @@ class Message:
 
     def ack(self) -> None:
         """
-        Acknowledge the message; return without the server's confirmation.
+        Acknowledge the message without waiting for the server's confirmation.
 
-        jetsync collects acknowledgements and sends them together: with the next request, when a
-        thread next waits for messages, after 128 of them, and in any case within 5 milliseconds.
-        :meth:`nak`, :meth:`term` and :meth:`in_progress` are sent at once.
+        jetsync collects acknowledgements and sends them together, at the latest after 5
+        milliseconds or 128 acknowledgements. It sends them earlier if a thread makes a request or
+        waits for messages. :meth:`nak`, :meth:`term` and :meth:`in_progress` are sent immediately.
 
         Raises:
             NotJetStreamMessageError: The message is not from a consumer.
@@ -262,11 +263,11 @@ class Message:
         Ask the server to redeliver the message.
 
         Args:
-            delay: Seconds until the redelivery. Default: at once.
+            delay: Seconds until the redelivery. Default: immediately.
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
-            InvalidTypeError, InvalidArgumentError: The delay is not a number of seconds or a
+            InvalidTypeError, InvalidArgumentError: The delay is neither a number of seconds nor a
                 ``timedelta``, or it is negative.
         """
         if delay is None:
@@ -290,7 +291,8 @@ class Message:
         Terminate the message: the server never redelivers it, whatever ``max_deliver`` says.
 
         Args:
-            reason: A single line that the server adds to its ``MSG_TERMINATED`` advisory.
+            reason: A single line, which the server adds to the advisory ``MSG_TERMINATED``, an
+                event that it publishes about the message.
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.

@@ -47,7 +47,7 @@ class Expect:
     """
     Conditions under which a stream stores a message. ``None`` sets no condition.
 
-    A sequence of 0 requires that there is no message yet.
+    0 as a sequence requires that the stream, or the subject, has no message yet.
     """
 
     stream: str | None = None
@@ -101,7 +101,7 @@ class OutboundMessage:
     """
     A message to publish.
 
-    Values are checked when the message is sent, so that plugins see the original values. Not
+    jetsync checks the values when it sends the message, after plugins have seen them. Not
     thread-safe.
     """
 
@@ -110,9 +110,12 @@ class OutboundMessage:
     data: Payload = attrs.field(default=b"", repr=_size)
     """The payload. Text is sent as UTF-8."""
     headers: HeadersInput | None = None
-    """Headers. They are not changed."""
+    """The headers. jetsync does not change this object."""
     msg_id: str | None = None
-    """The stream drops messages with the same id within its duplicate window."""
+    """
+    Id for duplicate detection. The stream stores only the first message with an id within its
+    duplicate window.
+    """
     ttl: Seconds | Literal["never"] | None = None
     """Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43)."""
     expect: Expect | None = None
@@ -308,7 +311,7 @@ class PubAck:
     stream: str
     """The stream that stored it."""
     sequence: int
-    """The sequence in the stream. For a duplicate, the sequence of the first message."""
+    """The sequence in the stream. For a duplicate, the sequence of the stored message."""
     duplicate: bool = False
     """Whether the stream had a message with the same id and dropped this one."""
     domain: str | None = None
@@ -334,7 +337,7 @@ class BatchAck:
     batch_id: str
     """The id of the stored batch."""
     size: int
-    """The number of messages, without those that are known not to be stored."""
+    """The number of messages, except those that are known not to be stored."""
     first_sequence: int | None = None
     """
     The sequence of the first message of an atomic batch, whose messages are stored without a gap.
@@ -360,7 +363,7 @@ class PublishFailure:
     message: OutboundMessage
     """The message."""
     error: Exception
-    """Why it failed."""
+    """Why the message failed."""
 
 
 @attrs.frozen(slots=True)
@@ -375,11 +378,11 @@ class PublishReport:
     count: int
     """The number of acknowledged messages, including duplicates."""
     duplicates: int
-    """The number of messages that the stream already had."""
+    """How many of them the stream already had."""
     first_sequence: int | None
-    """The lowest acknowledged sequence; ``None`` if there is none."""
+    """The lowest acknowledged sequence; ``None`` if no message was acknowledged."""
     last_sequence: int | None
-    """The highest acknowledged sequence; ``None`` if there is none."""
+    """The highest acknowledged sequence; ``None`` if no message was acknowledged."""
     failures: tuple[PublishFailure, ...] = ()
     """The messages that were not acknowledged, in the order of the iterable."""
     exhausted: bool = True

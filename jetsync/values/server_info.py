@@ -56,7 +56,7 @@ class ServerInfo:
     """The number of this connection on that server."""
 
     headers: bool = True
-    """Whether the server supports headers, which JetStream statuses need."""
+    """Whether the server supports headers, which JetStream needs."""
 
     jetstream: bool = False
     """Whether this server runs JetStream. Other servers of its cluster may run it too."""
@@ -104,7 +104,7 @@ class Statistics:
     """Open subscriptions, including jetsync's own reply subscription."""
 
     strays: int
-    """Frames that arrived for subscriptions that were already closed."""
+    """Messages that arrived for subscriptions that were already closed."""
 
 
 def _refuse_constant(text: str) -> NoReturn:

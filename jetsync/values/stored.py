@@ -67,7 +67,7 @@ class StoredMessage:
     A message read from a stream without a consumer (ADR-31).
 
     Immutable, comparable, picklable and thread-safe. ``headers`` are those that the message was
-    stored with. The headers that servers add are in the other attributes.
+    stored with. The headers that servers add to their answer are in the other attributes.
     """
 
     # Not an attrs class: a scan makes several hundred thousand per second, and for most of them
@@ -189,8 +189,8 @@ class StoredMessage:
     @property
     def marker(self) -> MarkerReason | None:
         """
-        Why a server left this marker in place of expired messages; ``None`` for ordinary messages
-        (ADR-43).
+        Why a server stored this message as a marker in place of removed messages; ``None`` for
+        ordinary messages (ADR-43).
         """
         return marker_of(self._headers) if self._block is None else marker_in(self._block, self)
 
@@ -231,9 +231,9 @@ class StoredPage(Sequence[StoredMessage]):
     """
     Messages that were read together, in their order, with their parts as columns.
 
-    A sequence of :class:`StoredMessage`. Each column is a list of the same length. All columns are
-    made together, much faster than in a loop over the messages. A page from a server keeps the
-    bytes as they arrived, and makes a new message each time that you ask for one. Thread-safe.
+    A sequence of :class:`StoredMessage`. Each column is a list of the same length. jetsync makes
+    all columns together, which is much faster than a loop over the messages. A page from a server
+    keeps the bytes as they arrived. Each access to a message makes a new object. Thread-safe.
     """
 
     __slots__ = ("_columns", "_runs")

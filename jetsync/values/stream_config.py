@@ -53,7 +53,9 @@ class RetentionPolicy(Choice):
     LIMITS = "limits"
     """Never: only the limits remove messages. The server's default."""
     INTEREST = "interest"
-    """When all consumers have acknowledged a message; at once if no consumer matches it."""
+    """
+    When all consumers have acknowledged a message; immediately if no consumer's filter matches it.
+    """
     WORKQUEUE = "workqueue"
     """When one consumer has acknowledged a message."""
 
@@ -112,7 +114,7 @@ class Placement(ConfigModel):
     """Name of the cluster."""
 
     tags: list[str] | None = None
-    """Tags; only servers that have all of them are used."""
+    """Tags. Only servers that have all of them store the stream."""
 
     preferred: str | None = None
     """Preferred leader; only for step-down requests."""
@@ -134,27 +136,28 @@ class SubjectTransform(ConfigModel):
 @attrs.define(repr=False, field_transformer=checked)
 class ExternalStream(ConfigModel):
     """
-    How a stream in another account or domain is reached.
+    How the server reaches a stream in another account or domain.
     """
 
     api: str | None = None
-    """Prefix of its JetStream API, such as ``$JS.hub.API``."""
+    """Prefix of the JetStream API there, such as ``$JS.hub.API``."""
 
     deliver: str | None = None
-    """Prefix of the subjects on which its messages are delivered here."""
+    """Prefix of the subjects on which the messages are delivered here."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
 class SourceConsumer(ConfigModel):
     """
-    An existing consumer that a mirror or source reads from. Server 2.14 and later.
+    An existing consumer of the other stream, through which a mirror or source reads it. Server 2.14
+    and later.
     """
 
     name: str | None = None
     """Name of the consumer on the other stream."""
 
     deliver_subject: str | None = None
-    """Subject the consumer delivers to."""
+    """Subject to which the consumer delivers."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -176,7 +179,7 @@ class StreamSource(ConfigModel):
     """Copy only messages of this subject or wildcard."""
 
     subject_transforms: list[SubjectTransform] | None = None
-    """How subjects are rewritten; the first match applies. Not with ``filter_subject``."""
+    """How the server rewrites subjects; the first match applies. Excludes ``filter_subject``."""
 
     external: ExternalStream | None = None
     """Location of the other stream, if it is in another account or domain."""
@@ -192,7 +195,7 @@ class Republish(ConfigModel):
     """
 
     src: str | None = None
-    """Subjects to republish; empty means all."""
+    """Subject or wildcard to republish; empty means all."""
 
     dest: str | None = None
     """Subject to publish to; may contain mappings."""
@@ -301,9 +304,8 @@ class StreamConfig(ConfigModel):
     """
     The configuration of a stream. Fields that are ``None`` are not sent.
 
-    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta``,
-    and are stored as seconds (a float). Values of a wrong type raise an error here, before anything
-    is sent.
+    Enumerations also accept their values as strings. Durations accept seconds or a ``timedelta``,
+    and hold float seconds. Values of a wrong type raise an error here, before anything is sent.
     """
 
     name: str | None = None
@@ -337,7 +339,7 @@ class StreamConfig(ConfigModel):
     """Maximum message size in bytes, including headers; -1 for no limit."""
 
     discard: DiscardPolicy | None = attrs.field(default=None, converter=_discard)
-    """Which message is dropped at a limit."""
+    """Which messages are dropped at a limit: the oldest or the new ones."""
 
     storage: StorageType | None = attrs.field(default=None, converter=storage_type)
     """Where messages are stored. Cannot be changed."""
@@ -370,22 +372,27 @@ class StreamConfig(ConfigModel):
     """Sequence of the first message. Cannot be changed."""
 
     subject_transform: SubjectTransform | None = None
-    """How subjects are rewritten before messages are stored."""
+    """How the server rewrites subjects before it stores messages."""
 
     republish: Republish | None = None
-    """How stored messages are also published as core NATS messages."""
+    """How the server also publishes stored messages as core NATS messages."""
 
     allow_direct: bool | None = None
-    """Allow direct gets from any replica (ADR-31). Off by default."""
+    """Allow *direct gets*, reads that any replica may answer (ADR-31). Off by default."""
 
     mirror_direct: bool | None = None
-    """Let a mirror answer direct gets for its origin. On if the origin has ``allow_direct``."""
+    """
+    Let a mirror answer direct gets for its origin. The server sets it if the origin has
+    ``allow_direct``.
+    """
 
     discard_new_per_subject: bool | None = None
     """With ``discard="new"``, also refuse messages beyond ``max_msgs_per_subject``."""
 
     sealed: bool | None = None
-    """Refuse all changes. Only an update can set it, and this cannot be undone."""
+    """
+    Refuse all changes of the stream and its messages. Only an update can set it. Cannot be undone.
+    """
 
     deny_delete: bool | None = None
     """Forbid deleting single messages. Cannot be undone."""
@@ -410,9 +417,9 @@ class StreamConfig(ConfigModel):
 
     subject_delete_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
-    Leave a marker for this number of seconds, at least 1, when the last message of a subject
-    expires (ADR-43). Sets ``allow_msg_ttl`` and ``allow_rollup_hdrs`` and clears ``deny_purge``.
-    Server 2.11 and later.
+    When the last message of a subject expires, store a *marker*, a message without payload, for
+    this number of seconds, at least 1 (ADR-43). The server then also sets ``allow_msg_ttl`` and
+    ``allow_rollup_hdrs``, and clears ``deny_purge``. Server 2.11 and later.
     """
 
     allow_atomic: bool | None = None
@@ -425,13 +432,13 @@ class StreamConfig(ConfigModel):
     """Allow messages that are published later or repeatedly. Server 2.12 and later."""
 
     persist_mode: PersistMode | None = attrs.field(default=None, converter=_persist_mode)
-    """When messages are flushed to disk. Server 2.12 and later."""
+    """When the server flushes messages to disk. Server 2.12 and later."""
 
     allow_batched: bool | None = None
     """Allow fast ingest (ADR-50). Server 2.14 and later."""
 
     template_owner: str | None = None
-    """Template of the stream. Servers up to 2.12 only; later ones refuse it."""
+    """Template of the stream. Servers up to 2.12 only; later servers refuse the field."""
 
     def lacks(self, *features: str) -> dict[str, Any]:
         """

@@ -69,7 +69,7 @@ class StreamState(WireModel):
     """Messages per subject. Only present if the request had a ``subjects_filter``."""
 
     num_deleted: int = 0
-    """Number of sequences between the first and the last that have no message."""
+    """Number of sequences between ``first_seq`` and ``last_seq`` that have no message."""
 
     deleted: list[int] = attrs.field(factory=list)
     """The sequences without a message. Only present if the request had ``deleted_details``."""
@@ -100,13 +100,13 @@ class PeerInfo(WireModel):
     """Seconds since the follower was last active; ``None`` if it never was."""
 
     lag: int = 0
-    """How many operations the follower still has to apply."""
+    """How many operations of the leader the follower still has to apply."""
 
     peer: str = ""
     """Unique id of the server."""
 
     pending: bool = False
-    """Whether the server is assigned but has not joined yet. Server 2.15 and later."""
+    """Whether the server is assigned to the group but has not joined yet. Server 2.15 and later."""
 
 
 @attrs.frozen(kw_only=True)
@@ -153,7 +153,7 @@ class StreamSourceInfo(WireModel):
     """The location of that stream, if it is in another account or domain."""
 
     lag: int = 0
-    """Messages that are not copied yet."""
+    """How many messages are not copied yet."""
 
     active: float | None = None
     """Seconds since anything arrived from that stream; ``None`` if nothing ever did."""
@@ -162,7 +162,7 @@ class StreamSourceInfo(WireModel):
     """The last error: ``code``, ``err_code``, ``description``."""
 
     filter_subject: str | None = None
-    """The filter on the subjects that are copied."""
+    """The subject or wildcard that is copied."""
 
     subject_transforms: list[SubjectTransform] | None = None
     """How subjects are rewritten when messages are copied."""

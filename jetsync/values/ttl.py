@@ -44,9 +44,11 @@ _GO_PART = re.compile(_PART)
 
 class MarkerReason(enum.Enum):
     """
-    Why a server left a marker in place of a message.
+    Why a server stored a marker.
 
-    Servers up to 2.15 only leave markers for expired messages. ADR-43 specifies the other reasons.
+    A *marker* (in ADR-43: limit marker) is a message that the server stores when the last message
+    of a subject has expired. The stream needs ``subject_delete_marker_ttl``. Servers up to 2.15
+    store no markers for the other reasons, which ADR-43 specifies.
     """
 
     MAX_AGE = "MaxAge"

@@ -89,7 +89,7 @@ def extract(
     propagator: TextMapPropagator | None = None,
 ) -> Context:
     """
-    Return a context to which the context of a message is added.
+    Return *context*, extended with the trace context of a message.
 
     Args:
         message: The message.

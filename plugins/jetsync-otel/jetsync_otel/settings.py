@@ -53,7 +53,7 @@ class Settings:
     """Whether a pull without messages creates a span."""
 
     max_links: int = attrs.field(default=128, validator=_limit)
-    """Maximum links of a receive span to publishers."""
+    """Maximum number of links from a receive span to publishing spans."""
 
     consumers: bool = True
     """

@@ -146,7 +146,9 @@ class Policy:
 
     def covers(self, kind: str, operation: jetsync.Operation, error: Exception) -> bool:
         """
-        Return whether this policy applies to the operation, which is of *kind*, and its error.
+        Return whether this policy applies to an operation and its error.
+
+        *kind* is one of `OPERATIONS`.
         """
         return (
             kind in self.operations

@@ -59,10 +59,10 @@ class Retry:
             connection, that attempt may start later. The operation's own timeout applies too. The
             default is `$JETSYNC_RETRY_BUDGET`, or 60.
 
-        id_window: Seconds for which streams are sure to remember message IDs. Choose less than
-            their `duplicate_window`, which is two minutes by default.
+        id_window: How many seconds every stream remembers message IDs, at least. Choose less than
+            their shortest `duplicate_window`, which is two minutes by default. The default is 100.
 
-        name: The plugin's name in errors and environment variables. Two of these plugins in one
+        name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`. Two of these plugins in one
             client need different names.
 
     Raises:

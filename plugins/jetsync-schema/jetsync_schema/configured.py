@@ -37,7 +37,7 @@ class ConfiguredSchemas(Schemas):
     - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``
     - ``$JETSYNC_SCHEMA_RECEIVE``: ``off``, ``raise``, ``term`` or ``mark``
     - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``
-    - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` to check no published messages
+    - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` turns off the check of published messages
 
     The plugin closes together with its client.
 

@@ -36,7 +36,7 @@ class Contract(abc.ABC):
     @abc.abstractmethod
     def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Any:
         """
-        Convert a payload to a document.
+        Decode a payload to a Python value (the *document*).
 
         Args:
             data: The payload.
@@ -69,7 +69,8 @@ class Contract(abc.ABC):
 
         Args:
             *subjects: The subject patterns.
-            name: The name in errors. None means the key, or the first pattern.
+            name: The name in errors. None uses the key in a bucket, and the first pattern in an
+                index file.
 
         Raises:
             InvalidSubjectError: A pattern is invalid.

@@ -77,9 +77,11 @@ class MismatchError(jetsync.JetSyncError, ValueError):
 
 class ViolationError(jetsync.JetSyncError, ValueError):
     """
-    A document violates the contract of its subject. A message to publish was not sent.
+    A document violates the contract of its subject.
 
-    A client raises `jetsync.PluginError` with this error as its ``__cause__``.
+    If this happens on publish, the message was not sent. Calls of a client raise
+    `jetsync.PluginError` with this error as its ``__cause__``. `Schemas.check`, `Schemas.encode`
+    and `Schemas.decode` raise it directly.
     """
 
     def __init__(self, subject: str, contract: str | None, violations: Sequence[Violation]) -> None:

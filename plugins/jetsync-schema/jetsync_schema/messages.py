@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_ID", "SCHEMA_VIOLATION", "violation_of"]
 
 SCHEMA_ID: Final = "Schema-Id"
-"""The header with the ID of the schema that wrote the message."""
+"""The header with the ID of the schema with which the message was encoded."""
 
 SCHEMA_VIOLATION: Final = "Schema-Violation"
 """The header with which ``receive="mark"`` marks a message that violates its contract."""

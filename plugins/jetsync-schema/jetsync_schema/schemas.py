@@ -65,7 +65,7 @@ class SchemaStatistics:
     """Messages that were not published."""
 
     raised: int
-    """Received messages for which the call failed, without those that were terminated."""
+    """Received messages for which the call failed, except terminated ones."""
 
     terminated: int
     """Received messages that were terminated."""

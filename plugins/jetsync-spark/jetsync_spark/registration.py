@@ -25,9 +25,8 @@ def register(spark: SparkSession) -> None:
     Register ``format("jetstream")`` in a session.
 
     If the package is installed, Spark finds the format without this call. Repeated calls are
-    allowed. After this call, micro-batches have up to twice as many partitions as the session
-    runs tasks at once, if the session's settings say how many. Without it, the planner does not
-    know this number.
+    allowed. The call also tells the planner how many tasks the session runs at the same time, if
+    its settings say so. Micro-batches then have up to twice that number of partitions.
 
     Args:
         spark: The session.

@@ -35,7 +35,7 @@ class JetStreamDataSource(DataSource):
     """
 
     parallelism: int | None = None
-    """How many tasks the session runs at once. None if that is not known."""
+    """How many tasks the session runs at the same time. None if that is not known."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -69,10 +69,10 @@ class AvroSchema(Contract):
     """
     A contract in Avro.
 
-    Published messages must be encoded with *schema*, or with the one of *versions* that their
-    header names. Received messages may be encoded with any of these schemas. They are converted to
-    *schema* by Avro's rules for schema evolution. A message without the header counts as encoded
-    with *schema*. If it is published, the plugin adds the header.
+    Published messages must be encoded with *schema*, or with the schema in *versions* whose id is
+    in their header ``Schema-Id``. Received messages may be encoded with any of these schemas. They
+    are converted to *schema* by Avro's rules for schema evolution. A message without the header
+    counts as encoded with *schema*. If it is published, the plugin adds the header.
 
     Args:
         schema: The schema, as `json.loads` returns it.

@@ -53,7 +53,7 @@ _logger = jetsync.get_logger("jetsync_schema")
 @attrs.frozen
 class Problem:
     """
-    A definition in a bucket that cannot be used, or a bucket that cannot be read.
+    An unusable definition in a bucket, or an unreadable bucket.
     """
 
     bucket: str

@@ -28,7 +28,7 @@ class ProgressListener(StreamingQueryListener):
     Reports each micro-batch of all queries: to a log, to a function and to OpenTelemetry.
 
     Pass it to ``spark.streams.addListener``, also in a session of Spark Connect. Spark calls it in
-    a thread of its own, for all queries, including those that do not use JetStream.
+    a separate thread, for all queries, including those that do not use JetStream.
 
     The log ``jetsync.spark.progress`` gets an event ``query_progress`` for each micro-batch. If the
     package ``opentelemetry-api`` is installed, there are these metrics, with the label
@@ -40,10 +40,10 @@ class ProgressListener(StreamingQueryListener):
     - ``jetsync.spark.batch.duration``, a histogram of seconds.
 
     Args:
-        report: Called with the progress after each micro-batch. If it raises, the error is logged.
-        options: How to connect to the server. Then the gauge asks the server for the ends of the
-            streams whenever it is read, so that the backlog also grows while a query hangs.
-            Otherwise the gauge shows the backlog after the last micro-batch.
+        report: Called with the progress after each micro-batch. Its errors are logged.
+        options: How to connect to the server. If given, each read of the gauge asks the server for
+            the last sequence of each stream, so that the backlog also grows while a query hangs.
+            Without *options*, the gauge shows the state after the last micro-batch.
         meter_provider: OpenTelemetry's provider. By default the global one.
     """
 
@@ -64,8 +64,8 @@ class ProgressListener(StreamingQueryListener):
         """
         Return the last progress of each running query that has completed a micro-batch.
 
-        With *options* the backlog is current: this call asks the server. If that fails, it logs the
-        error, and the backlog is None. Thread-safe.
+        With *options*, this call asks the server, so the backlog is current. If that fails, the
+        call logs the error and the backlog is None. Thread-safe.
         """
         with self._lock:
             found = list(self._running.values())
@@ -107,7 +107,7 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - as above.
         """
-        Log why a query has ended, and stop reporting it.
+        Log that a query has ended, with its error if it failed, and stop reporting it.
         """
         with self._lock:
             found = self._running.pop(str(event.runId), None)

@@ -33,24 +33,26 @@ class StreamProgress:
     """
 
     stream: str
-    """The stream."""
+    """The name of the stream."""
 
     start: int
     """The first sequence of the micro-batch."""
 
     end: int
-    """The sequence after the last one of the micro-batch, where the next one begins."""
+    """The sequence after the last one of the micro-batch. The next micro-batch begins there."""
 
     last: int | None
     """
     The last sequence of the stream, as the query or the server last reported it. None if it is
-    unknown, because PySpark 4.0 and 4.1 do not report it.
+    unknown. For example, PySpark 4.0 and 4.1 do not report it.
     """
 
     @property
     def sequences(self) -> int:
         """
-        The number of sequences in the micro-batch. With gaps and filters it has fewer rows.
+        The number of sequences in the micro-batch.
+
+        Gaps in the stream and filters leave fewer rows than that.
         """
         return max(0, self.end - self.start)
 
@@ -69,7 +71,7 @@ class QueryProgress:
     """
 
     id: str
-    """The ID of the query, which stays the same for a checkpoint."""
+    """The ID of the query, which stays the same when the query restarts from its checkpoint."""
 
     run_id: str
     """The ID of this run of the query."""
@@ -90,18 +92,18 @@ class QueryProgress:
     """The number of rows that the micro-batch read, from all sources."""
 
     input_rate: float
-    """Rows that arrived per second since the micro-batch before. 0 if Spark reports no rate."""
+    """Rows that arrived per second since the previous micro-batch. 0 if Spark reports no rate."""
 
     rate: float
     """Rows that the query processed per second. 0 if Spark reports no rate."""
 
     streams: tuple[StreamProgress, ...]
-    """The streams of all sources that are JetStream."""
+    """The streams of all JetStream sources."""
 
     @property
     def backlog(self) -> int | None:
         """
-        The backlog of all streams together, in sequences. None if one of them is unknown.
+        The backlog of all streams together, in sequences. None if that of one stream is unknown.
         """
         each = [stream.backlog for stream in self.streams]
         return None if None in each else sum(filter(None, each))
@@ -121,16 +123,16 @@ def progress(
     """
     Return the progress of a query after its last micro-batch, or None before the first one.
 
-    Works with Spark Connect too. The query itself reports how far its streams reach, at the time of
-    its last micro-batch. With *options* this function asks the server, so that the backlog also
-    grows while a query hangs. Thread-safe.
+    Works with Spark Connect too. The backlog is as of the last micro-batch, as the query reports
+    it. PySpark 4.0 and 4.1 report none. With *options*, this function asks the server, so that the
+    backlog also grows while a query hangs. Thread-safe.
 
     Args:
         query: The query.
         options: How to connect to the server. The connection is shared with other calls.
 
     Raises:
-        JetStreamSparkError: The server could not be asked.
+        JetStreamSparkError: The server could not be reached, or did not answer.
     """
     reported = query.lastProgress
     if reported is None:

@@ -55,14 +55,16 @@ def publish_arrow(
     Nothing is written until an action computes the result, and each action writes again. Use
     ``collect``. Actions that do not need all rows, such as ``first``, ``take`` and ``show``, write
     only some partitions, without an error. This call checks the stream and the columns. In mode
-    ``exactlyonce`` it also records the number of partitions in the ledger. A run with another
-    number is rejected before it stores a row.
+    ``exactlyonce`` it also records the number of partitions in the ledger, the messages that count
+    the stored rows. A later run with another number is rejected before it stores a
+    row.
 
     Args:
         df: The rows. They may have further columns, which are ignored.
         options: How to connect.
         stream: Name of the stream.
-        subject: As for :class:`JetStreamSink`, like the following arguments.
+        subject: This and the following column arguments are the same as for
+            :class:`JetStreamSink`.
         data: The column of the payload.
         headers: The column of the headers.
         msg_id: The column of the message IDs.
@@ -74,7 +76,10 @@ def publish_arrow(
             ``batch_id``, which is the number that Spark passes.
 
     Returns:
-        ``partition, rows, stored, duplicates, skipped, first_sequence, last_sequence``.
+        A DataFrame with the columns ``partition``, ``rows``, ``stored``, ``duplicates``,
+        ``skipped``, ``first_sequence`` and ``last_sequence``. ``duplicates`` are messages that the
+        stream already had, by their ID. ``skipped`` are rows that an earlier run had stored,
+        according to the ledger.
 
     Raises:
         JetStreamSparkError: The write is not possible.

@@ -50,16 +50,19 @@ def exactly_once(
     """
     Return a function for ``writeStream.foreachBatch`` that stores each row once.
 
-    It works like ``mode="exactlyonce"`` of the data source. In addition, it rejects a replay with
-    another number of partitions before it stores a row.
+    It works like ``mode="exactlyonce"`` of the data source. In addition, if a replay has
+    another number of partitions than the first run, the function rejects it before it stores a row.
 
-    Spark Connect does not tell which query a batch belongs to. There, ``write_id`` identifies the
-    query: no other query of the stream may use it, and it has to stay the same after a restart.
+    Spark Connect does not report which query a batch belongs to. There, ``write_id`` identifies the
+    query: no other query that writes to this stream may use it, and it has to stay the same after a
+    restart.
 
     Args:
         options: How to connect.
-        stream: Name of the stream. It needs ``allow_atomic`` and a subject for the ledger.
-        subject: As for :class:`JetStreamSink`, like the following arguments.
+        stream: Name of the stream. It needs ``allow_atomic`` and a subject for the ledger: the
+            messages that count the stored rows.
+        subject: This and the following column arguments are the same as for
+            :class:`JetStreamSink`.
         data: The column of the payload.
         headers: The column of the headers.
         msg_id: The column of the message IDs.

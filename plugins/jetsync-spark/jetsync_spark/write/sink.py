@@ -45,20 +45,22 @@ class JetStreamSink:
             name of the column of the subject.
         data: The column of the payload, binary or string. Null means an empty payload.
         headers: The column of the headers, such as ``map<string,array<string>>``. None means the
-            column ``headers``, if it exists. The same applies to the next three arguments.
+            column ``headers``, if it exists. For the next three arguments, None means the column
+            with the name of the argument.
         msg_id: The column of the message IDs, by which the stream drops duplicates.
         ttl: The column of the times-to-live: seconds, an interval, or ``never``.
         expected_sequence: The column of the expected last sequence of the subject. 0 means that
             the subject has no message.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
         message: A function that converts a row to an ``OutboundMessage``, ``(subject, data)`` or
-            ``(subject, data, headers)``. It replaces all columns.
+            ``(subject, data, headers)``. If given, the sink ignores the column arguments.
         settings: Other fields of the writer's options: ``max_in_flight``, ``chunk_size``,
             ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``ledger_subject``, ``write_id``,
-            ``batch_id``. A ``write_id`` requires the same rows in the same partitions and order.
-            Only :func:`publish_arrow` detects a run with another number of partitions. In
-            ``foreachBatch`` over Spark Connect, mode ``exactlyonce`` needs a ``write_id`` and a
-            ``batch_id``, which is the number that Spark passes.
+            ``batch_id``. With a ``write_id``, each run must have the same rows in the same
+            partitions and order. The sink does not detect a run with another number of partitions.
+            :func:`publish_arrow` and :func:`exactly_once` do. In ``foreachBatch`` over Spark
+            Connect, mode ``exactlyonce`` needs a ``write_id`` and a ``batch_id``, which is the
+            number that Spark passes.
 
     Raises:
         OptionError: An argument is invalid, or arguments exclude each other.
@@ -112,7 +114,7 @@ class JetStreamSink:
         """
         Publish rows, wait until all are stored, and return the counts.
 
-        Raises: as the sink itself.
+        Raises: as for a call of the sink.
         """
         # Each worker caches the stream's configuration.
         return write_rows(self._plan(self._columns), rows)
