@@ -123,13 +123,14 @@ def shield_first_line(_app: Sphinx, what: str, *arguments: object) -> None:
     """
     Keep napoleon from reading "Time-to-live: seconds or never" as a field of type "Time-to-live".
 
-    It looks for a type in the first line of a field's text only; this makes that an empty comment.
+    It looks for a type in the first line of a field's text only. This puts a line of escaped spaces
+    before it. They disappear, and the tables of a page still show the text.
     """
     lines = arguments[-1]
     assert isinstance(lines, list)
-    # The tables of a page show the first line, so it is left alone if it cannot be misread.
     if what in {"attribute", "data", "property"} and lines and ":" in lines[0]:
-        lines[:0] = ["..", ""]
+        # One backslash alone would be the line above a heading.
+        lines[:0] = ["\\ \\"]
 
 
 def hide_internal_signature(
