@@ -43,6 +43,8 @@ def refuse(error: Exception) -> tuple[dict[str, object], int]:
 @app.errorhandler(TimeoutError)
 def try_later(error: Exception) -> tuple[dict[str, object], int]:
     """
-    Answer 503. The order may be stored. A second request with the same key does not store it again.
+    Answer 503. The order may be stored.
+
+    A second request with the same key does not store it again.
     """
     return {"error": str(error)}, 503
