@@ -289,6 +289,22 @@ def test_messages_after_the_end_do_not_change_the_estimate(js):
         assert before == estimate() == 20
 
 
+def test_messages_that_are_stored_during_the_estimate_do_not_lower_it(js, monkeypatch):
+    """The estimate is too high if the stream grows meanwhile, but not larger than the range."""
+    with numbered(js, 30) as stream:
+        get_batch = jetsync.Stream.get_batch
+
+        def grows(handle, *arguments, **options):
+            batch = get_batch(handle, *arguments, **options)
+            extend(js, stream, 100)
+            return batch
+
+        monkeypatch.setattr(jetsync.Stream, "get_batch", grows)
+        origin = inspect_stream(js, stream.name)
+
+        assert matching(js, origin, 5, 25, (f"{stream.name}.>",)) == 20
+
+
 class TestAway:
     @pytest.mark.parametrize("what", ["plan", "read", "micro-batch", "plan bucket", "read bucket"])
     def test_for_longer_than_a_connection_is_waited_for(self, monkeypatch, what):
