@@ -138,18 +138,23 @@ def _nats_py(server: str) -> Iterator[Callable[..., Any]]:
     # Otherwise asyncio logs a traceback for each task and each future that a failure leaves behind.
     loop.set_exception_handler(lambda _loop, _context: None)
 
+    reported: list[Exception] = []
+
+    async def report(error: Exception) -> None:
+        reported.append(error)
+
     def wait(call: Awaitable[Any]) -> Any:
         try:
             return loop.run_until_complete(call)
         except Exception as error:
-            text = redact_text(f"{type(error).__name__}: {error}").removesuffix(": ")
+            # An error that belongs to no call, such as a denied permission, explains a timeout.
+            cause = reported[-1] if reported else error
+            text = redact_text(f"{type(cause).__name__}: {cause}").removesuffix(": ")
             raise NatsPyError(text) from error
 
     try:
         # The server is known to be reachable, so many attempts would only delay the failure.
-        client = wait(
-            nats.connect(server.split(","), error_cb=_ignore_error, max_reconnect_attempts=1)
-        )
+        client = wait(nats.connect(server.split(","), error_cb=report, max_reconnect_attempts=1))
 
         def run(work: Callable[..., Awaitable[int]], *arguments: Any) -> Any:
             return wait(work(client, *arguments))
@@ -164,15 +169,11 @@ def _nats_py(server: str) -> Iterator[Callable[..., Any]]:
         loop.close()
 
 
-async def _ignore_error(_: Exception) -> None:
-    """
-    Ignore an error that nats-py would log with a traceback. The call that fails raises it, too.
-    """
-
-
 async def _publish_with_nats_py(client: Any, messages: Payloads) -> int:
     context = client.jetstream()
-    futures = [await context.publish_async(subject, data) for subject, data in messages]
+    futures = [
+        await context.publish_async(subject, data, wait_stall=TIMEOUT) for subject, data in messages
+    ]
     await asyncio.wait_for(context.publish_async_completed(), TIMEOUT)
     return sum(future.exception() is None for future in futures)
 

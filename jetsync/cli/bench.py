@@ -36,6 +36,7 @@ from jetsync.cli._output import (
     size,
 )
 from jetsync.cli._units import bytes_of, number_option
+from jetsync.cli.server import sigterm_interrupts
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -386,7 +387,7 @@ def bench(
         raise click.UsageError(f"{callers:,} threads need at least {callers:,} messages.")
     selected = [test for test in TESTS if not tests or test.name in tests]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(one_interrupt())
+        stack.enter_context(sigterm_interrupts())
         own = options.servers is None
         if own:
             options = options.evolve(servers=stack.enter_context(DevServer()).url)
@@ -484,43 +485,18 @@ def delayed_interrupts() -> Iterator[None]:
     Delay Ctrl-C and SIGTERM until the block has ended.
     """
     arrived: list[int] = []
-    with handler_of_interrupts(lambda number, _frame: arrived.append(number)):
-        yield
-    if arrived:
-        signal.raise_signal(arrived[0])
 
+    def delay(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
 
-@contextlib.contextmanager
-def one_interrupt() -> Iterator[None]:
-    """
-    Raise KeyboardInterrupt at the first Ctrl-C or SIGTERM.
-
-    Later ones are ignored. Otherwise they would interrupt the removal of the stream, or raise in
-    the middle of `threading.Condition.wait`, which then fails with a RuntimeError.
-    """
-    is_ending = False
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal is_ending
-        if not is_ending:
-            is_ending = True
-            raise KeyboardInterrupt
-
-    with handler_of_interrupts(interrupt):
-        yield
-
-
-@contextlib.contextmanager
-def handler_of_interrupts(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """
-    Handle Ctrl-C and SIGTERM with a function.
-    """
-    before = {number: signal.signal(number, handler) for number in INTERRUPTS}
+    before = {number: signal.signal(number, delay) for number in INTERRUPTS}
     try:
         yield
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+    if arrived:
+        signal.raise_signal(arrived[0])
 
 
 def measure(  # noqa: PLR0917 - a private step
