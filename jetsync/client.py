@@ -467,8 +467,8 @@ class Client:
             domain: The JetStream domain: the name of a separate JetStream system, for example that
                 of a leaf node. The default is the option ``jetstream_domain``.
             prefix: The API prefix, if your account imports the JetStream API of another account
-                under that prefix. The default is the option ``jetstream_prefix``. Excludes
-                *domain*.
+                under that prefix. The default is the option ``jetstream_prefix``. Cannot
+                be combined with *domain*.
             timeout: Default timeout of each call, in seconds. The default is the option
                 ``request_timeout``.
         """

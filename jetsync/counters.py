@@ -94,7 +94,7 @@ class Counter:
 
     The handle holds no resources. Any number of threads and clients may add at the same time,
     because the server does the addition. The ``timeout`` of a call is in seconds. The default is
-    that of the context.
+    that of the :class:`JetStream` object.
     """
 
     __slots__ = ("_context", "_stream", "_subject")

@@ -219,9 +219,10 @@ def jetsync_fetch(
     hook wraps each page of a `scan` separately. A fetch ends when its last message has been taken,
     or when the caller stops taking messages.
 
-    *Returns*: for `get_message`, `get_last`, `get_next` and `get_at`, a result that replaces the
-    operation's result or error, or `None` to keep the outcome. For other operations, a result has
-    no effect, because the caller receives their messages one by one. For a page of a direct read,
+    *Returns*: for `get_message`, `get_last`, `get_next` and `get_at`, a `StoredMessage` that
+    replaces the operation's result or error, or `None` to keep the outcome. A `KeyValue.get` uses
+    it too. For other operations, a result has no effect, because the caller receives their messages
+    one by one. For a page of a direct read,
     `yield` returns the number of messages.
 
     *If it raises*: if the wrapper lets the operation's error through, or raises its own error

@@ -61,7 +61,7 @@ class JetStream:
 
     Made by :meth:`Client.jetstream`. Such a *context* holds no resources and needs no closing. Any
     number of threads may share one. ``timeout`` is in seconds and limits all requests of a call
-    together. The default is that of the context.
+    together. The default is the ``timeout`` of :meth:`Client.jetstream`.
 
     If no answer to a request arrives in time, the call raises RequestTimeoutError. If the
     connection fails, it raises DisconnectedError, ConnectionLostError or ConnectionClosedError. If

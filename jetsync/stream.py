@@ -72,8 +72,8 @@ class Stream:
 
     Made by :class:`~jetsync.JetStream`. A handle holds no resources on the server and needs no
     closing. Any number of threads may share one. ``timeout`` is in seconds and limits all requests
-    of a call together. The default is that of the context. Requests fail with the same errors as
-    those of :class:`~jetsync.JetStream`.
+    of a call together. The default is that of the :class:`~jetsync.JetStream` object. Requests fail
+    with the same errors as those of :class:`~jetsync.JetStream`.
     """
 
     __slots__ = ("_context", "_info", "_name")
@@ -615,8 +615,8 @@ class Stream:
         """
         Read up to *batch* messages in stored order, without a consumer (ADR-31).
 
-        Any replica of the stream may answer, or a mirror of the whole stream. If their messages end
-        before *batch* is reached, jetsync asks the leader for more. If there is no message, the
+        Any replica of the stream may answer, or a mirror of the whole stream. If it has fewer than
+        *batch* messages, jetsync asks the leader for more. If there is no message, the
         batch is empty. To continue after a batch, begin at its ``last_sequence`` + 1, or use
         :meth:`scan` instead. The call returns when the first messages have arrived.
 

@@ -33,7 +33,7 @@ Your handlers can rely on these events:
 - ``handler_failed``: A message handler raised an exception.
 - ``callback_failed``: A callback of the application raised an exception.
 - ``plugin_failed``: A plugin raised an exception that no call can raise, for example in a hook that
-  observes. Logged once for each plugin, hook and class of error.
+  observes.
 - ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
   or has failed. Also logged if messages of a subscription are dropped because the time after a
   signal is over.

@@ -16,7 +16,9 @@ __all__ = ["PluginError"]
 
 class PluginError(JetSyncError):
     """
-    A plugin failed in a hook that can veto. The plugin's own error is the ``__cause__``.
+    A plugin raised in a hook that does not merely observe, or vetoed a message.
+
+    The plugin's own error, if there is one, is the ``__cause__``.
 
     If ``publish_many`` ended with this error, ``report`` is the report about its messages.
     """

@@ -72,7 +72,7 @@ class Consumer:
         Ask the server for the consumer's info, and keep the answer as :attr:`cached_info`.
 
         Args:
-            timeout: Seconds for the whole call. Default: that of the context.
+            timeout: Seconds for the whole call. Default: that of the :class:`JetStream` object.
 
         Raises:
             ConsumerNotFoundError: The consumer no longer exists.
@@ -86,7 +86,7 @@ class Consumer:
         Delete the consumer on the server. Waiting fetches raise ConsumerDeletedError.
 
         Args:
-            timeout: Seconds for the whole call. Default: that of the context.
+            timeout: Seconds for the whole call. Default: that of the :class:`JetStream` object.
 
         Raises:
             ConsumerNotFoundError: The consumer no longer exists.
@@ -251,9 +251,9 @@ class Consumer:
             handler: Called with each message, in threads of the consumption.
             max_messages: The size of the buffer in messages. Default: 500. Messages that are not
                 handled within the consumer's ``ack_wait`` are redelivered.
-            max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Excludes
-                *max_messages*. Set it for messages of more than 64 KiB: by default, servers
-                disconnect a client for which 64 MiB wait to be sent.
+            max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Cannot be
+                combined with *max_messages*. Set it for messages of more than 64 KiB: by default,
+                servers disconnect a client for which 64 MiB wait to be sent.
             expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
@@ -284,7 +284,7 @@ class Consumer:
         Raises:
             InvalidArgumentError: An option is invalid; nothing was sent.
             InvalidGroupError: *group* is missing or unknown, or the consumer's priority policy does
-                not allow an option.
+                not allow *min_pending* or *min_ack_pending*.
             NotSupportedError: As for :meth:`fetch`.
             NotPullConsumerError: This is a push consumer; nothing was sent.
             ConnectionClosedError: The client is closed.

@@ -285,7 +285,7 @@ class OrderedConsumer:
             handler: Not supported; must be None.
             max_messages: How many messages the buffer holds. Default: 500, unless *max_bytes* is
                 given.
-            max_bytes: How many bytes the buffer holds. Excludes *max_messages*.
+            max_bytes: How many bytes the buffer holds. Cannot be combined with *max_messages*.
             expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server. If two are missed, jetsync replaces
                 the consumer. Default: half of *expires*, at most 5.

@@ -341,7 +341,8 @@ class MaxMessagesError(ApiError, usual=(503, 10077, "maximum messages exceeded")
 
 class RollupNotPermittedError(ApiError, usual=(500, 10111, "rollup not permitted")):
     """
-    The stream does not allow the header ``Nats-Rollup``, or the batch not on this message.
+    The stream does not allow the header ``Nats-Rollup``, or a batch does not allow it on this
+    message.
     """
 
 
@@ -762,7 +763,7 @@ class BatchGapError(PublishError):
 
 class AtomicityError(PublishError):
     """
-    The server does not support atomic batches, and stored messages of the batch one by one.
+    The server did not treat the messages as an atomic batch, and stored them one by one.
 
     ``sequence`` is the stream sequence of the last message that was stored.
     """

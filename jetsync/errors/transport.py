@@ -10,7 +10,9 @@ from jetsync.errors.texts import redact_url as _redact_url
 
 class TransportError(JetSyncError):
     """
-    The connection or core NATS failed.
+    The base class of errors of the connection and of core NATS (subscriptions, permissions).
+
+    RequestTimeoutError is not a subclass of it.
     """
 
 
@@ -95,8 +97,9 @@ class ConnectionLostError(TransportError, ConnectionError):
     """
     The connection was lost before the reply to a request arrived.
 
-    The server may have processed the request, which stores no message. You can repeat the call.
-    ``sent`` is false if the connection was lost before the request was sent.
+    The server may have processed the request. A call raises PublishOutcomeUnknownError instead if
+    it may have stored a message. You can repeat the call. ``sent`` is false if the connection was
+    lost before the request was sent.
     """
 
     def __init__(
@@ -179,7 +182,8 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
     """
     The reply to a request did not arrive in time.
 
-    The server may have processed the request, which stores no message. ``timeout`` is in seconds.
+    The server may have processed the request. A call raises PublishOutcomeUnknownError instead if
+    it may have stored a message. ``timeout`` is in seconds.
     """
 
     def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:

@@ -84,9 +84,11 @@ class BatchRuleError(InvalidHeaderError):
 
 class InvalidTtlError(InvalidArgumentError):
     """
-    A time-to-live is neither at least 1 second nor ``"never"``, or the bucket lacks ``history=1``.
+    A time-to-live is invalid, or the bucket keeps more than one revision per key.
 
-    ``reason`` says which.
+    A valid time-to-live is ``"never"`` or a duration that is neither shorter than 1 second nor too
+    long for servers. A bucket with ``history`` above 1 does not allow a time-to-live when a key is
+    replaced. ``reason`` says which.
     """
 
     def __init__(
@@ -151,11 +153,10 @@ class ConfigurationError(JetSyncError):
 
 class CallInSignalHandlerError(JetSyncError, RuntimeError):
     """
-    A signal handler made a call that needs a lock of the call that it interrupted.
+    A signal handler interrupted a jetsync call and made another one that needs the same lock.
 
-    The handler interrupted another jetsync call of the same thread, which holds the lock. Nothing
-    was sent. Set a flag in the handler and make the call after the handler has returned, or make
-    the call in another thread.
+    The lock cannot become free before the handler returns. Nothing was sent. Set a flag in the
+    handler and make the call after the handler has returned, or make the call in another thread.
     """
 
     _default_text = (
@@ -166,9 +167,9 @@ class CallInSignalHandlerError(JetSyncError, RuntimeError):
 
 class WaitTimeoutError(JetSyncError, TimeoutError):
     """
-    A wait inside this process timed out. The operation continues, and you can wait for it again.
+    A wait inside this process timed out. Operations that were already started continue.
 
-    ``timeout`` is in seconds.
+    You can repeat the call, unless its description says otherwise. ``timeout`` is in seconds.
     """
 
     def __init__(self, what: str, timeout: float) -> None:
@@ -304,7 +305,7 @@ class BatchClosedError(HandleClosedError):
 
 class ConflictingUseError(JetSyncError, RuntimeError):
     """
-    Another call is using the object in a way that excludes this call.
+    The object's state, or another call that uses it, does not allow this call.
     """
 
 

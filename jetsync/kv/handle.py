@@ -343,8 +343,9 @@ class KeyValue:
                 default is now. An earlier snapshot needs a bucket that keeps enough history. If the
                 bucket no longer stores a key's revision of that time, the key is left out: jetsync
                 cannot distinguish it from a key without a value.
-            timeout: Seconds for all requests together. The default is that of the context. Allow 3
-                seconds for 100,000 keys, and a minute for 1 million.
+            timeout: Seconds for all requests together. The default is that of the
+                :class:`JetStream` object. Allow 3 seconds for 100,000 keys, and a minute for 1
+                million.
 
         Raises:
             KeysVanishedError: With *at*, values of the snapshot were removed while jetsync read

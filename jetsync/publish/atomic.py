@@ -165,8 +165,8 @@ class AtomicBatch:
         """
         Add a message.
 
-        The first message looks up its stream, unless jetsync knows it already. The server checks
-        expectations, ids and limits of the stream at the commit.
+        The first call looks up the stream of its subject, unless jetsync knows it already. The
+        server checks expectations, ids and limits of the stream at the commit.
 
         Args:
             subject: The subject. All subjects of a batch must belong to one stream.
@@ -319,19 +319,20 @@ class AtomicBatch:
 
         After an unknown outcome every message needs an id. The stream then stores the batch once,
         whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
-        returned ack. The server refuses a repeated id in the same way if another publisher used it.
-        To tell the two cases apart, jetsync reads the newest message on the subject of the batch's
-        last message, and then on that of its first. A stored message carries the id of its batch.
-        The outcome stays unknown if both subjects have newer messages or none. Ids protect only
-        within the duplicate window of the stream.
+        returned ack. The server refuses a batch if the stream already knows one of its ids, whether
+        an earlier attempt or another publisher used that id. To tell these cases apart, jetsync
+        reads the newest message on the subject of the batch's last message, and then on that of its
+        first. A stored message carries the id of its batch. The outcome stays unknown if both
+        subjects have newer messages or none. Ids protect only within the duplicate window of the
+        stream.
 
         Args:
             timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
             InvalidArgumentError: The outcome is unknown and a message has no id.
-            ConflictingUseError: No commit of the batch has failed, or the server stored its
-                messages one by one.
+            ConflictingUseError: Another call is committing the batch, no commit of it has failed,
+                an ``add`` has failed, or the server stored its messages one by one.
             BatchOutcomeUnknownError: As for :meth:`commit`. Also raised if the stream already has
                 an id of the batch and jetsync cannot tell whether this batch stored it.
             ApiError, ...: As for :meth:`commit`.

@@ -147,6 +147,9 @@ class FastPublisher:
     client closes or the interpreter exits, jetsync commits too. If your program drops an open
     publisher, jetsync ends the batch and emits a ResourceWarning. The server silently skips a
     message whose ``msg_id`` the stream already knows, and such a message counts as stored.
+
+    A *gap* is a message that was lost or refused, or several in a row. The arguments ``gap`` and
+    ``on_gap`` of :meth:`JetStream.fast_publisher` decide what happens then.
     """
 
     __reduce__ = refuse_copy
@@ -246,11 +249,12 @@ class FastPublisher:
         """
         Send a message and return its number, counted from 1 over the whole publisher.
 
-        The first message waits for the server's answer. Later messages wait only while the allowed
-        number of messages is in flight, and jetsync collects small messages for up to 4 ms. So the
-        message may not be stored yet when the call returns. If a message fails, a later call raises
-        its error, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or may
-        not have been sent. If it has a number but was not sent, jetsync reports it as a gap.
+        The first call waits for the server's answer. A later call waits only while as many messages
+        are in flight as ``flow`` times ``max_outstanding_acks`` of
+        :meth:`JetStream.fast_publisher`. jetsync also collects small messages for up to 4 ms. So
+        the message may not be stored yet when the call returns. If a message fails, a later call
+        raises its error, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or
+        may not have been sent. If it has a number but was not sent, jetsync reports it as a gap.
 
         Args:
             subject: The subject. All messages belong to the stream of the first one.
@@ -416,10 +420,10 @@ class FastPublisher:
         End the batch, with a final message if a subject is given, and return its ack.
 
         The ack's ``size`` counts all messages except those known to be lost or refused, which
-        ``lost`` counts. Duplicates that the server skipped are part of ``size``. ``sequence`` is 0
-        if the server forgot the batch (``gap="ok"``) but the outcome of each message is known.
-        A publisher commits once. Any thread may commit. After Ctrl-C the outcome is unknown, and
-        the publisher is closed.
+        ``lost`` counts. Duplicates that the server skipped are part of ``size``. With ``gap="ok"``,
+        ``sequence`` is 0 if the server lost the state of the batch before the commit and jetsync
+        knows the outcome of each message anyway. A publisher commits once. Any thread may commit.
+        After Ctrl-C the outcome is unknown, and the publisher is closed.
 
         Args:
             subject: Subject of the final message; None adds no message.

@@ -188,7 +188,10 @@ class Publisher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(_raise=kind is None)
+        if kind is None:
+            self.close()
+        else:
+            self._close(None)
 
     @property
     def pending(self) -> int:
@@ -222,9 +225,10 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        If the window is full, the call waits until a message is acknowledged or has failed, at most
-        for the ``ack_timeout`` of the oldest message. Then it waits up to ``ack_timeout`` for a
-        connection. Thread-safe. After Ctrl-C the outcome is unknown.
+        If as many messages or bytes are in flight as ``window`` and ``window_bytes`` of
+        :meth:`JetStream.publisher` allow, the call waits until a message is acknowledged or has
+        failed. It waits at most for the ``ack_timeout`` of the oldest message. Then it waits up to
+        ``ack_timeout`` for a connection. Thread-safe. After Ctrl-C the outcome is unknown.
 
         Args:
             subject: The subject, which selects the stream.
@@ -241,8 +245,8 @@ class Publisher:
                 sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
-            WaitTimeoutError: The window is full, and the caller is a callback. Callbacks run in the
-                publisher's own thread, which would wait for itself.
+            WaitTimeoutError: No more messages may be in flight, and the caller is a callback.
+                Callbacks run in the publisher's own thread, which would wait for itself.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
@@ -430,7 +434,7 @@ class Publisher:
         self._wait(is_over, self._ended, deadline)
         return sum([not future.done() for future in pending])
 
-    def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
+    def close(self, *, timeout: Seconds | None = None) -> None:
         """
         Accept no more messages, wait until all are stored or have failed, and stop.
 
@@ -442,19 +446,25 @@ class Publisher:
                 The outcome of messages that are still pending then is unknown.
 
         Raises:
-            PublishManyError: Messages failed and your code did not ask for their outcomes.
+            PublishManyError: Messages failed, and your code neither asked for their outcomes nor
+                gave ``on_report``.
         """
+        failures = self._close(timeout)
+        if failures:
+            raise PublishManyError(self._pipeline.tally.report(failures))
+
+    def _close(self, timeout: Seconds | None) -> list[PublishFailure]:
+        """Close, and return the failures that ``close`` raises."""
         deadline = Deadline.after(timeout)
         if self._lane.forked:
             # The worker, and perhaps the lock's owner, are in the parent.
-            return
+            return []
         self._end(deadline, errors.HandleClosedError("publisher"))
         if self._is_worker():
-            return
+            return []
         failures = self._unobserved_failures()
         self._unobserved.clear()
-        if failures and _raise:
-            raise PublishManyError(self._pipeline.tally.report(failures))
+        return failures
 
     def finish(self, deadline: Deadline) -> str | None:
         """

@@ -173,8 +173,9 @@ class ConsumerConfig(ConfigModel):
     """
     The configuration of a consumer. Fields that are ``None`` are not sent.
 
-    Enumerations also accept their values as strings. Durations accept seconds or a ``timedelta``
-    and hold float seconds. Values of a wrong type raise an error here, before anything is sent.
+    Fields whose type is an enumeration also accept its values as strings. Fields with a duration
+    accept seconds or a ``timedelta``, and store it as seconds (``float``). Values of a wrong type
+    raise an error here, before anything is sent.
     """
 
     durable_name: str | None = None
@@ -217,7 +218,10 @@ class ConsumerConfig(ConfigModel):
     """Deliver only messages of this subject or wildcard."""
 
     filter_subjects: list[str] | None = None
-    """Several subjects or wildcards, which may not overlap. Excludes ``filter_subject``."""
+    """
+    Several subjects or wildcards, which may not overlap. Cannot be combined with
+    ``filter_subject``.
+    """
 
     replay_policy: ReplayPolicy | None = attrs.field(default=None, converter=_replay_policy)
     """How fast stored messages are delivered."""

@@ -117,7 +117,10 @@ class Placement(ConfigModel):
     """Tags. Only servers that have all of them store the stream."""
 
     preferred: str | None = None
-    """Preferred leader; only for step-down requests."""
+    """
+    Server that should become the leader, in a request to the present leader to step down. Servers
+    from 2.11 on refuse it in the configuration of a stream.
+    """
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -179,7 +182,10 @@ class StreamSource(ConfigModel):
     """Copy only messages of this subject or wildcard."""
 
     subject_transforms: list[SubjectTransform] | None = None
-    """How the server rewrites subjects; the first match applies. Excludes ``filter_subject``."""
+    """
+    How the server rewrites subjects; the first match applies. Cannot be combined with
+    ``filter_subject``.
+    """
 
     external: ExternalStream | None = None
     """Location of the other stream, if it is in another account or domain."""
@@ -304,8 +310,9 @@ class StreamConfig(ConfigModel):
     """
     The configuration of a stream. Fields that are ``None`` are not sent.
 
-    Enumerations also accept their values as strings. Durations accept seconds or a ``timedelta``,
-    and hold float seconds. Values of a wrong type raise an error here, before anything is sent.
+    Fields whose type is an enumeration also accept its values as strings. Fields with a duration
+    accept seconds or a ``timedelta``, and store it as seconds (``float``). Values of a wrong type
+    raise an error here, before anything is sent.
     """
 
     name: str | None = None
@@ -398,7 +405,10 @@ class StreamConfig(ConfigModel):
     """Forbid deleting single messages. Cannot be undone."""
 
     deny_purge: bool | None = None
-    """Forbid purging the stream. Cannot be undone."""
+    """
+    Forbid purging the stream. Cannot be undone. Cannot be combined with
+    ``subject_delete_marker_ttl``.
+    """
 
     allow_rollup_hdrs: bool | None = None
     """Allow the ``Nats-Rollup`` header. A message with it replaces earlier messages."""
@@ -419,11 +429,12 @@ class StreamConfig(ConfigModel):
     """
     When the last message of a subject expires, store a *marker*, a message without payload, for
     this number of seconds, at least 1 (ADR-43). The server then also sets ``allow_msg_ttl`` and
-    ``allow_rollup_hdrs``, and clears ``deny_purge``. Server 2.11 and later.
+    ``allow_rollup_hdrs``. It creates the stream without ``deny_purge``, and refuses to update a
+    stream that already has ``deny_purge``. Server 2.11 and later.
     """
 
     allow_atomic: bool | None = None
-    """Allow atomic batches (ADR-50). Server 2.12 and later; use 2.12.5 or later."""
+    """Allow atomic batches (ADR-50). Server 2.12.2 and later; use 2.12.5 or later."""
 
     allow_msg_counter: bool | None = None
     """Make every subject a counter. See :class:`Counter`. Server 2.12 and later."""

@@ -200,7 +200,7 @@ def make(lane):
 
     yield make
     for publisher in made:
-        publisher.close(timeout=0, _raise=False)
+        publisher._close(0)
 
 
 class Windows:
@@ -494,7 +494,7 @@ class TestInterrupts:
             finished = interrupted_at(step, lambda made=publisher: made.publish("a.b"))
             publisher.publish("a.b").result(20)
             with timed(0.0, 4.0):
-                publisher.close(timeout=5, _raise=False)
+                publisher._close(5)
             assert not publisher._worker.is_alive(), step
             assert plugin.entered == plugin.left, step
         assert step > 50

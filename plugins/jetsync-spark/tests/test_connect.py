@@ -356,6 +356,10 @@ def test_killed_servers_store_each_row_once(kind, js, nats_server, target, tmp_p
             )
         return out.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
+    def missing():
+        rows = target.info(subjects_filter=f"{target.name}.x").state.subjects or {}
+        return count - sum(rows.values())
+
     stored = []
     for run in range(kills + 1):
         folder = tmp_path / f"server{run}"
@@ -367,7 +371,8 @@ def test_killed_servers_store_each_row_once(kind, js, nats_server, target, tmp_p
                 query.processAllAvailable()
                 query.stop()
                 break
-            while target.info().state.last_seq <= before + 1500:
+            # The first micro-batch of PySpark 4.0 and 4.1 has all rows, so a run may store all.
+            while target.info().state.last_seq <= before + 1500 and missing():
                 if query.exception() is not None:
                     raise query.exception()
                 time.sleep(0.05)

@@ -55,9 +55,8 @@ def publish_arrow(
     Nothing is written until an action computes the result, and each action writes again. Use
     ``collect``. Actions that do not need all rows, such as ``first``, ``take`` and ``show``, write
     only some partitions, without an error. This call checks the stream and the columns. In mode
-    ``exactlyonce`` it also records the number of partitions in the ledger, the messages that count
-    the stored rows. A later run with another number is rejected before it stores a
-    row.
+    ``exactlyonce`` it also records the number of partitions in the ledger, whose messages count the
+    stored rows. A later run with another number is rejected before it stores a row.
 
     Args:
         df: The rows. They may have further columns, which are ignored.
