@@ -160,8 +160,9 @@ class KeyValueConfig:
     limit_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
     Allow a time-to-live per key. When a value expires, the server leaves a marker for this number
-    of seconds, at least 1 (ADR-43, ADR-48). 0 leaves no markers. A mirror has the markers of its
-    origin. Server 2.11 and later.
+    of seconds, at least 1 (ADR-43, ADR-48). With 0, a new bucket allows no time-to-live per key,
+    and expired values leave no markers. A mirror has the markers of its origin. Server 2.11 and
+    later.
     """
 
     atomic: bool | None = None

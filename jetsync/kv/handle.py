@@ -62,10 +62,10 @@ class KeyValue:
     purging a key stores a *marker*, a revision without a value.
 
     A handle holds no resources on the server and needs no closing; any number of threads may share
-    one. ``timeout`` is in seconds and limits all requests of a call together; the default is that
-    of the JetStream context. If the answer to a change is lost, the call raises
-    PublishOutcomeUnknownError: the change may have been stored or not. To find out, call
-    :meth:`get`.
+    one. ``timeout`` is in seconds and limits all requests of a call together. Unless a method says
+    otherwise, the default is that of the :class:`JetStream` object. If the answer to a change is
+    lost, the call raises PublishOutcomeUnknownError: the change may have been stored or not. To
+    find out, call :meth:`get`.
     """
 
     __slots__ = ("_bucket",)

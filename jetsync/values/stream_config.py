@@ -118,8 +118,8 @@ class Placement(ConfigModel):
 
     preferred: str | None = None
     """
-    Server that should become the leader, in a request to the present leader to step down. Servers
-    from 2.11 on refuse it in the configuration of a stream.
+    Server that should become the leader. Only for a request that asks the present leader to step
+    down. Servers from 2.11 on refuse it in the configuration of a stream.
     """
 
 
@@ -322,7 +322,7 @@ class StreamConfig(ConfigModel):
     """Free text, up to 4 KiB."""
 
     subjects: list[str] | None = None
-    """Subjects and wildcards that the stream stores. The server's default is its name."""
+    """Subjects and wildcards that the stream stores. The default is the name of the stream."""
 
     retention: RetentionPolicy | None = attrs.field(default=None, converter=_retention)
     """When messages are removed, apart from the limits."""

@@ -47,8 +47,8 @@ class MarkerReason(enum.Enum):
     Why a server stored a marker.
 
     A *marker* (in ADR-43: limit marker) is a message that the server stores when the last message
-    of a subject has expired. The stream needs ``subject_delete_marker_ttl``. Servers up to 2.15
-    store no markers for the other reasons, which ADR-43 specifies.
+    of a subject has expired. The stream needs ``subject_delete_marker_ttl``. ADR-43 also
+    specifies ``REMOVE`` and ``PURGE``, but servers up to 2.15 store no markers for these reasons.
     """
 
     MAX_AGE = "MaxAge"
