@@ -61,6 +61,16 @@ def report(*sources, **more):
 
 
 class TestReports:
+    def test_offsets_of_pyspark_40(self):
+        """
+        PySpark 4.0 reports the repr of an offset instead of its JSON.
+        """
+        start, end = (repr(json.loads(offset({"A": place}))) for place in [(1, 101), (101, 201)])
+
+        (stream,) = progress_of(report((start, end, end))).streams
+
+        assert (stream.start, stream.end, stream.last) == (101, 201, 200)
+
     def test_one_stream(self):
         """
         Sequences are counted from the micro-batch's start, and the backlog to the stream's end.

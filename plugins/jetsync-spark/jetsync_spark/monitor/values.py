@@ -7,6 +7,7 @@ source's own, however: they contain the name of the stream and a sequence.
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -222,7 +223,11 @@ def _offset(reported: Any) -> Offset | None:
     Return an offset of this package, or None. Spark reports some as text and some as JSON.
     """
     try:
-        return Offset.from_json(json.loads(reported) if isinstance(reported, str) else reported)
-    except (ValueError, JetStreamSparkError):
+        if isinstance(reported, str):
+            # PySpark 4.0 reports the repr of a dictionary.
+            is_repr = reported.startswith("{'")
+            reported = ast.literal_eval(reported) if is_repr else json.loads(reported)
+        return Offset.from_json(reported)
+    except (ValueError, SyntaxError, JetStreamSparkError):
         # Without an offset, Spark's text is None or null.
         return None
