@@ -101,3 +101,12 @@ def moment_of(text: str) -> dt.datetime:
     except (ValueError, OverflowError, click.BadParameter):
         reason = f"{text!r} is neither a time such as 2026-08-06T18:00 nor an age such as 1h30m"
         raise click.BadParameter(reason) from None
+
+
+since_option: Final = click.option(
+    "--since",
+    type=moment_of,
+    metavar="TIME",
+    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
+)
+"""An option for the time of the first message."""

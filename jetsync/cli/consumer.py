@@ -29,7 +29,7 @@ from jetsync.cli._output import (
     until_output_closes,
     warn,
 )
-from jetsync.cli._units import durations_of, moment_of, number_option, positive_seconds_of
+from jetsync.cli._units import durations_of, number_option, positive_seconds_of, since_option
 from jetsync.cli.tail import show_of, show_options
 from jetsync.values.codec import to_wire
 
@@ -153,12 +153,7 @@ def show_consumer(
     help="Which messages to begin with.  [default: all]",
 )
 @number_option("--seq", help="Begin at sequence N.")
-@click.option(
-    "--since",
-    type=moment_of,
-    metavar="TIME",
-    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
-)
+@since_option
 @click.option(
     "--ack",
     type=click.Choice(["explicit", "all", "none"]),

@@ -23,7 +23,7 @@ from jetsync.cli._output import (
     write_raw,
 )
 from jetsync.cli._shown import as_dict
-from jetsync.cli._units import moment_of, number_option
+from jetsync.cli._units import number_option, since_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
 
@@ -73,12 +73,7 @@ def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help=f"Begin with the last N messages.  [default: {USUAL}]",
 )
 @number_option("--seq", help="Begin at sequence N.")
-@click.option(
-    "--since",
-    type=moment_of,
-    metavar="TIME",
-    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
-)
+@since_option
 @click.option("--new", is_flag=True, help="Begin with the next message.")
 @number_option("--count", help="End after N messages.")
 @click.option("--no-follow", is_flag=True, help="End after the stored messages.")
