@@ -53,7 +53,7 @@ class StreamProgress:
         """
         The number of sequences in the micro-batch.
 
-        Gaps in the stream and filters leave fewer rows than that.
+        If the stream has gaps, or a filter applies, the micro-batch has fewer rows.
         """
         return max(0, self.end - self.start)
 
@@ -214,8 +214,11 @@ def _streams_of(source: Mapping[str, Any]) -> Iterable[StreamProgress]:
         if begins is None or (before and before.next == place.next):
             # A report without a micro-batch repeats the end of the last one.
             begins = place.next
-        now = latest and latest.places.get(stream)
-        yield StreamProgress(stream, begins, place.next, now.next - 1 if now else None)
+        # PySpark 4.0 and 4.1 report the end of the micro-batch again. Only such an end has parts or
+        # is guessed.
+        now = None if latest is None or latest.guessed else latest.places.get(stream)
+        last = None if now is None or now.parts is not None else now.next - 1
+        yield StreamProgress(stream, begins, place.next, last)
 
 
 def _offset(reported: Any) -> Offset | None:
