@@ -251,14 +251,15 @@ class Stream:
         """
         Create a consumer, or return the existing one if it has the same configuration.
 
-        A name makes a durable consumer: ``create_consumer("worker")`` stays until you delete it. If
-        ``inactive_threshold`` is set, the server deletes it after this number of seconds without
-        activity. Without a name, or with the keyword ``name`` alone, the consumer is ephemeral: the
-        server deletes it after 5 seconds of inactivity unless ``inactive_threshold`` is set.
+        With a name as the first argument, the consumer is durable: ``create_consumer("worker")``
+        stays until you delete it. If ``inactive_threshold`` is set, the server deletes it after
+        this number of seconds without activity. Without a name, or with only the keyword ``name``,
+        the consumer is ephemeral: the server deletes it after 5 seconds of inactivity unless
+        ``inactive_threshold`` is set.
 
         Messages have to be acknowledged one by one unless ``ack_policy`` says otherwise. jetsync
         logs a warning if a filter matches no subject of the stream. The server accepts such a
-        consumer, but it never gets a message.
+        consumer, but this filter matches no new message.
 
         Args:
             consumer: The durable name, or the configuration as an object.
@@ -461,7 +462,9 @@ class Stream:
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
     ) -> ConsumerReset:
         """
-        Move a consumer back, so that the server delivers earlier messages again. Needs server 2.14.
+        Move a consumer to another position in the stream, to read messages again or to skip some.
+
+        Needs server 2.14.
 
         Args:
             name: The consumer.
@@ -471,7 +474,8 @@ class Stream:
 
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
-            InvalidResetError: The sequence is before the consumer's first start position.
+            InvalidResetError: The consumer's configuration does not allow this sequence, for
+                example because it is before the configured start.
             NotSupportedError: The server is older than 2.14.
         """
         deadline = self._context.deadline(timeout)
@@ -739,8 +743,9 @@ class Stream:
         """
         Iterate over the stream's messages in order, page by page, without a consumer.
 
-        The scan ends at the message that was the last one of the stream when you called. It leaves
-        out messages that are deleted before their page is read. jetsync reads at most one page
+        The call asks the server for the stream's info first, and keeps it as :attr:`cached_info`.
+        The scan ends at the message that was the last one of the stream then. It leaves out
+        messages that are deleted before their page is read. jetsync reads at most one page
         ahead. After a lost connection, the scan continues after the last message that it received.
         Any replica of the stream may answer, or a mirror of the whole stream. When a replica or
         mirror has no more messages, jetsync asks the leader.
@@ -754,8 +759,8 @@ class Stream:
             page: Maximum number of messages per request. Default: 4,000. If *subject* has a
                 wildcard, the default grows to 32,000 during the scan, because the server looks at
                 all matching subjects before each page.
-            max_bytes: Size of a request in bytes, as in :meth:`get_batch`. Default: 2 MiB. At most
-                two pages are in memory.
+            max_bytes: Size of a page in bytes, counted as in :meth:`get_batch`. Default: 2 MiB. At
+                most two pages are in memory.
             timeout: Seconds for the call, and then for each further page.
 
         Raises:
@@ -776,7 +781,7 @@ class Stream:
         page_bytes = optional_number("max_bytes", max_bytes) or PAGE_BYTES
         wanted = None if subject is None else validate_filter(subject)
         check_stream(self._context, self._name, deadline)
-        known = self._current(deadline)
+        known = self._info = self._current(deadline)
         if last is None:
             last = known.state.last_seq
         sizes = page_sizes(page_size, wanted)
@@ -822,8 +827,8 @@ class Stream:
         """
         Return the counters of many subjects, by subject.
 
-        The values are a consistent snapshot. If a counter changes during the read and the stream no
-        longer has its value of the snapshot, the result has the new value.
+        The values come from one snapshot. There is one exception: if a counter changes during the
+        read and the stream no longer has its old value, the result has the new value.
 
         Args:
             subjects: Subjects and wildcards. Subjects without a counter are left out.

@@ -29,7 +29,9 @@ def read(js, stream, *, ledger):
         .add("headers", HEADERS)
     )
     table = Table(schema, STREAM_COLUMNS)
-    reader = RangeReader(js, part_of(js, stream), asked(stream, includeLedger=str(ledger).lower()))
+    reader = RangeReader(
+        stream, part_of(js, stream), asked(stream, includeLedger=str(ledger).lower())
+    )
     return [table.of_page(page, stream.name) for page in reader.pages()]
 
 

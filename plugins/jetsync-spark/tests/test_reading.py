@@ -25,7 +25,7 @@ def read(js, stream, start=1, end=None, part=None, **options):
     """List the sequences of a part, and check that each message is the one of its sequence."""
     part = part or part_of(js, stream, start, end)
     found = []
-    for page in RangeReader(js, part, asked(stream, **options)).pages():
+    for page in RangeReader(stream, part, asked(stream, **options)).pages():
         assert [int(data.split(b" ")[0]) for data in page.data] == page.sequences
         found += page.sequences
     return found
@@ -40,7 +40,7 @@ def test_rows_of_a_page(js):
     with numbered(js, 30, subjects=3) as stream:
         js.publish(f"{stream.name}.ü", b"31", headers={"Nats-Subject": "other", "a": "b"})
         stream.delete_message(7)
-        pages = [*RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()]
+        pages = [*RangeReader(stream, part_of(js, stream), asked(stream, fetchBatch="20")).pages()]
         assert [len(page) for page in pages] == [20, 10]
         for page in pages:
             made = table.of_page(page, stream.name)
@@ -49,11 +49,12 @@ def test_rows_of_a_page(js):
 
 
 class TestRequests:
-    @pytest.mark.parametrize(("filters", "requests"), [("", 3), ("a.*", 5), ("a.0,a.1", 7)])
+    @pytest.mark.parametrize(("filters", "requests"), [("", 1), ("a.*", 4), ("a.0,a.1", 6)])
     def test_what_a_part_asks_the_leader(self, nats_server, js, filters, requests):
         """
-        The stream's state is requested before and after a part, after a page that lacks sequences,
-        when a scan begins, and at its end if the last message does not match the filter.
+        The stream's state is requested when a scan begins and after a page that lacks sequences. If
+        the last message does not match the filter, the end of the scan and of the part need one
+        each.
         """
         options = {"subjectFilter": filters} if filters else {}
         with numbered(js, 100, subjects=3) as stream, jetsync.connect(nats_server.url) as client:
@@ -79,7 +80,7 @@ class TestRange:
             extend(js, stream, 50)
             again = {part.start: read(js, stream, part=part) for part in reversed(parts)}
             for part in parts:
-                pages = RangeReader(js, part, asked(stream, fetchBatch="100")).pages()
+                pages = RangeReader(stream, part, asked(stream, fetchBatch="100")).pages()
                 assert next(pages).sequences == [*range(part.start, part.start + 100)]
                 pages.close()
             found = [read(js, stream, part=part, fetchBatch="77") for part in parts]
@@ -142,7 +143,7 @@ class TestRange:
 
             def sizes(most):
                 options = asked(stream, fetchMaxBytes=most, **given)
-                pages = [*RangeReader(js, part_of(js, stream), options).pages()]
+                pages = [*RangeReader(stream, part_of(js, stream), options).pages()]
                 assert [n for page in pages for n in page.sequences] == [*range(1, 101)]
                 return list(map(len, pages))
 
@@ -156,7 +157,7 @@ class TestRange:
         with numbered(js, 0, allow_direct=allow_direct) as stream:
             sent = jetsync.Headers([("B", "1"), ("a", "2"), ("B", "3")])
             js.publish(f"{stream.name}.x", b"", headers=sent)
-            (page,) = RangeReader(js, part_of(js, stream), asked(stream)).pages()
+            (page,) = RangeReader(stream, part_of(js, stream), asked(stream)).pages()
             assert page[0].headers.items() == sent.items()
             assert page.subjects == [f"{stream.name}.x"]
 
@@ -172,7 +173,7 @@ class TestLedger:
         run(plan, rows)
 
         def found(**options):
-            pages = RangeReader(js, part_of(js, target), asked(target, **options)).pages()
+            pages = RangeReader(target, part_of(js, target), asked(target, **options)).pages()
             return [bytes(data) for page in pages for data in page.data]
 
         assert found() == found(fetchBatch="1") == [data for _, data in rows]
@@ -210,7 +211,7 @@ class TestLoss:
         """The same holds if some of the part has been read."""
         with numbered(js, 300) as stream:
             options = asked(stream, fetchBatch="20", failOnDataLoss=fails)
-            pages = RangeReader(js, part_of(js, stream), options).pages()
+            pages = RangeReader(stream, part_of(js, stream), options).pages()
             found = next(pages).sequences
             stream.purge(sequence=200)
             if fails == "true":
@@ -228,7 +229,9 @@ class TestLoss:
         with numbered(js, 300) as stream:
             stream.delete_message(5)
             stream.delete_message(150)
-            pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="100")).pages()
+            pages = RangeReader(
+                stream, part_of(js, stream), asked(stream, fetchBatch="100")
+            ).pages()
             found = next(pages).sequences
             stream.purge(sequence=50)
             found += next(pages).sequences
@@ -258,7 +261,7 @@ class TestLoss:
     def test_made_again_meanwhile(self, js):
         """Rows of another stream are not returned as those that were planned."""
         with numbered(js, 300) as stream:
-            pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
+            pages = RangeReader(stream, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
             next(pages)
             remake(js, stream, 300)
             with pytest.raises(JetStreamSparkError, match="was created again"):
@@ -282,7 +285,7 @@ class TestAway:
             js = client.jetstream()
             with numbered(js, 500, storage="file", allow_direct=allow_direct) as stream:
                 options = asked(stream, fetchBatch="50")
-                pages = RangeReader(js, part_of(js, stream), options).pages()
+                pages = RangeReader(stream, part_of(js, stream), options).pages()
                 found = next(pages).sequences
                 server.restart()
                 for page in pages:
@@ -299,7 +302,7 @@ class TestAway:
             js = client.jetstream()
             with numbered(js, 500, storage="file") as stream:
                 options = asked(stream, fetchBatch="50", retryTimeoutMs="500")
-                pages = RangeReader(js, part_of(js, stream), options).pages()
+                pages = RangeReader(stream, part_of(js, stream), options).pages()
                 next(pages)
                 server.kill()
                 with pytest.raises(

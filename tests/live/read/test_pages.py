@@ -936,6 +936,19 @@ class TestFaults:
         assert len(list(stream.scan())) == again
         stream.delete()
 
+    def test_the_state_of_the_stream(self, js, unique):
+        """
+        The stream object has the state that the scan asked for.
+        """
+        stream = js.create_stream(unique, subjects=[unique], allow_direct=True)
+        js.publish_many((unique, b"") for _ in range(3))
+        assert stream.cached_info.state.last_seq == 0
+
+        stream.scan().close()
+
+        assert stream.cached_info.state.last_seq == 3
+        stream.delete()
+
     def test_messages_after_the_scan_began(self, client, unique):
         """
         A scan up to a later sequence reads messages that are stored meanwhile.

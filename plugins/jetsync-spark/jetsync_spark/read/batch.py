@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import context_of, lend
+from jetsync_spark.common.clients import lend, stream_of
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import ask_with_retry, call_with_retry
 from jetsync_spark.common.task import application, this_task
@@ -55,14 +55,10 @@ def read_part(
     task = this_task()
     name = f"jetsync-spark-{task.query or application()}-{task.partition}"
     with contextlib.ExitStack() as stack:
-        client = call_with_retry(
-            lambda: stack.enter_context(lend(settings, name)),
-            options.retry_timeout,
-            "reading failed",
-            part.stream,
-        )
-        js = context_of(settings, client)
-        for page in RangeReader(js, part, options).pages():
+        how = (options.retry_timeout, "reading failed", part.stream)
+        client = call_with_retry(lambda: stack.enter_context(lend(settings, name)), *how)
+        stream = call_with_retry(lambda: stream_of(settings, client, part.stream), *how)
+        for page in RangeReader(stream, part, options).pages():
             yield table.of_page(page, part.stream)
 
 

@@ -49,13 +49,13 @@ class RangeReader:
     Reads the messages of one part in pages.
 
     Args:
-        js: The JetStream context.
+        stream: The stream. Its state may be out of date.
         part: The range to read.
         options: The options of the read.
     """
 
-    def __init__(self, js: jetsync.JetStream, part: Range, options: ReadOptions) -> None:
-        self._js = js
+    def __init__(self, stream: jetsync.Stream, part: Range, options: ReadOptions) -> None:
+        self._stream = stream
         self._part = part
         self._options = options
         self._filters = without_covered(options.subject_filter)
@@ -67,7 +67,6 @@ class RangeReader:
         """The first missing sequence, which may be lost. None without a gap."""
 
         self._by_consumer = False
-        self._known: jetsync.Stream | None = None
 
     def pages(self) -> Iterator[jetsync.StoredPage]:
         """
@@ -78,11 +77,13 @@ class RangeReader:
         """
         part = self._part
         retry = Retry(self._options.retry_timeout)
-        if not self._whole():
-            return
         while self._position < part.end:
             try:
-                for page in self._attempt():
+                pages = self._attempt()
+                # The attempt began with a request for the stream's state.
+                if not self._is_whole(origin_of(self._stream.cached_info)):
+                    return
+                for page in pages:
                     if not self._take(page):
                         return
                     rows = page if self._options.include_ledger else without_ledger(page)
@@ -97,14 +98,14 @@ class RangeReader:
                 self._by_consumer = True
                 _logger.warning("reading_by_consumer", stream=part.stream, reason=str(error))
             except jetsync.JetSyncError as error:
-                if isinstance(error, jetsync.StreamNotFoundError) and not self._whole():
+                if isinstance(error, jetsync.StreamNotFoundError) and not self._is_whole():
                     # Another stream has its name.
                     return
                 if not retry.wait_after(error):
                     raise explain(error, "reading failed", stream=part.stream) from error
         if self._position < part.end:
             self._gap = self._position
-        self._whole()
+            self._is_whole()
 
     def _take(self, page: jetsync.StoredPage) -> bool:
         """Record gaps before and in a page. Return whether to continue."""
@@ -115,51 +116,54 @@ class RangeReader:
                 range(len(page)), True, key=lambda n: page[n].sequence != position + n
             )
         self._position = last + 1
-        return self._gap is None or self._whole()
+        return self._gap is None or self._is_whole()
 
-    def _whole(self) -> bool:
+    def _is_whole(self, origin: Origin | None = None) -> bool:
         """
         Return whether the missing sequences had no messages when the part was planned.
+
+        Args:
+            origin: The state of the stream. None asks the leader.
 
         Raises:
             JetStreamSparkError: They had messages, and the query fails on data loss.
         """
         part = self._part
-        origin = self._look()
+        if origin is None:
+            origin = self._look()
         if origin.created != part.created:
             self._loss.replaced(origin, part.created)
             # Its sequences are another stream's, and none of these rows was planned.
             return False
-        wanted = self._position if self._gap is None else self._gap
-        self._gap = None
         begins = min(origin.first, part.end)
+        wanted, self._gap = self._gap, None
+        if wanted is None:
+            wanted = self._position
+            self._position = max(wanted, begins)
         if wanted < begins:
             self._loss.gone(origin, wanted, begins)
-            if self._position == part.start:
-                self._position = begins
         return True
 
     def _look(self) -> Origin:
         def ask() -> Origin:
-            if self._known is None:
-                return origin_of(self._stream().cached_info)
-            return origin_of(self._known.info())
+            return origin_of(self._stream.info())
 
         seconds = self._options.retry_timeout
         return call_with_retry(ask, seconds, "reading failed", self._part.stream)
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
-        """Yield pages from where the part has come to."""
+        """Ask for the stream's state, and return the pages from where the part has come to."""
         filters = self._filters
         if self._by_consumer:
+            self._stream.info()
             return self._consumed(filters)
         if len(filters) > 1:
-            return self._merged(filters)
+            return self._merged([self._scan(each, len(filters)) for each in filters])
         return self._scan(filters[0] if filters else None).pages()
 
     def _scan(self, subject: str | None, of: int = 1) -> jetsync.StreamScan:
         """Scan messages that match a filter. *of* scans share the memory limit."""
-        return self._stream().scan(
+        return self._stream.scan(
             start=self._position,
             end=self._part.end - 1,
             subject=subject,
@@ -167,14 +171,8 @@ class RangeReader:
             max_bytes=max(1, self._options.fetch_max_bytes // of),
         )
 
-    def _stream(self) -> jetsync.Stream:
-        if self._known is None:
-            self._known = self._js.stream(self._part.stream)
-        return self._known
-
-    def _merged(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
+    def _merged(self, scans: list[jetsync.StreamScan]) -> Iterator[jetsync.StoredPage]:
         """Merge the scans of several filters, as a request has only one filter."""
-        scans = [self._scan(subject, len(filters)) for subject in filters]
         try:
             messages = heapq.merge(*scans, key=lambda message: message.sequence)
             # Filters may overlap, so each sequence is yielded once.
@@ -199,7 +197,7 @@ class RangeReader:
     def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Yield messages of an ordered consumer."""
         part, options = self._part, self._options
-        with self._stream().ordered_consumer(
+        with self._stream.ordered_consumer(
             filter_subjects=list(filters) or None,
             opt_start_seq=self._position,
             max_reset_attempts=5,
@@ -252,7 +250,7 @@ class RangeReader:
         Raises:
             BehindError: The replica lags.
         """
-        part, stream = self._part, self._stream()
+        part, stream = self._part, self._stream
         for subject in filters or (">",):
             try:
                 found = stream.get_next(subject, self._position, direct=False)
