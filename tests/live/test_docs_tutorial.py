@@ -36,7 +36,8 @@ def script():
     """
     lines = ["set -e"]
     for block in BLOCK.finditer(PAGE):
-        path, text = block["path"], block["text"]
+        # A caption is Markdown, in which two underscores would make text bold.
+        path, text = (block["path"] or "").replace("\\_", "_"), block["text"]
         if path:
             # Two empty lines before unindented code, as everywhere, and one before a method.
             text = "\n" + text if block["added"] else text

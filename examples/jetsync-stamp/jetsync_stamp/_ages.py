@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 
 PROGRAMS = 1000
-"""The most programs that are counted apart. A header can have any value, and memory is limited."""
+"""How many programs are counted separately. A header can have any value, and memory is limited."""
 
 OTHERS = "(others)"
 """The name under which the messages of all other programs are counted."""
