@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
 
     If the package is installed, Spark finds the format without this call. Repeated calls are
     allowed. The call also tells the planner how many tasks the session runs at the same time, if
-    its settings say so. Micro-batches then have up to twice that number of partitions.
+    its settings contain this number. Micro-batches then have up to twice that number of partitions.
 
     Args:
         spark: The session.

@@ -87,8 +87,8 @@ def origin_of(info: jetsync.StreamInfo) -> Origin:
     policy = config.retention
     if policy is not None and policy.value != "limits":
         raise JetStreamSparkError(
-            f"a stream of retention {policy.value} cannot be read by sequence: it removes messages "
-            "when its consumers have acknowledged them, and this reader is not a consumer",
+            f"a stream of retention {policy.value} cannot be read by sequence: it removes "
+            "acknowledged messages, so a task that runs again could read other rows",
             stream=name,
             cure="read a stream of retention limits, such as one that has this one as its source",
         )

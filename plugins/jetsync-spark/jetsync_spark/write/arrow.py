@@ -50,13 +50,13 @@ def publish_arrow(
     **settings: Any,
 ) -> DataFrame:
     """
-    Return a DataFrame that publishes *df* when it is computed, with a row of counts per partition.
+    Return a DataFrame with a row of counts per partition. Collecting it publishes *df*.
 
-    Nothing is written until an action computes the result, and each action writes again. Use
+    No row is written until an action computes the result, and each action writes again. Use
     ``collect``. Actions that do not need all rows, such as ``first``, ``take`` and ``show``, write
-    only some partitions, without an error. This call checks the stream and the columns. In mode
-    ``exactlyonce`` it also records the number of partitions in the ledger, whose messages count the
-    stored rows. A later run with another number is rejected before it stores a row.
+    only some partitions, without an error. The call itself checks the stream and the columns. In
+    mode ``exactlyonce`` it also records the number of partitions in the ledger, whose messages
+    count the stored rows. A later run with another number is rejected before it stores a row.
 
     Args:
         df: The rows. They may have further columns, which are ignored.

@@ -34,7 +34,7 @@ class JetStreamSink:
     Publishes the rows of a partition. Pass it to ``df.foreachPartition``.
 
     The sink is immutable and can be pickled. On the executors, each worker process uses one
-    connection for all tasks with these options. Spark passes rows to it one by one.
+    connection for all tasks with these options. Spark passes rows to the sink one by one.
     :func:`publish_arrow` gets them in batches, and needs a tenth of the time per row.
 
     Args:
@@ -45,8 +45,8 @@ class JetStreamSink:
             name of the column of the subject.
         data: The column of the payload, binary or string. Null means an empty payload.
         headers: The column of the headers, such as ``map<string,array<string>>``. None means the
-            column ``headers``, if it exists. For the next three arguments, None means the column
-            with the name of the argument.
+            column ``headers``, if it exists. Likewise, None for the next three arguments means the
+            column with the name of the argument, if it exists.
         msg_id: The column of the message IDs, by which the stream drops duplicates.
         ttl: The column of the times-to-live: seconds, an interval, or ``never``.
         expected_sequence: The column of the expected last sequence of the subject. 0 means that
@@ -114,7 +114,8 @@ class JetStreamSink:
         """
         Publish rows, wait until all are stored, and return the counts.
 
-        Raises: as for a call of the sink.
+        Raises:
+            JetStreamSparkError: A row cannot be stored, or the server did not answer.
         """
         # Each worker caches the stream's configuration.
         return write_rows(self._plan(self._columns), rows)
