@@ -145,7 +145,7 @@ class OTel:
         self, message: jetsync.OutboundMessage
     ) -> jetsync.OutboundMessage | None:
         """
-        Create a span per message.
+        Create a span per message, with the granularity ``"message"``.
         """
         return self._faults.guarded("prepare_message", self._sender.create, message)
 

@@ -59,8 +59,9 @@ class Retry:
             connection, that attempt may start later. The operation's own timeout applies too. The
             default is `$JETSYNC_RETRY_BUDGET`, or 60.
 
-        id_window: How many seconds every stream remembers message IDs, at least. Choose less than
-            their shortest `duplicate_window`, which is two minutes by default. The default is 100.
+        id_window: Seconds for which all streams are sure to remember message IDs. Choose less than
+            the shortest `duplicate_window` of the streams, which is two minutes by default. The
+            default is 100.
 
         name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`. Two of these plugins in one
             client need different names.
@@ -100,7 +101,8 @@ class Retry:
         """
         Return the counts of all decisions. Thread-safe.
 
-        In addition, all plugins receive a `jetsync.RetryEvent` for each retry.
+        In addition, all plugins receive a `jetsync.RetryEvent` for each retry. Messages of a window
+        that fail together share one event.
         """
         return self._counters.statistics()
 

@@ -44,8 +44,8 @@ class Contract(abc.ABC):
                 `schema_id`.
 
         Raises:
-            MismatchError: The payload does not match. Any other error also fails the operation, and
-                counts as an error of the contract itself.
+            MismatchError: The payload does not match. Any other error also makes the operation
+                fail, and shows a fault of the contract itself.
         """
 
     @abc.abstractmethod

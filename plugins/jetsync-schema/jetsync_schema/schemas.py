@@ -96,8 +96,8 @@ class Schemas:
         publish: Whether published messages are checked.
         receive: What happens to a received message that violates its contract. ``"off"``: it is not
             checked. ``"raise"``: the call that takes it fails, and it is redelivered. ``"term"``:
-            the call fails, and it is terminated. ``"mark"``: it is delivered, and `violation_of`
-            returns the error.
+            the call fails, and the message is terminated. ``"mark"``: it is delivered, and
+            `violation_of` returns the error.
         unlisted: Whether messages whose subject has no contract may be published: ``"allow"`` or
             ``"refuse"``.
         on_problem: Called with each `Problem` of the bucket, in the thread that detects it.

@@ -139,7 +139,8 @@ class JsonSchema(Contract):
         draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``. None uses the draft that
             ``$schema`` names, or 2020-12 if it names none.
         formats: Whether to check ``format``, which is optional in the drafts.
-        documents: Other schemas, by the names that ``$ref`` uses. No other schema is read.
+        documents: Other schemas that ``$ref`` refers to, by name. A reference to an unknown schema
+            is an error. The schemas of the drafts are known.
 
     Raises:
         DefinitionError: The schema is invalid, or refers to an unknown document.
