@@ -14,9 +14,9 @@ There are three kinds of hooks:
 Plugins run in pluggy's order. The plugin that was loaded last runs first, `tryfirst=True` and
 `trylast=True` move an implementation within that order, and the first wrapper is the outermost.
 
-Hooks run in threads of your code or in the worker thread for events. They never run on the loop
-thread or while a lock is held, so a hook may call any blocking method of the client. Several
-threads may call a hook at the same time.
+Hooks run in threads of your code or in the worker thread for events, never on the loop thread.
+While they run, no lock is held that other calls of the client need. So a hook may call any blocking
+method of the client. Several threads may call a hook at the same time.
 
 At run time this file imports only pluggy, so that a plugin's module loads quickly.
 """
@@ -82,13 +82,13 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
 
     *Thread*: the publishing thread.
 
-    *When*: once per message, inside the operation's wrapper hooks and before the message is sent. A
-    retry sends the prepared message again without calling the hook.
+    *When*: once per message, before it is sent. For a single publish or a window, inside the
+    wrapper hooks. A retry sends the prepared message again without calling the hook.
 
     *Returns*: the message to send instead, or `None` to keep the given one.
 
     *If it raises*: the message is not sent and the operation fails with `PluginError`, which names
-    the plugin. In a bulk publish only this message fails.
+    the plugin. In `publish_many` and in a `Publisher`, only this message fails.
 
     *Cost*: nothing without a plugin. Otherwise one function call per message and plugin.
     """
@@ -104,8 +104,8 @@ def jetsync_shared_headers(
     The headers are encoded once, so this is a cheap way to mark many messages, for example with
     the identity of a span. The headers of one plugin belong together: if a message already has one
     of them, it gets none of that plugin's headers. The case of header names is ignored. The headers
-    of several plugins are merged. If several plugins set the same name, the values of the first one
-    count.
+    of several plugins are merged. If several plugins set the same name, the values of the plugin
+    that runs first apply.
 
     Args:
         operation: the same object that `jetsync_publish` receives, or a description of the batch
@@ -113,16 +113,17 @@ def jetsync_shared_headers(
 
     *Thread*: the thread that publishes the operation's first message.
 
-    *When*: once per operation. For a publish or a window, after its wrappers have been entered. For
-    a batch, when its first message is added. It always precedes `jetsync_prepare_message` for the
-    first message, which already has these headers.
+    *When*: once per operation. For a publish or a window, after the wrappers of `jetsync_publish`
+    have begun. For a batch, when its first message is added. It always precedes
+    `jetsync_prepare_message` for the first message, which already has these headers.
 
     *Returns*: headers, or `None` for none. Headers that are only valid for one message are an error
     of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.
 
     *If it raises*: the publishing call fails with `PluginError` and nothing of the operation is
-    sent. `publish_many` ends, with a `PublishManyError` if it has already sent messages. The hook
-    is called again for the next message.
+    sent. `publish_many` ends with the `PluginError`, or with a `PublishManyError` if it has already
+    sent messages of earlier windows. In a publisher or a batch, jetsync calls the hook again for
+    the next message.
 
     *Cost*: nothing without a plugin. Otherwise one function call per operation, and the bytes of
     the headers per message.
@@ -150,15 +151,15 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     before its first message is prepared until all of its messages are acknowledged or have failed.
     `flush` and `close` of a `Publisher` end a window early.
 
-    *Returns*: a result that replaces the operation's result or error, or `None` to keep the
-    outcome.
+    *Returns*: for a single publish, a result that replaces its result or error, or `None` to keep
+    the outcome. For a window, a result only reaches the wrappers around this one.
 
     *If it raises*: an error of the operation that passes through, or an error raised `from` it,
     reaches the caller unchanged. Any other error becomes `PluginError`. An error raised after the
     `yield` does not undo the publish. `publish_many` ends with the `PluginError`, which has a
-    `report`, or with a `PublishManyError` if messages have failed after others were sent. At
-    the end of a window of a `Publisher` no call can raise the error. It is logged once per plugin
-    and class of error, and counted in the publisher's `report_errors`.
+    `report`. If some messages were sent and some have failed, it ends with a `PublishManyError`
+    instead. At the end of a window of a `Publisher` no call can raise the error. It is logged once
+    per plugin and class of error, and counted in the publisher's `report_errors`.
 
     *Cost*: nothing without a plugin. Otherwise one generator per publish or window, not per message
     of a window.
@@ -220,10 +221,10 @@ def jetsync_fetch(
     or when the caller stops taking messages.
 
     *Returns*: for `get_message`, `get_last`, `get_next` and `get_at`, a `StoredMessage` that
-    replaces the operation's result or error, or `None` to keep the outcome. A `KeyValue.get` uses
-    it too. For other operations, a result has no effect, because the caller receives their messages
-    one by one. For a page of a direct read,
-    `yield` returns the number of messages.
+    replaces the operation's result or error, or `None` to keep the outcome. `KeyValue.get`
+    uses the replacement too. For other operations, a result has no effect, because the caller
+    receives their messages one by one. For a page of a direct read, `yield` returns the number of
+    messages.
 
     *If it raises*: if the wrapper lets the operation's error through, or raises its own error
     `from` it, the caller gets that error unchanged. Any other error becomes `PluginError`.
@@ -252,17 +253,18 @@ def jetsync_message_received(
 
     *If it raises*: the call that takes the message fails with `PluginError`. The message is
     negatively acknowledged. After the first delivery, the server redelivers it immediately. After
-    later deliveries, it waits 1, 2, 4 and up to 30 seconds. A consumer without acknowledgements
+    later deliveries, it waits 1, 2, 4, ... seconds, at most 30. A consumer without acknowledgements
     does not redeliver: the message is lost, and iterating over the same batch again yields the
     messages after it. If the message is meant for a handler, no call can raise the error. It is
     then logged once per plugin and class of error, and `jetsync_status` gets a `HandlerErrorEvent`
     each time.
 
-    With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. `consume`
-    therefore ends with the `PluginError`, also with a handler. The next delivery may be a later
-    message, and acknowledging it acknowledges the vetoed message too. A program that continues
-    after the error may therefore skip the vetoed message. For the same reason a hook cannot `ack`
-    or `term` a message of such a consumer: the call raises `ConflictingUseError`.
+    With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. A
+    consumption therefore ends with the `PluginError` as its `error`, also with a handler. The next
+    delivery may be a later message, and acknowledging it acknowledges the vetoed message too. A
+    program that continues after the error may therefore skip the vetoed message. For the same
+    reason a hook cannot `ack` or `term` a message of such a consumer: the call raises
+    `ConflictingUseError`.
 
     *Cost*: nothing without a plugin. Otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use, so a plugin that reads them pays for the parsing.
@@ -304,7 +306,7 @@ def jetsync_status(event: StatusEvent) -> None:
     Observe a pull status, a missed heartbeat, a connection event or a warning.
 
     Args:
-        event: one of the classes in `jetsync.events`.
+        event: an object of one of the classes in `jetsync.events`.
 
     *Thread*: events of a pull, a handler or a retry arrive in the thread that runs it. Connection
     events and most others arrive in one worker thread named `jetsync-events`, one at a time and in
@@ -352,8 +354,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
     *Returns*: the number of seconds to wait before the next attempt, or `None` to leave the
     decision to the next plugin. The first answer counts. If no plugin answers, the error is raised.
-    An attempt without a connection waits for one for the rest of `timeout`, and in a window for the
-    whole `timeout`.
+    Without a connection, an attempt waits for one, at most for the rest of `timeout`. In a window,
+    each attempt waits at most for the whole `timeout`.
 
     *If it raises*: the operation fails with `PluginError`. If the outcome of an attempt is unknown,
     the call raises the error for the unknown outcome, with the `PluginError` as its `__cause__`.

@@ -16,7 +16,9 @@ __all__ = ["PluginError"]
 
 class PluginError(JetSyncError):
     """
-    A plugin raised in a hook that does not merely observe, or vetoed a message.
+    A hook of a plugin raised an error or vetoed a message.
+
+    Errors of hooks that only observe are logged instead.
 
     The plugin's own error, if there is one, is the ``__cause__``.
 
