@@ -39,9 +39,9 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
     """
     Acknowledge messages, in one write per client, and return their number.
 
-    The messages may belong to several consumers and several clients. Does not wait for the
-    servers' confirmation, like ``Message.ack``. Thread-safe: if several threads acknowledge the
-    same message, one of them succeeds and the others get ``MessageAlreadyAckedError``.
+    The messages may belong to several consumers and several clients. Like ``Message.ack``, this
+    call does not wait for the servers' confirmation. Thread-safe: if several threads acknowledge
+    the same message, one of them succeeds and the others get ``MessageAlreadyAckedError``.
 
     Args:
         messages: The messages. An iterable is read to its end before anything is sent.
@@ -52,8 +52,9 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
         NotJetStreamMessageError, MessageAlreadyAckedError, AcksNotWantedError: One of the messages
             cannot be acknowledged. Nothing was sent, and the others can still be acknowledged.
         InvalidTypeError: An item is not a Message. Nothing was sent.
-        DisconnectedError, ConnectionClosedError: A client had no connection. Its messages can still
-            be acknowledged. With several clients, check ``Message.is_acked`` of each message.
+        DisconnectedError, ConnectionClosedError: A client had no connection or is closed. After
+            DisconnectedError its messages can still be acknowledged. With several clients, check
+            ``Message.is_acked`` of each message.
     """
     if not isinstance(messages, Iterable):
         raise errors.InvalidTypeError(

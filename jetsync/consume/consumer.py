@@ -35,7 +35,7 @@ __all__ = ["Consumer"]
 
 class Consumer:
     """
-    A durable or ephemeral pull consumer on the server; made by a stream or a JetStream context.
+    A durable or ephemeral consumer on the server; made by a stream or a JetStream context.
 
     Thread-safe. Each fetch sends its own *pull*, a request for messages. The server sends each
     message to one of the pulls.
@@ -117,7 +117,7 @@ class Consumer:
         are a deleted consumer, and a pull that exceeds a limit of the consumer.
 
         If the consumer has no leader or the connection is lost, jetsync requests the remaining
-        messages again within *expires*. The call never takes longer than *expires* plus 2 seconds.
+        messages again within *expires*. The iteration waits for at most *expires* plus 2 seconds.
         If you leave the iteration early, jetsync gives the remaining messages back to the server.
 
         Thread-safe; each batch belongs to one thread.
@@ -194,7 +194,8 @@ class Consumer:
             ConsumerDeletedError, ConsumerNotFoundError: The consumer no longer exists.
             StatusError: The pull failed for another reason.
             InvalidArgumentError, NotPullConsumerError, NotSupportedError: As for :meth:`fetch`.
-            DisconnectedError, ConnectionClosedError: There was no connection in time.
+            DisconnectedError, ConnectionClosedError: There was no connection in time, or the client
+                is closed.
 
         See ADR-37, "Next".
         """
@@ -244,8 +245,9 @@ class Consumer:
         If a handler raises an exception, jetsync emits a HandlerErrorEvent, logs the error and
         counts it in ``statistics()``. The first exception of each type and line also goes to
         ``threading.excepthook``, which prints it. An exception ends the consumption only if
-        *on_error* is ``"stop"``. If a plugin refuses a message of a consumer with ``ack_policy``
-        all, the consumption ends, because the next acknowledgement would also cover that message.
+        *on_error* is ``"stop"``, or if it is a SystemExit or KeyboardInterrupt. If a plugin refuses
+        a message of a consumer with ``ack_policy`` all, the consumption ends, because the next
+        acknowledgement would also cover that message.
 
         Args:
             handler: Called with each message, in threads of the consumption.

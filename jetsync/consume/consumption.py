@@ -86,8 +86,9 @@ class Consumption:
     errors, such as ConsumerDeletedError, are raised once. The end of a ``with`` block closes the
     consumption, and so does dropping the last reference.
 
-    With a handler, threads of the consumption take the messages. Consumption then continues even if
-    you drop the object, and the end of a ``with`` block waits for handlers that are running.
+    With a handler, threads of the consumption take the messages. The consumption then continues
+    even if you drop the object, and the end of a ``with`` block waits for handlers that are
+    running.
     """
 
     __reduce__ = refuse_copy
@@ -179,7 +180,7 @@ class Consumption:
 
     def close(self) -> None:
         """
-        Stop now, and give messages that were not taken back to the server for redelivery.
+        Stop now. Messages that were not taken go back to the server for redelivery.
 
         Threads that wait for a message wake up. Handlers that are running are not interrupted.
         Does not wait, see :meth:`wait`. Thread-safe, safe to repeat and safe in a signal handler.

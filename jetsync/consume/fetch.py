@@ -513,8 +513,8 @@ class MessageBatch:
 
         Raises:
             AcksNotWantedError: The consumer has ``ack_policy`` none.
-            DisconnectedError, ConnectionClosedError: Nothing was sent. The messages can still be
-                acknowledged.
+            DisconnectedError, ConnectionClosedError: Nothing was sent. After DisconnectedError you
+                can call this method again.
         """
         fetch, target = self._fetch, self._fetch.target
         if fetch.received and not target.acked:

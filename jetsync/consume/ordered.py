@@ -150,9 +150,9 @@ class OrderedConsumer:
     One fetch, ``next`` or consumption can be open at a time. The next read continues after the last
     message that your code has received.
 
-    The consumer on the server is ephemeral, and jetsync replaces it when necessary. Its
-    :attr:`name` counts the replacements. :meth:`close` and the end of a ``with`` block delete the
-    consumer.
+    The consumer on the server is ephemeral, and jetsync replaces it when necessary. The number in
+    :attr:`name` increases with each replacement. :meth:`close` and the end of a ``with`` block
+    delete the consumer.
 
     If the stream is deleted, a call that waits for messages raises StreamNotFoundError after
     servers have reported for two seconds that there is no such stream. If the stream has been
@@ -182,7 +182,7 @@ class OrderedConsumer:
 
     @property
     def name(self) -> str:
-        """The name of the current consumer: the prefix and a number that increases."""
+        """The name of the current consumer: the ``name_prefix`` and a number that increases."""
         return self._source.cursor.name
 
     @property
@@ -233,7 +233,8 @@ class OrderedConsumer:
             max_messages: The maximum number of messages. Optional if *max_bytes* is given.
             max_bytes: The maximum number of bytes, as for ``Consumer.fetch``.
             expires: Seconds to wait for messages. Default: 30.
-            heartbeat: As for ``Consumer.fetch``.
+            heartbeat: As for ``Consumer.fetch``, but if two are missed, jetsync replaces the
+                consumer.
             no_wait: Take the messages that are available now, and do not wait for more. Default:
                 False.
 

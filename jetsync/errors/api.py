@@ -32,7 +32,7 @@ class ApiError(JetSyncError):
     """
     A server answered with an error. The subclass depends on ``err_code``.
 
-    jetsync raises this class itself for codes that it does not know. ``stream`` and ``consumer``
+    For codes without a subclass, jetsync raises ApiError. ``stream`` and ``consumer``
     are names. They are None if the request concerned none, or if the server's answer does not show
     which.
     """
@@ -746,7 +746,7 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
 
 class BatchGapError(PublishError):
     """
-    Messages of a fast-ingest batch that does not allow gaps did not reach the server.
+    A fast-ingest batch does not allow gaps, and some of its messages did not reach the server.
 
     ``first_missing`` is the batch sequence of the first lost message and ``sequence`` that of the
     message that arrived instead.

@@ -15,8 +15,9 @@ class StatusError(JetSyncError):
     """
     A status line of the server ended a pull or a direct get.
 
-    A *status line* is an answer with a code, such as 404, in place of messages. ``code`` is 0 if
-    jetsync detected the failure itself.
+    A *status line* is an answer with a code, such as 404, in place of messages. If jetsync
+    detected the failure itself, ``code`` is the one that a server would send, or 0 if there is
+    none.
     """
 
     _usual: _t.ClassVar[tuple[int, str]] = (0, "fault")

@@ -66,9 +66,10 @@ class ConnectionClosedError(TransportError, ConnectionError):
 
 class DisconnectedError(TransportError, ConnectionError, TimeoutError):
     """
-    The client was disconnected until the deadline passed. Nothing of this call was sent.
+    The client was disconnected until the deadline passed.
 
-    ``timeout`` is in seconds.
+    A call that makes one request has sent nothing. A fetch or an ``add_many`` may have sent
+    requests or messages before. ``timeout`` is in seconds.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class ConnectionLostError(TransportError, ConnectionError):
     """
     The connection was lost before the reply to a request arrived.
 
-    The server may have processed the request. A call raises PublishOutcomeUnknownError instead if
-    it may have stored a message. You can repeat the call. ``sent`` is false if the connection was
-    lost before the request was sent.
+    The server may have processed the request. If it may have stored a message, the call raises
+    PublishOutcomeUnknownError instead. After ConnectionLostError you can repeat the call, unless
+    its description says otherwise. ``sent`` is false if the connection was lost before the request
+    was sent.
     """
 
     def __init__(
@@ -182,8 +184,8 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
     """
     The reply to a request did not arrive in time.
 
-    The server may have processed the request. A call raises PublishOutcomeUnknownError instead if
-    it may have stored a message. ``timeout`` is in seconds.
+    The server may have processed the request. If it may have stored a message, the call raises
+    PublishOutcomeUnknownError instead. ``timeout`` is in seconds.
     """
 
     def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:

@@ -88,7 +88,7 @@ class InvalidTtlError(InvalidArgumentError):
 
     A valid time-to-live is ``"never"`` or a duration that is neither shorter than 1 second nor too
     long for servers. A bucket with ``history`` above 1 does not allow a time-to-live when a key is
-    replaced. ``reason`` says which.
+    replaced. ``reason`` says what is wrong.
     """
 
     def __init__(

@@ -168,8 +168,8 @@ class KeyValueConfig:
     atomic: bool | None = None
     """
     Allow transactions (ADR-50). Use server 2.12.5 or later; jetsync refuses servers before 2.12,
-    and 2.12.0 and 2.12.1. Off by default: if it is set, other clients that create the existing
-    bucket again get an error.
+    and 2.12.0 and 2.12.1. Off by default: if it is set, other clients get an error when they
+    create the bucket again without it.
     """
 
     def __attrs_post_init__(self) -> None:

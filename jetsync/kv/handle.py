@@ -155,7 +155,7 @@ class KeyValue:
             value: The value; text is stored as UTF-8.
             ttl: Time-to-live of the value: seconds (at least 1), a ``timedelta`` or ``"never"``.
                 The bucket needs ``limit_marker_ttl``. Unless *ttl* is ``"never"``, the bucket also
-                needs ``history=1``, because the previous value would reappear when this one
+                needs ``history=1``, or the previous value would reappear when this one
                 expires.
             timeout: Seconds for all requests together.
 
@@ -243,7 +243,8 @@ class KeyValue:
         """
         Delete a key and return the revision of its delete marker.
 
-        Earlier revisions stay in :meth:`history`. Deleting a key without a value is not an error.
+        Earlier revisions stay in :meth:`history` if the bucket keeps more than one per key.
+        Deleting a key without a value is not an error.
 
         Args:
             key: The key.

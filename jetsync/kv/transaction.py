@@ -218,8 +218,8 @@ class Transaction:
                 This is a subclass of PublishOutcomeUnknownError.
             BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
                 transaction. Nothing was changed.
-            NoStreamResponseError, ConnectionLostError, DisconnectedError: The transaction was not
-                sent. Nothing was changed.
+            NoStreamResponseError, ConnectionLostError, DisconnectedError: The stream or the
+                connection was not available. Nothing was changed.
             BatchClosedError: The transaction was committed or discarded.
         """
         seconds = self._timeout if timeout is None else as_seconds(timeout)

@@ -81,9 +81,9 @@ class AtomicBatch:
 
     The server drops a batch if it receives no message for 10 s. Servers before 2.14 drop it 10 s
     after its first message. jetsync discards an open batch when the client closes, when the
-    interpreter exits, or when your program drops its last reference. In the last case it emits a
-    ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C interrupts a call,
-    the batch is closed.
+    interpreter exits, or when your program drops the last reference to the batch. In the last case
+    it emits a ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C
+    interrupts a call, the batch is closed.
     """
 
     __reduce__ = refuse_copy
@@ -188,14 +188,15 @@ class AtomicBatch:
                 the server accepts. The batch is unchanged.
             NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
                 batches. Nothing was sent.
-            NoStreamResponseError: No stream responded. If this is the first message, the batch is
-                closed. Otherwise the batch is unchanged.
+            NoStreamResponseError, RequestTimeoutError: No stream responded, or not in time. The
+                batch is closed, and nothing of it is stored. If jetsync was only looking for the
+                stream of a later message, the batch is unchanged.
             ApiError, PermissionDeniedError: The server refused this message or an earlier one. The
                 batch is closed, and nothing of it is stored.
-            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is closed, and
-                nothing of it is stored.
-            AtomicityError: The server stored the message by itself, although it had announced
-                support for batches.
+            ConnectionLostError, DisconnectedError: The batch is closed, and nothing of it is
+                stored.
+            AtomicityError: The server stored the message immediately and not as part of the batch,
+                although it had announced support for batches.
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
@@ -276,8 +277,8 @@ class AtomicBatch:
                 is unchanged.
             AtomicityError: According to the answer, the messages were not stored as a batch.
             NoStreamResponseError, ConnectionLostError, DisconnectedError, RequestTimeoutError: The
-                commit was not sent, because the stream or the connection was not available or the
-                time was up. Nothing of the batch is stored.
+                stream or the connection was not available, or the time was up before the commit was
+                sent. Nothing of the batch is stored.
             BatchClosedError: The batch is closed.
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
@@ -321,18 +322,19 @@ class AtomicBatch:
         whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
         returned ack. The server refuses a batch if the stream already knows one of its ids, whether
         an earlier attempt or another publisher used that id. To tell these cases apart, jetsync
-        reads the newest message on the subject of the batch's last message, and then on that of its
-        first. A stored message carries the id of its batch. The outcome stays unknown if both
-        subjects have newer messages or none. Ids protect only within the duplicate window of the
-        stream.
+        reads the newest message on the subject of the batch's last message, and then the newest on
+        the subject of its first. A stored message carries the id of its batch. The outcome stays
+        unknown if neither of them is from this batch. Ids protect only within the duplicate window
+        of the stream.
 
         Args:
             timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
             InvalidArgumentError: The outcome is unknown and a message has no id.
-            ConflictingUseError: Another call is committing the batch, no commit of it has failed,
-                an ``add`` has failed, or the server stored its messages one by one.
+            ConflictingUseError: The batch cannot be sent again: another call is committing it, none
+                of its commits failed, an ``add`` failed, or the server stored its messages one by
+                one.
             BatchOutcomeUnknownError: As for :meth:`commit`. Also raised if the stream already has
                 an id of the batch and jetsync cannot tell whether this batch stored it.
             ApiError, ...: As for :meth:`commit`.

@@ -26,8 +26,8 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
     """
     The commit of a batch was sent, but no ack arrived. Either the whole batch is stored, or none.
 
-    ``batch.resend()`` sends the batch again, which stores it only once if every message has an id.
-    Pickling drops ``batch``.
+    If every message has an id, ``batch.resend()`` sends the batch again, and the stream stores it
+    only once. Otherwise it raises InvalidArgumentError. Pickling drops ``batch``.
     """
 
     def __init__(

@@ -215,9 +215,9 @@ class FastPublisher:
     @property
     def acknowledged(self) -> int:
         """
-        The number of messages that the server has confirmed so far, a few hundred at a time.
+        The number of messages that the server has confirmed so far.
 
-        Messages that it skipped as duplicates are included.
+        It confirms a few hundred messages at a time. Duplicates that it skipped are included.
         """
         return self._ledger.acknowledged
 
@@ -249,20 +249,20 @@ class FastPublisher:
         """
         Send a message and return its number, counted from 1 over the whole publisher.
 
-        The first call waits for the server's answer. A later call waits only while as many messages
-        are in flight as ``flow`` times ``max_outstanding_acks`` of
+        The first call waits for the server's answer. A later call waits only if too many messages
+        are in flight: ``flow`` times ``max_outstanding_acks``, two arguments of
         :meth:`JetStream.fast_publisher`. jetsync also collects small messages for up to 4 ms. So
         the message may not be stored yet when the call returns. If a message fails, a later call
         raises its error, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or
-        may not have been sent. If it has a number but was not sent, jetsync reports it as a gap.
+        may not have been sent. If jetsync had counted it but not sent it, it is reported as a gap.
 
         Args:
             subject: The subject. All messages belong to the stream of the first one.
             data: The payload; text is sent as UTF-8.
             headers: The headers. jetsync does not change this object.
             msg_id: Id by which the stream drops duplicates within its duplicate window.
-            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43); None uses
-                that of the publisher.
+            ttl: Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"``
+                (ADR-43). None uses that of the publisher.
             expect: Conditions for storing the message.
             timeout: Seconds for this call; None uses the timeout of the publisher.
 
@@ -335,15 +335,15 @@ class FastPublisher:
         Send the messages of an iterable in blocks, and return their number.
 
         jetsync reads at most a few hundred messages ahead, and fewer if the iterable is slow. A
-        message may be sent only after the iterable has yielded the next one. Other threads may add
-        messages between blocks. If the iterable raises, or yields an invalid message, the messages
-        before it are sent and then the error is raised. ``statistics()`` shows how many.
+        message can wait until the iterable has yielded later ones. Other threads may add messages
+        between blocks. If the iterable raises, or yields an invalid message, the messages before it
+        are sent and then the error is raised. ``statistics()`` shows how many messages were sent.
         Thread-safe.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
-            timeout: Seconds for each wait until more messages may be in flight. None uses the
-                timeout of the publisher.
+            timeout: Seconds for each wait at the limit of messages in flight. None uses the timeout
+                of the publisher.
 
         Raises: as :meth:`add`.
         """
@@ -421,9 +421,10 @@ class FastPublisher:
 
         The ack's ``size`` counts all messages except those known to be lost or refused, which
         ``lost`` counts. Duplicates that the server skipped are part of ``size``. With ``gap="ok"``,
-        ``sequence`` is 0 if the server lost the state of the batch before the commit and jetsync
-        knows the outcome of each message anyway. A publisher commits once. Any thread may commit.
-        After Ctrl-C the outcome is unknown, and the publisher is closed.
+        the server may lose the state of the batch before the commit. If jetsync then knows the
+        outcome of each message, it sends no commit, and ``sequence`` is 0. A publisher commits
+        once. Any thread may commit. After Ctrl-C the outcome is unknown, and the publisher is
+        closed.
 
         Args:
             subject: Subject of the final message; None adds no message.

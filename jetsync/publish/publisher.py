@@ -101,7 +101,7 @@ class PublisherStatistics:
     """Messages whose outcome is not known yet."""
 
     report_errors: int
-    """How often ``on_report``, a callback of a future or a plugin raised."""
+    """How often ``on_report``, a plugin or a callback of a future raised."""
 
 
 class Publisher:
@@ -227,8 +227,9 @@ class Publisher:
 
         If as many messages or bytes are in flight as ``window`` and ``window_bytes`` of
         :meth:`JetStream.publisher` allow, the call waits until a message is acknowledged or has
-        failed. It waits at most for the ``ack_timeout`` of the oldest message. Then it waits up to
-        ``ack_timeout`` for a connection. Thread-safe. After Ctrl-C the outcome is unknown.
+        failed. It waits at most for the ``ack_timeout`` of the oldest message. If there is no
+        connection, the call also waits for one, for up to ``ack_timeout``. Thread-safe. After
+        Ctrl-C the outcome is unknown.
 
         Args:
             subject: The subject, which selects the stream.
@@ -236,13 +237,14 @@ class Publisher:
             headers: The headers. jetsync does not change this object.
             msg_id: Id for duplicate detection. The stream stores only the first message with an id
                 within its duplicate window.
-            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
+            ttl: Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"``
+                (ADR-43).
             expect: Conditions for storing the message.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: The message is invalid; nothing was sent.
-            DisconnectedError, ConnectionClosedError: There was no connection in time; nothing was
-                sent.
+            DisconnectedError, ConnectionClosedError: There was no connection in time, or the client
+                is closed; nothing was sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
             WaitTimeoutError: No more messages may be in flight, and the caller is a callback.
