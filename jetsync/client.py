@@ -69,13 +69,13 @@ def connect(
         servers: One address or several, such as ``nats://host:4222``, as a list or separated by
             commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means ``$NATS_URL``,
             or ``nats://127.0.0.1:4222`` if that is not set.
-        options: All options as an object. The other arguments override its fields.
+        options: All options as an object. *servers* and *fields* override its fields.
         plugins: Plugin objects, or names of entry points in the group ``jetsync``. jetsync adds
             them to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
         **fields: Fields of :class:`ConnectOptions`.
 
     Raises:
-        ConnectError: No server could be reached, or its TLS certificate is not trusted.
+        ConnectError: No server could be reached, or a server's TLS certificate is not trusted.
         ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
         AuthenticationError: The server refused the credentials, or jetsync could not load them.
         ConfigurationError: A plugin is unknown or does not match the hooks, an optional package is
@@ -239,8 +239,8 @@ class Client:
 
         After *timeout* seconds, buffered messages are no longer handled: jetsync gives those of
         consumers back to the server, and drops those of core subscriptions with a warning in the
-        log. Handlers and the body of a loop are never interrupted. If the drain fails, one line on
-        stderr says why, and the exit status stays the same.
+        log. The timeout does not interrupt handlers or the body of a loop. If the drain fails, one
+        line on stderr says why, and the exit status stays the same.
 
         If the block raises, its exception propagates and the client is not drained.
 

@@ -95,10 +95,10 @@ class StatusKind(str, enum.Enum):
     """Messages of a fast-ingest batch are not stored."""
 
     TTL_RAISED = "ttl_raised"
-    """The server keeps a message longer than its time-to-live."""
+    """The server stores a longer time-to-live than the message asks for."""
 
     FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
-    """A consumer was created whose filters match no subject of the stream."""
+    """A consumer was created with a filter that matches no subject of the stream."""
 
     RETRY = "retry"
     """A failed operation will be tried again."""
@@ -139,7 +139,7 @@ class StatusEvent:
     """
 
     kind: StatusKind = attrs.field(default=attrs.Factory(_kind_of, takes_self=True), init=False)
-    """The kind of event. The class determines it: `PULL_STATUS` for a `PullStatusEvent`."""
+    """The kind of event. Each class has its own, such as `PULL_STATUS` for `PullStatusEvent`."""
 
     stream: str | None = None
     """The stream's name; `None` if the event concerns the connection."""
@@ -301,7 +301,7 @@ class HandlerErrorEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class OrderedResetEvent(StatusEvent):
     """
-    An ordered consumer has replaced its consumer on the server. No message was lost.
+    An ordered consumer has replaced its consumer on the server. Your code still gets every message.
 
     `consumer` is the name of the new consumer.
     """
@@ -313,7 +313,7 @@ class OrderedResetEvent(StatusEvent):
     """
     Why jetsync replaced the consumer:
 
-    - `gap`: A message was lost between the server and the client.
+    - `gap`: A message did not reach the client.
     - `gone`: The consumer was deleted.
     - `silent`: The server sent no heartbeats.
     - `reconnected`: The client has reconnected.
@@ -372,8 +372,8 @@ class TtlRaisedEvent(StatusEvent):
     """
     The server stores a longer time-to-live than the message asks for.
 
-    A stream with ``subject_delete_marker_ttl`` increases shorter times-to-live to that value
-    (ADR-43).
+    A stream with ``subject_delete_marker_ttl`` increases shorter times-to-live to that value,
+    unless ``max_msgs_per_subject`` is 1 (ADR-43).
     """
 
     subject: str
@@ -391,7 +391,7 @@ class FilterOutsideSubjectsEvent(StatusEvent):
     """
     A consumer's filter lies outside the stream's subjects.
 
-    Servers accept such a consumer, but it never gets a message.
+    Servers accept such a consumer, but this filter matches no new message.
     """
 
     filters: tuple[str, ...]
@@ -453,9 +453,9 @@ class Operation:
 
     elapsed: float = 0.0
     """
-    Seconds since the operation began, for `jetsync_retry`; 0 for other hooks. In a window, the time
-    counts from the first failure of the message. If that failure was a missing ack, it counts from
-    the moment the message was sent.
+    Seconds since the operation began, for `jetsync_retry`; 0 for other hooks. For a message of a
+    window, the time counts from its first failure. If that failure was a missing ack, the time
+    counts from the moment the message was sent.
     """
 
 

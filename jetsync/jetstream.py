@@ -116,7 +116,8 @@ class JetStream:
             data: The payload; text is sent as UTF-8.
             headers: The headers. jetsync does not change this object.
             msg_id: Id for the stream's duplicate detection.
-            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
+            ttl: Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"``
+                (ADR-43).
             expect: Conditions under which the stream stores the message.
             timeout: Seconds for the whole call.
             retries: How often to send the message again if no stream responds.
@@ -134,7 +135,8 @@ class JetStream:
             NotSupportedError: The connected server is older than 2.11 and would ignore *ttl*, or
                 ``last_subject_sequence_subject`` in *expect*. Nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.
-            PluginError: A plugin vetoed the message. Nothing was sent.
+            PluginError: A plugin vetoed the message, and nothing was sent. Or a plugin failed after
+                the message was stored.
         """
         context = self._context
         context.connection.check()
@@ -169,8 +171,8 @@ class JetStream:
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
             window: Maximum number of messages in flight.
-            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One block of about
-                128 KiB, or one larger message, may exceed it.
+            window_bytes: Maximum number of bytes in flight, 32 MiB by default. jetsync may exceed
+                it by one block of about 128 KiB, or by one larger message.
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.
             on_ack: Called in this thread with each message and its ack, in no particular order. If
@@ -209,8 +211,8 @@ class JetStream:
 
         Args:
             window: Maximum number of messages in flight. Publishing waits while the window is full.
-            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One message of each
-                thread may exceed it.
+            window_bytes: Maximum number of bytes in flight, 32 MiB by default. jetsync may exceed
+                it by one message of each thread.
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.
             on_report: Called with the :class:`DeliveryReport` of each message once its outcome is
@@ -348,7 +350,7 @@ class JetStream:
             on_gap: Called with each :class:`BatchGapEvent` if *gap* is ``"ok"``, in the thread
                 whose call notices the gap.
             ttl: Time-to-live of messages without one; see :meth:`publish`.
-            timeout: Seconds for each call, and for each wait until more messages may be in flight.
+            timeout: Seconds for each call, and for each wait at the limit of messages in flight.
                 None uses the default of the context.
 
         Raises:
@@ -399,8 +401,8 @@ class JetStream:
 
         Args:
             subject: The subject that stores the schedule.
-            data: The payload to publish. With *source*, the server uses it only while that subject
-                has no message.
+            data: The payload to publish. If *source* is given, the server uses *data* only while
+                the subject *source* has no message.
             target: The subject to publish to, in the same stream.
             at: Publish once at this time: an aware datetime, or nanoseconds since 1970. A time in
                 the past means now.

@@ -194,9 +194,9 @@ class ConnectOptions:
     callable that cannot be pickled. Its ``repr`` shows no secrets. Durations accept seconds or a
     ``timedelta`` and hold float seconds.
 
-    Callables that return a login or sign run in a worker thread, for each connection attempt. They
-    must not call methods of the client. If such a callable raises an exception, the attempt fails
-    with an ``AuthenticationError``.
+    Callables that return a login, and the callable that signs the nonce, run in a worker thread for
+    each connection attempt. They must not call methods of the client. If such a callable raises an
+    exception, the attempt fails with an ``AuthenticationError``.
     """
 
     servers: str | Sequence[str] | None = attrs.field(
@@ -227,7 +227,7 @@ class ConnectOptions:
     """Public key of an NKey, ``U...``, if ``nkey_signature`` signs for it."""
     nkey_signature: Callable[[bytes], bytes] | None = attrs.field(default=None, repr=_shown)
     """A callable that gets the server's nonce and returns the 64 bytes of its Ed25519 signature. It
-    signs for ``nkey``, or for the JWT of ``credentials`` in place of the seed there."""
+    signs for ``nkey``, or for the JWT of ``credentials``, whose seed is then not used."""
     retry_refused_logins: bool = False
     """Keep reconnecting even if a server has refused the same login twice in a row."""
 
@@ -314,10 +314,10 @@ class ConnectOptions:
         """
         Read the options from the environment.
 
-        These are the variables of the ``nats`` command line: ``$NATS_URL``, ``$NATS_USER``,
+        The variables are those of the ``nats`` command line: ``$NATS_URL``, ``$NATS_USER``,
         ``$NATS_PASSWORD``, ``$NATS_TOKEN``, ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``,
         ``$NATS_CERT`` and ``$NATS_KEY``. Empty ones count as not set. ``$NATS_CONTEXT`` names a
-        saved context, and the other variables override its fields. If one of them is part of a
+        saved context, and the other variables override its fields. If one that is set is part of a
         login, jetsync ignores all login fields of the context.
 
         Args:

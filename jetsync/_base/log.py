@@ -1,10 +1,10 @@
 """
-Logging: events with fields, over structlog or the standard ``logging`` module.
+Log events have a name and fields. They go to structlog or the standard ``logging`` module.
 
 If the application has configured structlog, events go through its processors. Otherwise each event
 becomes a record of the standard logger. Its message is the event followed by ``key=value`` pairs,
 and handlers find both in ``record.event`` and ``record.fields``. The logger ``jetsync`` has a null
-handler, so jetsync is silent unless the application configures structlog or ``logging``.
+handler, so log events appear only if the application configures structlog or ``logging``.
 
 Operations that take time log two events: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
@@ -32,15 +32,16 @@ Your handlers can rely on these events:
 - ``consumption_ended``: An error ended a consumption with a handler.
 - ``handler_failed``: A message handler raised an exception.
 - ``callback_failed``: A callback of the application raised an exception.
-- ``plugin_failed``: A plugin raised an exception that no call can raise, for example in a hook that
-  observes.
+- ``plugin_failed``: A plugin raised an exception, and there is no call that could raise it in your
+  code, for example because the hook only observes.
 - ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
-  or has failed. Also logged if messages of a subscription are dropped because the time after a
-  signal is over.
-- ``filter_outside_subjects``: A consumer was created whose filters match no subject of the stream.
+  or has failed. Also logged if messages of a subscription are dropped because the ``timeout`` of
+  ``stop_on_signal`` has passed.
+- ``filter_outside_subjects``: A consumer was created with a filter that matches no subject of the
+  stream.
 - ``list_incomplete``: A list of streams or consumers is incomplete, for example because some
   servers are down.
-- ``ttl_raised``: The server keeps a message longer than its time-to-live.
+- ``ttl_raised``: The server stores a longer time-to-live than the message asks for.
 - ``events.dropped``: Plugins handle events too slowly, so some events were dropped.
 - ``bridge.failed``, ``bridge.loop_error``: The background thread, or a callback in it, has failed.
 """
@@ -120,7 +121,7 @@ class EventLogger:
 
 def get_logger(name: str) -> EventLogger:
     """
-    Return a logger for events with fields, over structlog or the standard ``logging`` module.
+    Return a logger that sends events to structlog or the standard ``logging`` module.
 
     If the application has configured structlog, its processors get each event and its fields, with
     the logger's name as ``logger``. Otherwise the event goes to the standard logger *name*, with

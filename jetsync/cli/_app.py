@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
     "completion": "Install completion for bash, zsh or fish.",
     "consumer": "List, show, add, read and remove consumers.",
-    "demo": "Send 336,776 real flights through a server and back.",
+    "demo": "Send 336,776 records of real flights through a server and back.",
     "doctor": "Show what a server supports.",
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",

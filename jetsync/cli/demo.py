@@ -97,7 +97,7 @@ def demo(
     spark: bool,  # noqa: FBT001
 ) -> None:
     """
-    Send 336,776 real flights through a server and back.
+    Send 336,776 records of real flights through a server and back.
 
     The demo publishes every flight that left New York in 2013, reads all of them back through a
     durable consumer, and compares the count and a digest. It measures jetsync and nats-py with

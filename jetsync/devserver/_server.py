@@ -55,8 +55,8 @@ class DevServer:
             folder, which `close` removes.
         cluster: Number of servers. 2 or more form a cluster.
         port: The client port of a single server; ``None`` chooses a free one.
-        name: The server name. The three servers of a cluster named ``c`` are ``c-0``, ``c-1`` and
-            ``c-2``.
+        name: The server name. The servers of a cluster named ``c`` are ``c-0``, ``c-1`` and so
+            on.
         start_timeout: Seconds to wait until the servers are ready.
 
     Raises:

@@ -183,8 +183,8 @@ class StreamScan(Iterator["StoredMessage"]):
 
         Use it to process many messages together, for example to fill tables. A page has the parts
         of its messages as columns. Reading columns takes a third of the time of reading each
-        message. Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after
-        the last page has been yielded.
+        message. The arguments ``page`` and ``max_bytes`` of :meth:`Stream.scan` limit a page.
+        Errors are raised after the last page has been yielded.
 
         Raises:
             ConflictingUseError: Your code already reads the scan message by message.

@@ -169,7 +169,7 @@ class CutProxy:
 
     def wait_cuts(self, count: int, *, timeout: float = 10.0) -> bool:
         """
-        Wait until that many connections have been cut since the start.
+        Wait until *count* connections have been cut since the start.
 
         Args:
             count: How many.
@@ -183,7 +183,7 @@ class CutProxy:
 
     def wait_accepted(self, count: int, *, timeout: float = 10.0) -> bool:
         """
-        Wait until that many connections have been accepted since the start.
+        Wait until *count* connections have been accepted since the start.
 
         Args:
             count: How many.
@@ -199,7 +199,7 @@ class CutProxy:
 
     def wait_open(self, count: int = 1, *, timeout: float = 10.0) -> bool:
         """
-        Wait until that many connections are open now.
+        Wait until *count* connections are open now.
 
         Args:
             count: How many.

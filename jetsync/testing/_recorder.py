@@ -72,7 +72,7 @@ class HookRecorder:
     """
     Record every hook call. Pass it to ``jetsync.connect(plugins=[recorder])``.
 
-    It changes no message and no outcome. Its ``jetsync_retry`` leaves the decision to the next
+    It changes no message. Its ``jetsync_retry`` leaves the decision to the next
     plugin. If any plugin implements that hook, this one included, the client's built-in rule for
     retries is off. To keep the rule, leave the hook out of *hooks*. Calls are recorded in the order
     in which they began. Threads and clients can share a recorder.

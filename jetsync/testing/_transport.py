@@ -23,7 +23,7 @@ class Command:
     """
     One command that a client wrote.
 
-    These are ``PUB``, ``HPUB``, ``SUB``, ``UNSUB``, ``CONNECT``, ``PING`` and ``PONG``.
+    The verb is ``PUB``, ``SUB``, ``UNSUB``, ``CONNECT``, ``PING`` or ``PONG``.
     """
 
     verb: str

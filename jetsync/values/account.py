@@ -86,9 +86,7 @@ class AccountTier(WireModel):
     """Number of consumers."""
 
     limits: AccountLimits = attrs.field(factory=AccountLimits)
-    """
-    The limits. If the account has tiers, each tier has its own limits, and the totals have none.
-    """
+    """The limits. In an account with tiers, only those of the tiers are set."""
 
 
 @attrs.frozen(kw_only=True)

@@ -168,7 +168,10 @@ class WireModel:
     _repr_html_ = html_table
 
     extra: dict[str, Any] = attrs.field(factory=dict, repr=False)
-    """Fields that the server sent and jetsync does not know. They are sent back unchanged."""
+    """
+    Fields that the server sent and jetsync does not know. An update of a configuration sends them
+    back unchanged.
+    """
 
     _home: ClassVar[str]
     """The module that resolves the annotations; ``__module__`` of public classes is ``jetsync``."""

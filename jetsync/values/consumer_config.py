@@ -171,7 +171,7 @@ class ConsumerFields(TypedDict, total=False):
 @attrs.define(kw_only=True, repr=False, field_transformer=checked)
 class ConsumerConfig(ConfigModel):
     """
-    The configuration of a consumer. Fields that are ``None`` are not sent.
+    The configuration of a consumer. Fields that are ``None`` are not sent, except ``ack_policy``.
 
     Fields whose type is an enumeration also accept its values as strings. Fields with a duration
     accept seconds or a ``timedelta``, and store it as seconds (``float``). Values of a wrong type
@@ -219,7 +219,7 @@ class ConsumerConfig(ConfigModel):
 
     filter_subjects: list[str] | None = None
     """
-    Several subjects or wildcards, which may not overlap. Cannot be combined with
+    Several subjects or wildcards, which must not overlap. Cannot be combined with
     ``filter_subject``.
     """
 

@@ -36,7 +36,7 @@ class SequenceInfo(WireModel):
 @attrs.frozen(kw_only=True)
 class PriorityGroupState(WireModel):
     """
-    The pinned client of a priority group, which gets all its messages; server 2.11 and later.
+    The pinned client of a priority group. It gets all messages of the group. Server 2.11 and later.
     """
 
     group: str = ""

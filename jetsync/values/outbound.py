@@ -117,7 +117,7 @@ class OutboundMessage:
     duplicate window.
     """
     ttl: Seconds | Literal["never"] | None = None
-    """Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43)."""
+    """Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"`` (ADR-43)."""
     expect: Expect | None = None
     """Conditions for storing the message."""
 

@@ -35,7 +35,10 @@ class ServerInfo:
     """The server's version, such as ``2.15.1``."""
 
     api_level: int = 0
-    """The JetStream API level; 0 before server 2.12, because older servers do not announce it."""
+    """
+    The JetStream API level; 0 before server 2.12, because older servers do not send it when a
+    client connects.
+    """
 
     max_payload: int = 1 << 20
     """The most bytes that one message may have, headers and payload together."""

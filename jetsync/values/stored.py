@@ -162,8 +162,8 @@ class StoredMessage:
         """
         The header block as the server sent it, or ``None`` if the message came in another form.
 
-        The server adds its own lines after those of the message. Use this to search many messages
-        for one header.
+        The server adds its own lines after those of the message. Use ``raw_headers`` to search many
+        messages for one header.
         """
         return self._block
 

@@ -197,7 +197,7 @@ class StreamSource(ConfigModel):
 @attrs.define(repr=False, field_transformer=checked)
 class Republish(ConfigModel):
     """
-    Publish every stored message again as a core NATS message.
+    Which stored messages the server publishes again as core NATS messages.
     """
 
     src: str | None = None
@@ -421,16 +421,16 @@ class StreamConfig(ConfigModel):
 
     allow_msg_ttl: bool | None = None
     """
-    Allow the ``Nats-TTL`` header (ADR-43). Cannot be undone: an update without it fails. Server
-    2.11 and later.
+    Allow the ``Nats-TTL`` header (ADR-43). Cannot be undone: the server refuses an update that
+    turns it off. Server 2.11 and later.
     """
 
     subject_delete_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
     When the last message of a subject expires, store a *marker*, a message without payload, for
-    this number of seconds, at least 1 (ADR-43). The server then also sets ``allow_msg_ttl`` and
-    ``allow_rollup_hdrs``. It creates the stream without ``deny_purge``, and refuses to update a
-    stream that already has ``deny_purge``. Server 2.11 and later.
+    this number of seconds, at least 1 (ADR-43). With this field, the server also sets
+    ``allow_msg_ttl`` and ``allow_rollup_hdrs``. It creates the stream without ``deny_purge``, and
+    refuses to update a stream that already has ``deny_purge``. Server 2.11 and later.
     """
 
     allow_atomic: bool | None = None
