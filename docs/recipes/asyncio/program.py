@@ -18,7 +18,7 @@ async def work(message: jetsync.Message) -> None:
 
 async def main() -> None:
     """
-    Run each call that waits in a thread.
+    Use a thread for each call that waits.
     """
     client = await asyncio.to_thread(jetsync.connect)
     try:

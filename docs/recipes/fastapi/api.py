@@ -64,7 +64,7 @@ def create_order(
 @app.get("/orders/{region}/last")
 async def last_order(region: str, request: Request) -> Order:
     """
-    Return the last order. In a coroutine, calls that wait have to run in a thread.
+    Return the last order. The call waits in a thread, so that the event loop can continue.
     """
     stream = request.app.state.orders
     try:

@@ -34,7 +34,7 @@ def create_order(region: str) -> tuple[dict[str, object], int]:
 @app.errorhandler(jetsync.InvalidArgumentError)
 def refuse(error: Exception) -> tuple[dict[str, object], int]:
     """
-    Answer 400. Nothing was sent, for example because the region contains a space.
+    Answer 400. The request is invalid, for example because the region contains a space.
     """
     return {"error": str(error)}, 400
 
