@@ -57,7 +57,7 @@ def test_errors_of_statuses(rows):
     """
     for rule, row in zip(STATUS_RULES, rows, strict=False):
         if rule.effect is Effect.FAULT:
-            assert row[3] == f"raises `{rule.error.__name__}` after what has come"
+            assert row[3] == f"raises `{rule.error.__name__}` after the messages that arrived"
             ends = issubclass(rule.error, CONCLUDING)
             assert row[4].startswith("ends with") is ends
     assert errors.UnknownStatusError.__name__ in rows[-2][3]

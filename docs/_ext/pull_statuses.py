@@ -58,18 +58,18 @@ def answers(rule: StatusRule) -> tuple[str, str]:
         return ("continues", "continues")
     if rule.error is errors.MessageSizeExceedsMaxBytesError:
         return (
-            "ends; `batch.status` tells",
+            "ends, and `batch.status` tells why",
             f"pulls again; {name} if the message is larger than the whole buffer",
         )
     if rule.effect is Effect.ENDED:
         return ("ends", "pulls again")
     if rule.effect is Effect.ABSENT:
         return (
-            f"asks again, within `expires`; then {name}, or at once that the consumer is gone",
+            f"asks again, within `expires`; then {name}, or at once `ConsumerNotFoundError`",
             "asks whether it exists: pulls again after a pause, or ends: `ConsumerNotFoundError`",
         )
     if rule.effect is Effect.TRANSIENT:
-        return ("asks again, within `expires`", "pulls again, after a pause where that helps")
+        return ("asks again, within `expires`", "pulls again, sometimes after a pause that grows")
     return fault(rule.error)
 
 
@@ -78,7 +78,7 @@ def fault(error: type[errors.StatusError] | None) -> tuple[str, str]:
     Return what becomes of a fetch and of a consumption that meet a fault.
     """
     error = error or errors.UnknownStatusError
-    raises = f"raises `{error.__name__}` after what has come"
+    raises = f"raises `{error.__name__}` after the messages that arrived"
     if issubclass(error, CONCLUDING):
         return raises, f"ends with `{error.__name__}`"
     if error in LEARNED:
