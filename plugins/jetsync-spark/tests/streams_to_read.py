@@ -44,14 +44,14 @@ def extend(js, stream, count, *, subjects=1, size=8):
     )
 
 
-def remake(js, stream, count):
+def remake(js, stream, count, *, size=8):
     """
     Delete a stream and create another one with its name.
     """
     config = stream.info().config
     stream.delete()
     made = js.create_stream(config)
-    extend(js, made, count)
+    extend(js, made, count, size=size)
     return made
 
 

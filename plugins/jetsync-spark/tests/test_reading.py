@@ -258,14 +258,38 @@ class TestLoss:
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 
-    def test_made_again_meanwhile(self, js):
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    @pytest.mark.parametrize("fails", ["true", "false"])
+    def test_made_again_meanwhile(self, js, allow_direct, fails):
         """Rows of another stream are not returned as those that were planned."""
-        with numbered(js, 300) as stream:
-            pages = RangeReader(stream, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
+        with numbered(js, 300, allow_direct=allow_direct) as stream:
+            options = asked(stream, fetchBatch="20", failOnDataLoss=fails)
+            pages = RangeReader(stream, part_of(js, stream), options).pages()
             next(pages)
-            remake(js, stream, 300)
+            remake(js, stream, 300, size=9)
+            if fails == "true":
+                with pytest.raises(JetStreamSparkError, match="was created again"):
+                    list(pages)
+            else:
+                assert {len(data) for page in pages for data in page.data} <= {8}
+
+    def test_another_mirror_meanwhile(self, js):
+        """A mirror of another stream has messages that are older than the part's first page."""
+        with numbered(js, 300) as one, numbered(js, 300) as other:
+            copy = js.create_stream(
+                "COPY", mirror=jetsync.StreamSource(name=one.name), allow_direct=True
+            )
+            eventually(lambda: copy.info().state.messages == 300)
+            pages = RangeReader(copy, part_of(js, copy), asked(copy, fetchBatch="20")).pages()
+            next(pages)
+            copy.delete()
+            again = js.create_stream(
+                "COPY", mirror=jetsync.StreamSource(name=other.name), allow_direct=True
+            )
+            eventually(lambda: again.info().state.messages == 300)
             with pytest.raises(JetStreamSparkError, match="was created again"):
                 list(pages)
+            again.delete()
 
     def test_one_message_of_each_subject(self, js):
         """If new messages replace old ones, gaps are expected, unless configured otherwise."""
@@ -383,6 +407,18 @@ class TestOrigin:
             call_with_retry(
                 lambda: inspect_stream(js, "no_such"), 5.0, "planning failed", "no_such"
             )
+
+    def test_a_server_that_starts(self):
+        """For some seconds, a server may answer that it has no JetStream."""
+        answers = [jetsync.JetStreamNotEnabledError(), jetsync.JetStreamNotEnabledError(), None]
+
+        def call():
+            answer = answers.pop(0)
+            if answer is not None:
+                raise answer
+            return "started"
+
+        assert call_with_retry(call, 5.0, "planning failed", "any") == "started"
 
     def test_sequences_that_no_long_holds(self, js):
         """Sequences have 64 bits without a sign, and none is truncated."""

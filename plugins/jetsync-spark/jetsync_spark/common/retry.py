@@ -45,9 +45,6 @@ _LONGEST: Final = 2.0
 STARTING: Final = 3.0
 """Seconds for which a starting server may answer that it has no JetStream."""
 
-PAUSE: Final = 0.1
-"""Seconds before a starting server is asked again."""
-
 _logger = jetsync.get_logger("jetsync.spark.retry")
 
 
@@ -60,26 +57,29 @@ class Retry:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._until: float | None = None
+        self._since: float | None = None
         self._wait = 0.05
 
     def reset(self) -> None:
         """
         Restart the time limit after a success.
         """
-        self._until = None
+        self._since = None
         self._wait = 0.05
 
     def wait_after(self, error: Exception) -> bool:
         """
         Wait before the next attempt. Return False if the error is permanent or the time is over.
         """
-        if not isinstance(error, TEMPORARY) or isinstance(error, jetsync.AuthenticationError):
+        seconds = self._seconds
+        if isinstance(error, jetsync.JetStreamNotEnabledError):
+            seconds = min(seconds, STARTING)
+        elif not isinstance(error, TEMPORARY) or isinstance(error, jetsync.AuthenticationError):
             return False
         now = time.monotonic()
-        if self._until is None:
-            self._until = now + self._seconds
-        if now + self._wait >= self._until:
+        if self._since is None:
+            self._since = now
+        if now + self._wait >= self._since + seconds:
             return False
         _logger.warning("trying_again", seconds=round(self._wait, 3), error=str(error))
         time.sleep(self._wait)
@@ -111,22 +111,11 @@ class Retry:
 
 def call_with_retry(call: Callable[[], T], seconds: float, doing: str, stream: str) -> T:
     """
-    Return what *call* returns. Retry it for some seconds while servers are unavailable or starting.
+    Return what *call* returns. Retry it for some seconds while servers are unavailable.
 
     Raises: as :meth:`Retry.call`.
     """
-    starting = time.monotonic() + min(seconds, STARTING)
-
-    def started() -> T:
-        while True:
-            try:
-                return call()
-            except jetsync.JetStreamNotEnabledError:
-                if time.monotonic() > starting:
-                    raise
-            time.sleep(PAUSE)
-
-    return Retry(seconds).call(started, doing, stream)
+    return Retry(seconds).call(call, doing, stream)
 
 
 def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.

@@ -79,10 +79,13 @@ class RangeReader:
         retry = Retry(self._options.retry_timeout)
         while self._position < part.end:
             try:
-                pages = self._attempt()
+                start, pages = self._position, self._attempt()
                 # The attempt began with a request for the stream's state.
                 if not self._is_whole(origin_of(self._stream.cached_info)):
                     return
+                if self._position != start:
+                    # A lagging replica may still have the messages that are lost.
+                    continue
                 for page in pages:
                     if not self._take(page):
                         return
@@ -105,6 +108,9 @@ class RangeReader:
                     raise explain(error, "reading failed", stream=part.stream) from error
         if self._position < part.end:
             self._gap = self._position
+        if self._gap is not None or self._stream.config.mirror is not None:
+            # A scan recognises the messages of another stream by their times, but a mirror copies
+            # these.
             self._is_whole()
 
     def _take(self, page: jetsync.StoredPage) -> bool:
@@ -203,6 +209,7 @@ class RangeReader:
             max_reset_attempts=5,
         ) as consumer:
             left = consumer.cached_info.num_pending
+            asked_for = None
             behind_end = False
             most, max_bytes = options.fetch_batch, options.fetch_max_bytes
             large = False
@@ -234,6 +241,10 @@ class RangeReader:
                         break
                 large = not page
                 if page:
+                    if consumer.name != asked_for:
+                        # A consumer that was created again may belong to another stream.
+                        asked_for = consumer.name
+                        self._check_same()
                     yield jetsync.StoredPage(page)
                 elif left:
                     # The next message may be larger than a page, or may have been removed. If the
@@ -242,6 +253,18 @@ class RangeReader:
                         left = consumer.info().num_pending
         if not behind_end and self._position < part.end:
             self._ask_leader(filters)
+
+    def _check_same(self) -> None:
+        """
+        Ask the leader whether the stream is the one that was planned.
+
+        Raises:
+            StreamNotFoundError: Another stream has its name.
+        """
+        if self._look().created != self._part.created:
+            raise jetsync.StreamNotFoundError(
+                description="another stream has its name", stream=self._part.stream
+            )
 
     def _ask_leader(self, filters: tuple[str, ...]) -> None:
         """
