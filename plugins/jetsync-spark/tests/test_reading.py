@@ -10,7 +10,7 @@ from writing import plan_for, rows_of, run
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.common.retry import call_with_retry
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task
 from jetsync_spark.read.origin import inspect_stream, sequence_at, start_of
 from jetsync_spark.read.range_reader import RangeReader
@@ -404,9 +404,7 @@ class TestOrigin:
     def test_a_stream_that_is_not_there(self, js):
         """The error has the stream, the server's code and the advice."""
         with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
-            call_with_retry(
-                lambda: inspect_stream(js, "no_such"), 5.0, "planning failed", "no_such"
-            )
+            Retry(5.0).call(lambda: inspect_stream(js, "no_such"), "planning failed", "no_such")
 
     def test_a_server_that_starts(self):
         """For some seconds, a server may answer that it has no JetStream."""
@@ -418,7 +416,7 @@ class TestOrigin:
                 raise answer
             return "started"
 
-        assert call_with_retry(call, 5.0, "planning failed", "any") == "started"
+        assert Retry(5.0).call(call, "planning failed", "any") == "started"
 
     def test_sequences_that_no_long_holds(self, js):
         """Sequences have 64 bits without a sign, and none is truncated."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.clients import Settings
 
-__all__ = ["TEMPORARY", "Retry", "ask_with_retry", "call_with_retry"]
+__all__ = ["TEMPORARY", "Retry", "ask_with_retry"]
 
 T = TypeVar("T")
 
@@ -109,16 +109,7 @@ class Retry:
                     raise explain(error, doing, stream=stream) from error
 
 
-def call_with_retry(call: Callable[[], T], seconds: float, doing: str, stream: str) -> T:
-    """
-    Return what *call* returns. Retry it for some seconds while servers are unavailable.
-
-    Raises: as :meth:`Retry.call`.
-    """
-    return Retry(seconds).call(call, doing, stream)
-
-
-def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
+def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
     settings: Settings,
     name: str,
     call: Callable[[jetsync.JetStream], T],
@@ -129,7 +120,7 @@ def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
     keep: bool = True,
 ) -> T:
     """
-    Return what *call* returns for this process's client, as :func:`call_with_retry`.
+    Return what *call* returns for this process's client, as :meth:`Retry.call`.
 
     Args:
         settings: How to connect.
@@ -145,4 +136,4 @@ def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
         with lend(settings, name, keep=keep) as client:
             return call(client.jetstream())
 
-    return call_with_retry(connected, seconds, doing, stream)
+    return Retry(seconds).call(connected, doing, stream)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import jetsync
 from jetsync_spark.common.clients import lend, stream_of
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.retry import ask_with_retry, call_with_retry
+from jetsync_spark.common.retry import Retry, ask_with_retry
 from jetsync_spark.common.task import application, this_task
 from jetsync_spark.read.options import EARLIEST, LATEST
 from jetsync_spark.read.origin import (
@@ -55,9 +55,10 @@ def read_part(
     task = this_task()
     name = f"jetsync-spark-{task.query or application()}-{task.partition}"
     with contextlib.ExitStack() as stack:
-        how = (options.retry_timeout, "reading failed", part.stream)
-        client = call_with_retry(lambda: stack.enter_context(lend(settings, name)), *how)
-        stream = call_with_retry(lambda: stream_of(settings, client, part.stream), *how)
+        retry, doing = Retry(options.retry_timeout), "reading failed"
+        client = retry.call(lambda: stack.enter_context(lend(settings, name)), doing, part.stream)
+        retry.reset()
+        stream = retry.call(lambda: stream_of(settings, client, part.stream), doing, part.stream)
         for page in RangeReader(stream, part, options).pages():
             yield table.of_page(page, part.stream)
 

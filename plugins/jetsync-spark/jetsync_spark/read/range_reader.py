@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import jetsync
 from jetsync_spark.common.errors import BehindError, explain
-from jetsync_spark.common.retry import Retry, call_with_retry
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import without_covered
 from jetsync_spark.read.origin import Loss, origin_of
 from jetsync_spark.read.tables import without_ledger
@@ -151,11 +151,9 @@ class RangeReader:
         return True
 
     def _look(self) -> Origin:
-        def ask() -> Origin:
-            return origin_of(self._stream.info())
-
-        seconds = self._options.retry_timeout
-        return call_with_retry(ask, seconds, "reading failed", self._part.stream)
+        return Retry(self._options.retry_timeout).call(
+            lambda: origin_of(self._stream.info()), "reading failed", self._part.stream
+        )
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
         """Ask for the stream's state, and return the pages from where the part has come to."""
