@@ -124,3 +124,7 @@ class Deadline:
 
     def __repr__(self) -> str:
         return f"<Deadline {self.remaining():.3f} s of {self.total:g} s left>"
+
+
+# For calls that try once.
+NO_WAIT: Final = Deadline(0.0, 0.0)

@@ -2,25 +2,32 @@
 Locks that a signal handler may use.
 
 Python runs a signal handler in the main thread, between two steps of the code that it interrupts.
-If that code holds a lock, a call of the handler must not wait for it: the interrupted code cannot
-release the lock before the handler returns. So every lock that a public call takes is a
-``threading.RLock``, which knows its owner, and is taken like this::
+If that code holds a lock, no call of the handler may wait for it, because the interrupted code
+cannot release the lock before the handler returns. Nor may a call of the handler wait for another
+thread that waits for such a lock. Two kinds of locks make that certain:
 
-    refuse_reentry(self._lock)
-    with self._lock:
-        ...
+- The holder of a *short lock* (:func:`short_lock`) waits for nothing. So a call may wait for one,
+  unless its own thread holds it (:func:`refuse_reentry`).
+- The holder of a *long lock* (:class:`LongLock`) may wait for short locks, for the connection and
+  for answers. So a call waits for one only if its own thread holds no short lock. Long locks have a
+  level, and their holders wait only for locks of a lower level.
 
-The check is a statement of its own because Ctrl-C may strike at any step of Python code. ``with``
-and a lock that is written in C leave no step at which the lock is taken and would not be released.
-``lock.acquire()`` followed by ``try`` has such a step, and so has an ``__exit__`` in Python.
-To take a lock within a deadline, use :func:`take` or :class:`Locked`.
+No code of jetsync breaks this order by itself, so a call that would break it was made by a signal
+handler or by a finalizer. It raises CallInSignalHandlerError.
+
+Ctrl-C may strike at any step of Python code. ``with`` and a lock that is written in C leave no step
+at which the lock is taken and would not be released. ``lock.acquire()`` followed by ``try`` has
+such a step, and so has an ``__exit__`` in Python. To take a lock without ``with``, use
+:func:`take`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
@@ -59,6 +66,49 @@ def refuse_reentry(lock: Any) -> None:
         raise CallInSignalHandlerError
 
 
+class Level(enum.IntEnum):
+    """
+    The order in which one thread may wait for locks: the highest first.
+    """
+
+    SHORT = 1
+    """Guards a few fields, or the socket."""
+
+    HANDLE = 2
+    """Guards a handle while it changes, writes and waits for answers. No plugin runs under it."""
+
+    TURN = 3
+    """Lets one thread at a time use a handle. Plugins, which use other handles, run under it."""
+
+
+# All locks with a level, by their identity.
+_leveled: dict[int, tuple[Level, weakref.ref[Any]]] = {}
+
+
+def _register(lock: Any, level: Level) -> None:
+    key = id(lock)
+    _leveled[key] = level, weakref.ref(lock, lambda _: _leveled.pop(key, None))
+
+
+def short_lock() -> threading.RLock:
+    """Return a lock whose holder must not wait for another lock, thread, or answer."""
+    lock = threading.RLock()
+    _register(lock, Level.SHORT)
+    return lock
+
+
+def refuse_deadlock(level: Level) -> None:
+    """
+    Raise CallInSignalHandlerError if the calling thread holds a lock below *level*.
+
+    Call this before you wait for a thread that may hold a lock of this level.
+    """
+    for each, reference in list(_leveled.values()):
+        lock = reference() if each < level else None
+        if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
+            raise CallInSignalHandlerError
+
+
 def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
     """
     Take *lock* within *seconds*, append whether that succeeded to *taken*, and return it.
@@ -70,20 +120,83 @@ def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
     return True in taken
 
 
+class LongLock:
+    """
+    A lock whose holder may wait. ``with`` waits for it without a limit.
+
+    Args:
+        level: The level of the lock; not ``SHORT``.
+        prepare_wait: Called before the lock is waited for. If its holder waits for answers, this
+            lets another thread read the socket.
+
+    Raises:
+        CallInSignalHandlerError: This is a signal handler. Its own thread holds the lock, or the
+            thread that holds it may wait for the interrupted call.
+    """
+
+    __slots__ = ("__exit__", "_level", "_prepare_wait", "_rlock", "held_here", "release")
+
+    __exit__: Callable[..., None]
+
+    def __init__(self, level: Level, prepare_wait: Callable[[], None] | None = None) -> None:
+        self._rlock = rlock = threading.RLock()
+        _register(rlock, level)
+        # The lock's own methods, which are written in C: Ctrl-C may strike in a Python function.
+        self.__exit__ = rlock.__exit__
+        self.release: Callable[[], None] = rlock.release
+        self.held_here: Callable[[], bool] = owner_check(rlock)
+        self._level = level
+        self._prepare_wait = prepare_wait
+
+    def __repr__(self) -> str:
+        return repr(self._rlock)
+
+    def __enter__(self) -> None:
+        self.enter(None)
+
+    def enter(self, deadline: Deadline | None) -> bool:
+        """Take the lock, and return whether that succeeded within *deadline*."""
+        if self.held_here():
+            raise CallInSignalHandlerError
+        taken: list[bool] = []
+        try:
+            self.take(taken, deadline)
+        except BaseException:
+            if True in taken:
+                self.release()
+            raise
+        return True in taken
+
+    def take(self, taken: list[bool], deadline: Deadline | None) -> bool:
+        """
+        Take the lock, append whether that succeeded to *taken*, and return it, as :func:`take`.
+
+        None has no limit. The calling thread may hold the lock already.
+        """
+        # Most locks are free, and then neither the order nor the remaining time matters.
+        if take(self._rlock, taken):
+            return True
+        seconds = -1.0 if deadline is None else deadline.remaining()
+        if seconds:
+            refuse_deadlock(self._level)
+            if self._prepare_wait is not None:
+                self._prepare_wait()
+            take(self._rlock, taken, seconds)
+        return True in taken
+
+
 class Locked:
     """
-    Hold the lock of an object that several threads share; a context manager.
-
-    Any number of calls may use one at the same time if it was made with seconds.
+    Hold a long lock that was waited for within a deadline; a context manager.
 
     Args:
         lock: The lock.
-        deadline: How long to wait for it: a deadline, or seconds for each use.
+        deadline: How long to wait for it.
         what: What the error says that the call waited for.
 
     Raises:
         WaitTimeoutError: Another thread held the lock until the deadline.
-        CallInSignalHandlerError: This is a signal handler, and its own thread holds the lock.
+        CallInSignalHandlerError: As for :class:`LongLock`.
     """
 
     __slots__ = ("__exit__", "_deadline", "_lock", "_what")
@@ -91,34 +204,16 @@ class Locked:
     __exit__: Callable[..., None]
 
     def __init__(
-        self,
-        lock: threading.RLock,
-        deadline: Deadline | float,
-        what: str = "another call on the publisher",
+        self, lock: LongLock, deadline: Deadline, what: str = "another call on the publisher"
     ) -> None:
-        # The lock's own method, which is written in C: Ctrl-C may strike in a Python function.
         self.__exit__ = lock.__exit__
         self._lock = lock
         self._deadline = deadline
         self._what = what
 
     def __enter__(self) -> None:
-        lock, deadline = self._lock, self._deadline
-        if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as in owner_check
-            raise CallInSignalHandlerError
-        taken: list[bool] = []
-        try:
-            # As in `take`. Most locks are free, and then the remaining time does not matter.
-            taken.extend(map(lock.acquire, (False,)))
-            if True not in taken:
-                if not isinstance(deadline, Deadline):
-                    deadline = Deadline.after(deadline)
-                if not take(lock, taken, deadline.remaining()):
-                    raise WaitTimeoutError(self._what, deadline.total)
-        except BaseException:
-            if True in taken:
-                self._lock.release()
-            raise
+        if not self._lock.enter(self._deadline):
+            raise WaitTimeoutError(self._what, self._deadline.total)
 
 
 class Latch:

@@ -19,7 +19,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from jetsync._base.locks import keep_interrupts
+from jetsync._base.locks import keep_interrupts, short_lock
 from jetsync._base.log import get_logger
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Dispatcher:
     def __init__(self, status: Callable[[StatusEvent], None]) -> None:
         self._status = status
         # Reentrant, because a signal handler may interrupt `close` and call it again.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False

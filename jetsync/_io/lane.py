@@ -98,6 +98,7 @@ class Lane:
         self.outbox: Outbox = Outbox(loop, self._on_tick)
         # Bound here, so that a write costs no second call.
         self.write: Final = self.outbox.write
+        self.write_nowait: Final = self.outbox.write_nowait
         self.post: Final = self.outbox.post
         self.ack: Final = self.outbox.ack
         self.post_nowait: Final = self.outbox.post_nowait

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import owner_check, take
+from jetsync._base.locks import owner_check, short_lock, take
 from jetsync._io.mailbox import Notifier, take_all
 from jetsync._proto import frames
 from jetsync.values.message import ACK
@@ -126,7 +126,7 @@ class Outbox:
         self._writing = False
 
     def _own_lock(self) -> None:
-        self.lock: threading.RLock = threading.RLock()
+        self.lock: threading.RLock = short_lock()
         # True in a signal handler or a finalizer that interrupted a write of its own thread.
         self.held_here: Callable[[], bool] = owner_check(self.lock)
         # Held during the system call that sends. A lock, because Ctrl-C cannot leave it held.
@@ -184,6 +184,29 @@ class Outbox:
                 raise errors.DisconnectedError(
                     timeout=deadline.total, reason="the server does not accept more data"
                 )
+
+    def write_nowait(self, block: bytes, epoch: int) -> bool:
+        """
+        Send *block* on the connection *epoch* if that is possible at once; return whether it was.
+
+        Does not even wait for the lock, so the caller may hold another one.
+
+        Raises:
+            ConnectionLostError, ConnectionClosedError: As for :meth:`write`.
+        """
+        taken: list[bool] = []
+        try:
+            if self.held_here() or not take(self.lock, taken):
+                return False
+            if self.state is not _OPEN or epoch != self.epoch:
+                self._listen(epoch)
+            if self.size >= OUT_LIMIT:
+                return False
+            self._send(block)
+        finally:
+            if True in taken:
+                self.lock.release()
+        return True
 
     def _share(self, block: bytes, epoch: int | None) -> int:
         """

@@ -22,8 +22,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, owner_check, take
+from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.locks import Latch, Level, LongLock, refuse_deadlock, short_lock
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState, raise_failure
@@ -127,10 +127,10 @@ class ConsumptionCore:
 
     def _own_locks(self) -> None:
         # Held by the thread that drives.
-        self._driving = threading.RLock()
-        self._drives_here = owner_check(self._driving)
+        self._driving = LongLock(Level.TURN, self._lane.prepare_wait)
+        self._drives_here = self._driving.held_here
         # Guards the counts of parked messages, and `error_raised`.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
 
     def __del__(self) -> None:
         # No thread can be driving, because it would hold a reference.
@@ -173,12 +173,15 @@ class ConsumptionCore:
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
+            refuse_deadlock(Level.TURN)
             return self.pool.done.wait(until.remaining())
         while not self.closed:
             if self._is_taking_here():
                 raise errors.ConflictingUseError(ALREADY_WAITING)
             if until.expired():
                 return False
+            # In a signal handler: other threads may wait for the interrupted call.
+            refuse_deadlock(Level.TURN)
             # Polled, because perhaps no thread takes messages and would see the end.
             self.over.wait(min(until.remaining(), END_POLL))
         return True
@@ -302,7 +305,7 @@ class ConsumptionCore:
                     return False
                 taken: list[bool] = []
                 try:
-                    if take(self._driving, taken, until.remaining()):
+                    if self._driving.take(taken, until):
                         self._drive_until(until)
                 finally:
                     if True in taken:
@@ -321,7 +324,7 @@ class ConsumptionCore:
             return False
         taken: list[bool] = []
         try:
-            if take(self._driving, taken):
+            if self._driving.take(taken, NO_WAIT):
                 self.engine.back(time.monotonic())
                 self._drive()
                 self.engine.leave(time.monotonic())

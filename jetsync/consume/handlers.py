@@ -24,7 +24,7 @@ import attrs
 
 from jetsync import events
 from jetsync._base.fields import check_count, check_function, checked
-from jetsync._base.locks import Latch
+from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
@@ -82,7 +82,7 @@ class HandlerPool:
         self._options = options
         self._handler = options.handler
         # Guards the fields below. Reentrant, because a signal handler may need it.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         # The reply subject of the message that each worker handles. Changed without the lock.
         self._running: dict[int, bytes] = {}
         # The messages that are parked until the current one of their subject has been handled.
@@ -129,7 +129,7 @@ class HandlerPool:
 
     def after_fork(self) -> None:
         """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         self._taking = threading.Lock()
         self._workers = []
         self._parked = {}

@@ -15,7 +15,6 @@ Invariants
 from __future__ import annotations
 
 import secrets
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +25,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.locks import Locked
+from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.options import consume_options, fetch_request
@@ -165,7 +164,7 @@ class OrderedConsumer:
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
         # Held while a use begins.
-        self._using = threading.RLock()
+        self._using = LongLock(Level.TURN, source.context.lane.prepare_wait)
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
 
     def __repr__(self) -> str:

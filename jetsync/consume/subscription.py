@@ -5,14 +5,13 @@ Core NATS subscriptions: messages as an iterator.
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import refuse_reentry, take
+from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Listener, Mailbox
@@ -146,7 +145,7 @@ class Subscription:
         self.queue = queue
         self._closed = False
         # Only one thread at a time may wait for a mailbox.
-        self._taking = threading.RLock()
+        self._taking = LongLock(Level.TURN, self._lane.prepare_wait)
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
@@ -251,32 +250,32 @@ class Subscription:
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:
-        box = self._box
         # In a forked child, a thread that does not exist may hold the lock.
         if self._lane.forked:
             raise errors.ForkedProcessError
-        refuse_reentry(self._taking)
-        taken: list[bool] = []
         try:
-            if not take(self._taking, taken, deadline.remaining()):
-                return None
-            while True:
-                if box.slow and (dropped := box.take_dropped()):
-                    self._emit_drop(dropped)
-                    raise errors.SlowConsumerError(self.subject, dropped)
-                with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
-                    return Message(*box.take(), self._connection)
-                if box.failure is not None:
-                    if self._is_over():
-                        return None
-                    raise_failure(box.failure)
-                box.take_lost()
-                self._lane.check()
-                if not self._lane.wait(box, deadline):
+            with Locked(self._taking, deadline, "another call on the subscription"):
+                return self._receive(deadline)
+        except errors.WaitTimeoutError:
+            return None
+
+    def _receive(self, deadline: Deadline) -> Message | None:
+        """Return the next message; None at the end or at the deadline. The lock is held."""
+        box = self._box
+        while True:
+            if box.slow and (dropped := box.take_dropped()):
+                self._emit_drop(dropped)
+                raise errors.SlowConsumerError(self.subject, dropped)
+            with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
+                return Message(*box.take(), self._connection)
+            if box.failure is not None:
+                if self._is_over():
                     return None
-        finally:
-            if True in taken:
-                self._taking.release()
+                raise_failure(box.failure)
+            box.take_lost()
+            self._lane.check()
+            if not self._lane.wait(box, deadline):
+                return None
 
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""

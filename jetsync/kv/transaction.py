@@ -4,7 +4,6 @@ Transactions, which change many keys of a bucket together or none of them (ADR-5
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,7 +12,7 @@ import attrs
 from jetsync import errors
 from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX, check_key
 from jetsync.publish.atomic import publish_batch
@@ -90,7 +89,7 @@ class Transaction:
     def __init__(self, bucket: Bucket, timeout: float) -> None:
         self._bucket = bucket
         self._timeout = timeout
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         # The changes and their keys.
         self._changes: list[OutboundMessage] = []
         self._keys: list[str] = []

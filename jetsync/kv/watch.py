@@ -7,12 +7,11 @@ decides when the initial entries are complete.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, Locked, refuse_reentry
+from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
 from jetsync._base.pickling import refuse_copy
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
@@ -78,7 +77,8 @@ class Watch:
         # Ending the watch sets both latches, so that no thread keeps waiting for the first one.
         self._over = Latch()
         # Held by the thread that takes an entry.
-        self._taking = threading.RLock()
+        self._lane = bucket.context.lane
+        self._taking = LongLock(Level.TURN, self._lane.prepare_wait)
         # The deadline of the current wait for an entry. Used only with the lock held.
         self._step = Deadline.after(0.0)
         self._revision = 0
@@ -211,7 +211,11 @@ class Watch:
         """
         deadline = Deadline.after(timeout)
         if not self._current.is_set():
-            refuse_reentry(self._taking)
+            if self._taking.held_here():
+                raise errors.CallInSignalHandlerError
+            # A thread that takes entries may wait for the interrupted call of a signal handler.
+            refuse_deadlock(Level.TURN)
+            self._lane.prepare_wait()
         self._current.wait(deadline.remaining())
         return self._is_current
 

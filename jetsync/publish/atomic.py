@@ -9,16 +9,15 @@ jetsync checks that the stream supports batches before it sends anything.
 from __future__ import annotations
 
 import contextlib
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from jetsync import errors, events
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import Locked
+from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import BatchState
 from jetsync.publish.atomic_attempt import Attempt
@@ -62,7 +61,6 @@ USED: Final = "another call on the batch"
 # committed without that message.
 _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
 
-_NO_WAIT: Final = Deadline(0.0, 0.0)
 
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
@@ -98,7 +96,7 @@ class AtomicBatch:
         self._id = options.batch_id or context.connection.new_batch_id()
         # Only one call at a time uses the batch. Plugins run without the lock, commits wait without
         # it, and small messages are staged without it.
-        self._lock = threading.RLock()
+        self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
         self._hooks = PublishHooks(plugins) if sees_messages else None
@@ -216,7 +214,7 @@ class AtomicBatch:
         except BaseException as error:
             # After Ctrl-C the message may be missing, or the caller may think that it is.
             if not isinstance(error, Exception):
-                self._end(error, _NO_WAIT)
+                self._end(error, NO_WAIT)
             raise
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
@@ -471,7 +469,7 @@ class AtomicBatch:
         """Carry out a discard. If another call is using the batch, that call does it at its end."""
         while self._discarding:
             try:
-                with Locked(self._lock, _NO_WAIT):
+                with Locked(self._lock, NO_WAIT):
                     self._lost = False
                     if self._closed is None:
                         self._closed = DISCARDED

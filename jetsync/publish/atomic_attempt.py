@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import LaneState
@@ -92,7 +91,7 @@ class Attempt:
         self._wire = messages.wire
         # Held for a few steps only, so waiting for it needs no deadline. The lock of the batch may
         # be held during a wait, so taking it costs more.
-        self._staging = threading.RLock()
+        self._staging = short_lock()
         # How many more messages may wait to be written.
         self._places = 0
         # When the next message is written at once.

@@ -12,7 +12,6 @@ iterable of ``add_many``) runs with a lock held.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,7 @@ from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.locks import Locked
+from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
@@ -158,7 +157,7 @@ class FastPublisher:
         self._connection = context.connection
         self._lane = context.lane
         self._options = options
-        self._lock = threading.RLock()
+        self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         self._enter_commit = plugins.enter_batch_commit
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None

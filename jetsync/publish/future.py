@@ -8,7 +8,6 @@ that have no docstring.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -16,6 +15,7 @@ import attrs
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.html import html_table
+from jetsync._base.locks import LongLock
 from jetsync._io.mailbox import Notifier
 from jetsync._io.outbox import raise_failure
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
@@ -56,7 +56,7 @@ class FutureOwner:
     The shared state of all futures of a publisher.
     """
 
-    lock: threading.RLock
+    lock: LongLock
     # Raises if the lock must not be taken, as in a forked child.
     check_lock: Callable[[], object]
     # Writes staged messages, then waits until the first argument returns true or the deadline

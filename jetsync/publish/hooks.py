@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import Level, refuse_deadlock, refuse_reentry, short_lock
 from jetsync._io.mailbox import Notifier
 from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
 
@@ -89,7 +89,7 @@ class PublishHooks:
         # Whether plugins see the messages at all.
         self.active: bool = self.wraps or self._prepare is not None
 
-        self._lock = threading.RLock()
+        self.lock: threading.RLock = short_lock()
         # The thread that enters a window, and what wakes those that wait for it.
         self._entering = 0
         self._entered = Notifier()
@@ -143,10 +143,10 @@ class PublishHooks:
         window: HookedWindow | None = None
         begins = False
         joined = [] if joined is None else joined
-        refuse_reentry(self._lock)
+        refuse_reentry(self.lock)
         try:
             while not begins:
-                with self._lock:
+                with self.lock:
                     if self._entering == me or (self._closed and not self._entering):
                         return None
                     if not self._entering:
@@ -159,12 +159,14 @@ class PublishHooks:
                         self._unfinished += 1
                         break
                     entered = self._entered.listen()
+                # That thread runs plugins, which may use any handle.
+                refuse_deadlock(Level.TURN)
                 # Polled, because Ctrl-C may have struck before the notification.
                 entered.wait(ENTERING_POLL)
             window = self._begin(operation())
         finally:
             if begins:
-                with self._lock:
+                with self.lock:
                     self._entering = 0
                     if window is None:
                         self._unfinished -= 1
@@ -199,7 +201,7 @@ class PublishHooks:
 
     def add(self, window: HookedWindow, count: int) -> None:
         """Count messages into *window*, the current one; if that fills it, a new one begins."""
-        with self._lock:
+        with self.lock:
             self._take_places(window, [], count)
 
     def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
@@ -211,7 +213,7 @@ class PublishHooks:
             outcome: An ack, the name of their stream, or an error.
             count: How many messages.
         """
-        with self._lock:
+        with self.lock:
             window.open -= count
             if isinstance(outcome, PubAck):
                 window.stream = outcome.stream
@@ -226,13 +228,13 @@ class PublishHooks:
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
-        refuse_reentry(self._lock)
-        with self._lock:
+        refuse_reentry(self.lock)
+        with self.lock:
             self._cut()
 
     def close(self) -> bool:
         """Begin no more windows; return whether all have been left."""
-        with self._lock:
+        with self.lock:
             self._closed = True
             self._cut()
             return self._unfinished == 0 and not self.over
@@ -249,6 +251,6 @@ class PublishHooks:
 
     def take_over(self) -> list[HookedWindow]:
         """Return the windows that are over, once each."""
-        with self._lock:
+        with self.lock:
             over, self.over = self.over, []
         return over

@@ -30,7 +30,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.html import html_table
-from jetsync._base.locks import SIGNAL_CHECK, Latch, held_here, refuse_reentry, take
+from jetsync._base.locks import SIGNAL_CHECK, Latch, Level, Locked, LongLock, refuse_deadlock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -130,8 +130,10 @@ class Publisher:
         self._window = Window(context, options, keep_acks=True)
         self._pipeline = self._window.pipeline
         self._hooks = PublishHooks(context.plugins, options.size)
-        self._lock = threading.RLock()
-        self._owner = FutureOwner(self._lock, self._check_lock, self._wait, self._pipeline.full_ack)
+        self._lock = LongLock(Level.HANDLE)
+        self._owner = FutureOwner(
+            self._lock, self._check_locks, self._wait, self._pipeline.full_ack
+        )
         # Set if messages are in flight, or if the publisher closes.
         self._work = work = Signal()
         # Threads that wait for room are woken at this many messages in the window. Waking them for
@@ -200,7 +202,7 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         """Return the current counters."""
-        self._check_lock()
+        self._check_locks()
         with self._lock:
             tally, pending = self._pipeline.tally, self._window.open_count
             return PublisherStatistics(
@@ -271,12 +273,23 @@ class Publisher:
             return self._send(future)
         except BaseException as error:
             if joined:
-                with self._lock:
-                    # If Ctrl-C struck after the message was staged, it ends like all others.
-                    if future is None or not (future.done() or future in self._window.entries()):
-                        hooks.part(joined[0], error)
-                        self._wake_worker()
+                self._part_unless_sent(joined[0], future, error)
             raise
+
+    def _part_unless_sent(
+        self, window: HookedWindow, future: PublishFuture | None, error: BaseException
+    ) -> None:
+        """Subtract a message from the window that it joined, unless it will end like all others."""
+        if isinstance(error, Exception):
+            # It was not staged. Without the lock, for which a signal handler might not wait.
+            self._hooks.part(window, error)
+            self._nudge_worker()
+            return
+        with self._lock:
+            # Ctrl-C may have struck after the message was staged.
+            if future is None or not (future.done() or future in self._window.entries()):
+                self._hooks.part(window, error)
+                self._wake_worker()
 
     def _send(self, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
@@ -298,7 +311,7 @@ class Publisher:
             self._lane.write(b"", deadline)
         # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
         # one of them looks for staged messages afterwards, so no message is overlooked.
-        if self._stopped is not None and not held_here(self._lock):
+        if self._stopped is not None and not self._lock.held_here():
             self._withdraw(future, self._stopped)
         if not self._flushing or (
             (len(staged) >= BLOCK_MESSAGES or window.staged_bytes >= BLOCK_BYTES)
@@ -309,32 +322,28 @@ class Publisher:
 
     def _flush_staged(self) -> None:
         """Write the staged messages, or leave that to the worker if messages are frequent."""
-        lock = self._lock
-        if held_here(lock):
-            # This signal handler interrupted a call that holds the lock. The worker will write.
-            self._wake_worker()
-        elif not self._flushing:
-            with lock:
-                now = time.monotonic()
-                if now - self._written > BLOCK_DELAY or self._in_callback:
-                    self._written = now
-                    self._flush_now()
-                else:
-                    # The second message within the delay: many more may follow.
-                    self._flushing = True
-                    self._wake_worker()
-        else:
-            taken: list[bool] = []
-            try:
-                # A short wait, because the worker may need the GIL to release the lock. Trying
-                # again with each message would double the cost of publishing meanwhile.
-                if take(lock, taken, LOCK_WAIT):
+        try:
+            if not self._flushing:
+                with self._lock:
+                    now = time.monotonic()
+                    if now - self._written > BLOCK_DELAY or self._in_callback:
+                        self._written = now
+                        self._flush_now()
+                    else:
+                        # The second message within the delay: many more may follow.
+                        self._flushing = True
+                        self._wake_worker()
+            else:
+                # A short wait, because the worker may need the GIL to release the lock.
+                with Locked(self._lock, Deadline.after(LOCK_WAIT)):
                     self._window.flush()
-                else:
-                    self._left_to_worker = True
-            finally:
-                if True in taken:
-                    lock.release()
+        except errors.WaitTimeoutError:
+            # Trying again with each message would double the cost of publishing meanwhile.
+            self._left_to_worker = True
+        except errors.CallInSignalHandlerError:
+            # This signal handler interrupted a call that holds the lock, or one that the worker
+            # waits for. The worker will write.
+            self._nudge_worker()
 
     def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
         """Take back a message that was staged during ``close``, unless it has been numbered."""
@@ -371,7 +380,7 @@ class Publisher:
         while not is_over():
             if is_worker and what is not None:
                 raise errors.WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
-            self._check_lock()
+            self._check_locks()
             with self._lock:
                 self._flush_now()
                 # Return before a signal is added, or each poll with a timeout of 0 would leave one.
@@ -384,11 +393,14 @@ class Publisher:
                 if deadline.expired():
                     break
 
-    def _check_lock(self) -> None:
-        """Raise if the lock's owner may not release it: it may be in the parent process."""
+    def _check_locks(self) -> None:
+        """Raise if the worker cannot get a lock: its owner is the parent, or was interrupted."""
         if self._lane.forked:
             raise errors.ForkedProcessError
-        refuse_reentry(self._lock)
+        if self._lock.held_here():
+            raise errors.CallInSignalHandlerError
+        # The worker reports events and calls plugins.
+        refuse_deadlock(Level.HANDLE)
 
     def _is_worker(self) -> bool:
         return threading.get_ident() == self._worker.ident
@@ -421,7 +433,7 @@ class Publisher:
         self._lane.check()
         window = self._window
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
-        refuse_reentry(self._lock)
+        self._check_locks()
         self._hooks.cut()
         with self._lock:
             window.flush()
@@ -497,7 +509,7 @@ class Publisher:
         self, deadline: Deadline, reason: Exception, callback_time: float = CALLBACK_TIME
     ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
-        refuse_reentry(self._lock)
+        self._check_locks()
         with self._lock:
             self._stopped = self._stopped or reason
             self._room.notify()
@@ -516,6 +528,12 @@ class Publisher:
             self._work.set()
         else:
             self._lane.interrupt(self._window.box)
+
+    def _nudge_worker(self) -> None:
+        """As :meth:`_wake_worker`, without the lock."""
+        # Both, because the worker may become idle at this moment.
+        self._work.set()
+        self._lane.interrupt(self._window.box)
 
     # The worker thread.
 

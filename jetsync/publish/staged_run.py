@@ -8,13 +8,13 @@ by the loop thread after a short pause.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base.deadline import Deadline
-from jetsync.errors import DisconnectedError, TransportError
+from jetsync._base.locks import short_lock, take
+from jetsync.errors import TransportError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from jetsync._io.lane import Lane
@@ -31,8 +31,6 @@ SMALL: Final = RUN_BYTES // RUN_MESSAGES
 # Seconds between two sends of the loop thread. If the last write of an atomic batch is older than
 # this, the next message is written at once.
 RUN_PAUSE: Final = 0.002
-
-_NO_WAIT: Final = Deadline(0.0, 0.0)
 
 
 class StagedRun:
@@ -54,7 +52,7 @@ class StagedRun:
 
     def __init__(self, lane: Lane, ledger: Ledger) -> None:
         # Held for a few steps only, so waiting for it needs no deadline.
-        self.lock: threading.RLock = threading.RLock()
+        self.lock: threading.RLock = short_lock()
         # How many more messages may be staged.
         self.places: int = 0
         # Whether no more messages may be staged until the publisher has read an answer.
@@ -148,21 +146,31 @@ class StagedRun:
 
         Ends after a pause in which no message was staged.
         """
-        with self.lock:
-            # Calls that add one message after another send full runs. Sending smaller ones here,
-            # and arming the loop for each run, cost a tenth of the CPU of such a program.
-            if not self._was_taken:
-                if not self.frames:
-                    self.is_armed = False
-                    return
-                try:
-                    self._lane.write(b"".join(self._made()), _NO_WAIT, self.epoch)
-                    self.frames, self.size = [], 0
-                except DisconnectedError:
-                    pass  # The socket is full.
-                except TransportError:
-                    # The connection is lost. The publisher reports the frames as lost.
-                    self.is_armed = False
-                    return
-            self._was_taken = False
+        taken: list[bool] = []
+        try:
+            # The loop thread waits for no lock here: a signal handler may have interrupted the
+            # thread that holds it, and may wait for the loop.
+            if take(self.lock, taken) and not self._send_staged():
+                return
+        finally:
+            if True in taken:
+                self.lock.release()
         self._lane.later(RUN_PAUSE, self._send)
+
+    def _send_staged(self) -> bool:
+        """Send what was staged, and return whether to look again; the lock is held."""
+        # Calls that add one message after another send full runs. Sending smaller ones here, and
+        # arming the loop for each run, cost a tenth of the CPU of such a program.
+        if not self._was_taken:
+            if not self.frames:
+                self.is_armed = False
+                return False
+            try:
+                if self._lane.write_nowait(b"".join(self._made()), self.epoch):
+                    self.frames, self.size = [], 0
+            except TransportError:
+                # The connection is lost. The publisher reports the frames as lost.
+                self.is_armed = False
+                return False
+        self._was_taken = False
+        return True

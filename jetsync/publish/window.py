@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync import errors, events
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.deadline import NO_WAIT, Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
@@ -54,7 +54,6 @@ EVERY_EPOCH: Final = 1 << 62
 # Seconds between two attempts to find a connection for messages that wait for one.
 CONNECTION_POLL: Final = 0.05
 
-_NO_WAIT: Final = Deadline(0.0, 0.0)
 
 # A name of its own, because Python 3.11 needs 70 ns to read a member of an enum from its class.
 _OPEN: Final = LaneState.OPEN
@@ -300,7 +299,7 @@ class Window:
             if epoch != lane.epoch and self._renew(lane.epoch):
                 return True
             block = self._frames(chunk, first)
-            epoch = lane.write(block, _NO_WAIT, epoch=self._epoch)
+            epoch = lane.write(block, NO_WAIT, epoch=self._epoch)
             self._enter(chunk, first, epoch, len(block))
         except (
             errors.DisconnectedError,

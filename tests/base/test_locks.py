@@ -14,8 +14,8 @@ from waiting import eventually
 
 import jetsync
 from jetsync._base import locks
-from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, Locked, refuse_reentry
+from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_reentry, short_lock
 
 
 class TestRefuseReentry:
@@ -32,44 +32,117 @@ class TestRefuseReentry:
                 pool.submit(refuse_reentry, lock).result(5)
         refuse_reentry(lock)
 
+
+class TestLongLock:
     def test_a_turn(self):
         """
         A thread that asks for its own turn again is refused at once, and keeps the turn.
         """
-        lock = threading.RLock()
+        lock = LongLock(Level.TURN)
         with Locked(lock, Deadline.after(5)):
             with pytest.raises(jetsync.CallInSignalHandlerError), Locked(lock, Deadline.after(5)):
                 pass
+            with pytest.raises(jetsync.CallInSignalHandlerError), lock:
+                pass
             with ThreadPoolExecutor(1) as pool:
-                assert not pool.submit(lock.acquire, blocking=False).result(5)
+                assert not pool.submit(lock.enter, NO_WAIT).result(5)
         assert "unlocked" in repr(lock)
 
-    def test_seconds(self):
+    def test_the_deadline(self):
         """
-        A context manager with seconds is reusable, and waits that long each time.
+        A wait for the lock ends by its deadline, with an error that says what was waited for.
         """
-        locked = Locked(threading.RLock(), 0.1, "the test")
-        for _ in range(2):
-            with locked, ThreadPoolExecutor(1) as pool:
-                error = pool.submit(locked.__enter__).exception(5)
-                assert isinstance(error, jetsync.WaitTimeoutError)
-                assert "the test" in str(error)
+        lock = LongLock(Level.HANDLE)
+        with lock, ThreadPoolExecutor(1) as pool:
+            turn = Locked(lock, Deadline.after(0.1), "the test")
+            error = pool.submit(turn.__enter__).exception(5)
+        assert isinstance(error, jetsync.WaitTimeoutError)
+        assert "the test" in str(error)
 
-    def test_ctrl_c_in_a_turn(self):
+    @pytest.mark.parametrize("use", [Locked, lambda lock, _: lock])
+    def test_ctrl_c_in_a_turn(self, use):
         """
         Ctrl-C at any step of taking or returning a turn leaves the lock free.
         """
 
-        def use(lock):
-            with Locked(lock, Deadline.after(5)):
+        def take_turn(lock):
+            with use(lock, Deadline.after(5)):
                 pass
 
         step, ended = 0, False
         while not ended:
             step += 1
-            lock = threading.RLock()
-            ended = interrupted_at(step, lambda: use(lock))  # noqa: B023
+            lock = LongLock(Level.HANDLE)
+            ended = interrupted_at(step, lambda: take_turn(lock))  # noqa: B023
             assert not is_locked(lock), step
+
+    @pytest.mark.parametrize(
+        ("inner", "outer"),
+        [
+            (short_lock, Level.HANDLE),
+            (short_lock, Level.TURN),
+            (lambda: LongLock(Level.HANDLE), Level.TURN),
+        ],
+    )
+    def test_a_handler_waits_for_no_thread_that_waits_for_it(self, inner, outer):
+        """
+        A call that holds a lower lock is refused a lock whose holder waits for that lower lock.
+        """
+        lower, higher = inner(), LongLock(outer)
+
+        def holder():
+            with higher:
+                held.set()
+                with lower:
+                    pass
+
+        held = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            # As a signal handler that interrupts the holder of the lower lock.
+            with lower:
+                held_by_other = pool.submit(holder)
+                assert held.wait(5)
+                with pytest.raises(jetsync.CallInSignalHandlerError):
+                    higher.enter(None)
+                with pytest.raises(jetsync.CallInSignalHandlerError):
+                    higher.enter(Deadline.after(60))
+                assert not higher.enter(NO_WAIT)
+            held_by_other.result(5)
+            with higher:
+                pass
+
+    def test_a_free_lock_is_taken_in_any_order(self):
+        """
+        A call that holds a lower lock takes a free lock, because it does not wait for it.
+        """
+        higher = LongLock(Level.TURN)
+        with short_lock(), higher:
+            assert higher.held_here()
+        assert not is_locked(higher)
+
+    def test_the_socket_is_left_before_a_wait(self):
+        """
+        Before a wait, another thread is let read the socket; a free lock and a try need no such.
+        """
+        calls = []
+        lock = LongLock(Level.TURN, lambda: calls.append("prepared"))
+        with lock:
+            pass
+        with ThreadPoolExecutor(1) as pool, lock:
+            assert not pool.submit(lock.enter, NO_WAIT).result(5)
+            assert not calls
+            assert not pool.submit(lock.enter, Deadline.after(0.01)).result(5)
+        assert calls == ["prepared"]
+
+    def test_a_lock_that_is_gone_is_forgotten(self):
+        """
+        A lock leaves the list of locks with its handle.
+        """
+        before = len(locks._leveled)
+        kept = [LongLock(Level.HANDLE), short_lock()]
+        assert len(locks._leveled) == before + 2
+        del kept
+        assert len(locks._leveled) == before
 
 
 class TestLatch:

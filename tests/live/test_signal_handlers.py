@@ -12,9 +12,12 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from interrupts import handled_at
+from waiting import eventually
 
 import jetsync
 
@@ -431,3 +434,123 @@ def test_any_call_in_any_other(rig, outer, inner):
             strike(rig, outer, inner, step)
     with no_hang(f"what follows {inner} in {outer}"):
         rig.check()
+
+
+class Handles:
+    """
+    One handle of each kind that has a lock for several threads.
+    """
+
+    def __init__(self, client, name):
+        self.client, self.name = client, name
+        js = client.jetstream(timeout=5)
+        stream = js.create_stream(
+            name, subjects=[f"{name}.>"], storage="memory", allow_atomic=True, allow_batched=True
+        )
+        self.publisher = js.publisher()
+        self.future = self.publisher.publish(f"{name}.one")
+        self.future.result(5)
+        self.fast = js.fast_publisher(timeout=5)
+        self.fast.add(f"{name}.two")
+        self.batch = js.atomic_batch(timeout=5)
+        self.batch.add(f"{name}.two")
+        consumer = stream.create_consumer("C", filter_subject=f"{name}.one")
+        self.message = consumer.next(expires=5)
+        self.consumption = consumer.consume(expires=5)
+        self.ordered = stream.ordered_consumer()
+        self.watch = js.create_key_value(name, storage="memory").watch(updates_only=True)
+        self.subscription = client.subscribe(f"core.{name}")
+        client.flush(timeout=5)
+
+    def close(self):
+        """End all calls and all handles."""
+        for handle in (self.consumption, self.watch, self.subscription, self.ordered):
+            handle.close()
+        self.batch.discard()
+        self.publisher.close(timeout=5)
+        with contextlib.suppress(jetsync.BatchClosedError):
+            self.fast.close(timeout=5)
+
+    def publish(self):
+        """Have another thread wait in the publisher for its turn to write."""
+        for _ in range(300):
+            self.future = self.publisher.publish(f"{self.name}.two", b"x" * 1000)
+
+
+# What another thread does, and what the signal handler does meanwhile, without a limit of time.
+MEETINGS = {
+    "publish": (Handles.publish, lambda h: h.publisher.publish(f"{h.name}.two")),
+    "publisher.statistics": (Handles.publish, lambda h: h.publisher.statistics()),
+    "publisher.flush": (Handles.publish, lambda h: h.publisher.flush()),
+    "publisher.close": (Handles.publish, lambda h: h.publisher.close()),
+    "future.result": (Handles.publish, lambda h: h.future.result()),
+    "future.add_done_callback": (Handles.publish, lambda h: h.future.add_done_callback(print)),
+    "fast.add": (
+        lambda h: h.fast.add(f"{h.name}.two", headers={"a": "b"}, timeout=30),
+        lambda h: h.fast.add(f"{h.name}.two", timeout=60),
+    ),
+    "fast.commit": (lambda h: h.fast.commit(), lambda h: h.fast.commit(timeout=60)),
+    "batch.add": (
+        lambda h: h.batch.add(f"{h.name}.two", b"x" * 10000),
+        lambda h: h.batch.add(f"{h.name}.three", b"x" * 10000, timeout=60),
+    ),
+    "consumption.next": (
+        lambda h: h.consumption.next(timeout=30),
+        lambda h: next(h.consumption),
+    ),
+    "consumption.wait": (
+        lambda h: h.consumption.next(timeout=30),
+        lambda h: h.consumption.wait(timeout=60),
+    ),
+    "ordered.fetch": (
+        lambda h: h.ordered.fetch(1, expires=30),
+        lambda h: h.ordered.fetch(1, expires=60),
+    ),
+    "watch.next": (lambda h: h.watch.next(timeout=30), lambda h: next(h.watch)),
+    "subscription.next": (
+        lambda h: h.subscription.next(timeout=30),
+        lambda h: next(h.subscription),
+    ),
+}
+
+
+class TestOtherThreads:
+    """
+    A handler that interrupts a write meets a thread that waits for that write.
+    """
+
+    @pytest.mark.parametrize("meeting", MEETINGS)
+    def test_a_handler_waits_for_no_thread_that_waits_for_it(self, nats_server, unique, meeting):
+        """
+        A call of a handler works or raises at once if another thread waits for the interrupted one.
+        """
+        other, handler = MEETINGS[meeting]
+        with jetsync.connect(nats_server.url) as client, ThreadPoolExecutor(1) as pool:
+            handles = Handles(client, unique)
+            lane = client._connection.lane
+            # As the main thread does when a signal arrives during a write.
+            with no_hang(meeting), lane.outbox.lock:
+                # Threads that read send it before they wait.
+                handles.message.ack()
+                waiting = pool.submit(other, handles)
+                eventually(waits_to_write, 10)
+                with contextlib.suppress(jetsync.CallInSignalHandlerError):
+                    handler(handles)
+            handles.close()
+            waiting.exception(10)
+            client.jetstream().delete_stream(unique)
+            client.jetstream().delete_key_value(unique)
+
+
+def waits_to_write():
+    """
+    Return whether a thread other than this one and those of the client waits for the write lock.
+    """
+    me = threading.get_ident()
+    for thread in threading.enumerate():
+        if thread.ident == me or thread.name == "jetsync-loop":
+            continue
+        frame = sys._current_frames().get(thread.ident)
+        if frame is not None and frame.f_code.co_filename.endswith("outbox.py"):
+            return True
+    return False

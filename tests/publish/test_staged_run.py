@@ -5,6 +5,7 @@ Runs of staged messages: the writes of the loop thread, and their end.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,12 +23,14 @@ class Lane:
         self.blocks = []
         self.calls = []
         self.error = None
+        self.has_room = True
 
-    def write(self, block, deadline, epoch):
-        assert not deadline.remaining()
+    def write_nowait(self, block, epoch):
         if self.error is not None:
             raise self.error
-        self.blocks.append((epoch, block))
+        if self.has_room:
+            self.blocks.append((epoch, block))
+        return self.has_room
 
     def later(self, seconds, call):
         self.calls.append((seconds, call))
@@ -71,11 +74,11 @@ class TestPause:
         assert lane.blocks[2:] == [(3, b"four")]
 
     def test_no_room(self, lane, run):
-        """If the socket is full, the frames stay and the loop tries again."""
-        lane.error = errors.DisconnectedError()
+        """If nothing can be written, the frames stay and the loop tries again."""
+        lane.has_room = False
         lane.run()
         assert run.frames == [b"one", b"two"]
-        lane.error = None
+        lane.has_room = True
         assert lane.run() == RUN_PAUSE
         assert lane.blocks == [(3, b"onetwo")]
 
@@ -92,7 +95,7 @@ class TestOwner:
     def test_add_while_the_loop_sends(self, lane, run, monkeypatch):
         """A frame that the owner adds while the loop thread sends others is sent after them."""
         threads = []
-        write = lane.write
+        write = lane.write_nowait
 
         def writes(*arguments):
             if not threads:
@@ -100,9 +103,9 @@ class TestOwner:
                 threads[0].start()
                 # Without the lock, the thread would end here.
                 threads[0].join(0.05)
-            write(*arguments)
+            return write(*arguments)
 
-        monkeypatch.setattr(lane, "write", writes)
+        monkeypatch.setattr(lane, "write_nowait", writes)
         lane.run()
         threads[0].join()
         lane.run()
@@ -125,6 +128,14 @@ class TestOwner:
         assert lane.blocks == []
         lane.run()
         assert lane.blocks == [(3, b"three")]
+
+    def test_the_loop_waits_for_no_thread(self, lane, run):
+        """If a thread is interrupted while it stages, the loop tries again after a pause."""
+        with run.lock, ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lane.run).result(5) == 0.0
+            assert lane.blocks == []
+        assert lane.run() == RUN_PAUSE
+        assert lane.blocks == [(3, b"onetwo")]
 
     def test_full(self, run):
         """A run is full by its messages or by its bytes."""
