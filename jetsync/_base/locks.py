@@ -81,19 +81,17 @@ class Level(enum.IntEnum):
     """Lets one thread at a time use a handle. Plugins, which use other handles, run under it."""
 
 
-# All locks with a level, by their identity.
-_leveled: dict[int, tuple[Level, weakref.ref[Any]]] = {}
+# Arguments for one try to take a lock.
+_NO_WAIT: Final = (False,)
 
-
-def _register(lock: Any, level: Level) -> None:
-    key = id(lock)
-    _leveled[key] = level, weakref.ref(lock, lambda _: _leveled.pop(key, None))
+# References to the locks of each level that other locks are above of.
+_locks: dict[Level, set[weakref.ref[Any]]] = {Level.SHORT: set(), Level.HANDLE: set()}
 
 
 def short_lock() -> threading.RLock:
     """Return a lock whose holder must not wait for another lock, thread, or answer."""
-    lock = threading.RLock()
-    _register(lock, Level.SHORT)
+    lock, known = threading.RLock(), _locks[Level.SHORT]
+    known.add(weakref.ref(lock, known.discard))
     return lock
 
 
@@ -103,10 +101,12 @@ def refuse_deadlock(level: Level) -> None:
 
     Call this before you wait for a thread that may hold a lock of this level.
     """
-    for each, reference in list(_leveled.values()):
-        lock = reference() if each < level else None
-        if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
-            raise CallInSignalHandlerError
+    for each, references in _locks.items():
+        if each < level:
+            for reference in list(references):
+                lock = reference()
+                if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
+                    raise CallInSignalHandlerError
 
 
 def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
@@ -140,32 +140,36 @@ class LongLock:
 
     def __init__(self, level: Level, prepare_wait: Callable[[], None] | None = None) -> None:
         self._rlock = rlock = threading.RLock()
-        _register(rlock, level)
+        if level is Level.HANDLE:
+            known = _locks[level]
+            known.add(weakref.ref(rlock, known.discard))
         # The lock's own methods, which are written in C: Ctrl-C may strike in a Python function.
         self.__exit__ = rlock.__exit__
         self.release: Callable[[], None] = rlock.release
-        self.held_here: Callable[[], bool] = owner_check(rlock)
+        self.held_here: Callable[[], bool] = rlock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as in owner_check
         self._level = level
         self._prepare_wait = prepare_wait
 
     def __repr__(self) -> str:
         return repr(self._rlock)
 
-    def __enter__(self) -> None:
-        self.enter(None)
-
-    def enter(self, deadline: Deadline | None) -> bool:
+    def enter(self, deadline: Deadline | None = None) -> bool:
         """Take the lock, and return whether that succeeded within *deadline*."""
         if self.held_here():
             raise CallInSignalHandlerError
         taken: list[bool] = []
         try:
-            self.take(taken, deadline)
+            # As in `take`. Most locks are free, and then neither the order nor the time matters.
+            taken.extend(map(self._rlock.acquire, _NO_WAIT))
+            if True not in taken:
+                self._wait(taken, deadline)
         except BaseException:
             if True in taken:
                 self.release()
             raise
         return True in taken
+
+    __enter__ = enter
 
     def take(self, taken: list[bool], deadline: Deadline | None) -> bool:
         """
@@ -173,16 +177,18 @@ class LongLock:
 
         None has no limit. The calling thread may hold the lock already.
         """
-        # Most locks are free, and then neither the order nor the remaining time matters.
-        if take(self._rlock, taken):
-            return True
+        taken.extend(map(self._rlock.acquire, _NO_WAIT))
+        if True not in taken:
+            self._wait(taken, deadline)
+        return True in taken
+
+    def _wait(self, taken: list[bool], deadline: Deadline | None) -> None:
         seconds = -1.0 if deadline is None else deadline.remaining()
         if seconds:
             refuse_deadlock(self._level)
             if self._prepare_wait is not None:
                 self._prepare_wait()
             take(self._rlock, taken, seconds)
-        return True in taken
 
 
 class Locked:
