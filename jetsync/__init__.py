@@ -17,15 +17,16 @@ help on the whole package describes every class and every error.
 from __future__ import annotations
 
 import importlib
-import threading
 import types
 from typing import TYPE_CHECKING
 
-from jetsync._base import locks as _locks
+from jetsync._base import loading as _loading
+from jetsync._base.deadline import Deadline as _Deadline
 from jetsync._base.log import EventLogger as EventLogger
 from jetsync._base.log import get_logger as get_logger
 from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
+from jetsync.connecting import *
 from jetsync.errors import *
 from jetsync.events import *
 from jetsync.hookspecs import hookimpl as hookimpl
@@ -72,7 +73,7 @@ __version__ = "0.1.0"
 
 # Loaded on first use. They bring nats-py, asyncio and anyio, which take most of the import time.
 _LAZY = {
-    "client": ("Client", "connect"),
+    "client": ("Client",),
     "consume.acks": ("ack_many",),
     "consume.consumer": ("Consumer",),
     "consume.consumption": ("Consumption", "ConsumptionStatistics"),
@@ -93,8 +94,6 @@ _LAZY = {
     "stream": ("Stream",),
 }
 
-_loaded = _locks.Latch()
-
 
 def _show_as_public(names: Iterable[str]) -> None:
     """Make tracebacks, reprs and pickles name the module that users import from."""
@@ -106,13 +105,13 @@ def _show_as_public(names: Iterable[str]) -> None:
 
 def _load() -> None:
     """Import all lazy names at once, because a program that connects needs most of them."""
-    try:
-        for module, names in _LAZY.items():
-            home = importlib.import_module(f"jetsync.{module}")
-            globals().update({name: getattr(home, name) for name in names})
-            _show_as_public(names)
-    finally:
-        _loaded.set()
+    for module, names in _LAZY.items():
+        home = importlib.import_module(f"jetsync.{module}")
+        globals().update({name: getattr(home, name) for name in names})
+        _show_as_public(names)
+
+
+_lazy_names = _loading.Loading(_load)
 
 
 if not TYPE_CHECKING:  # Type checkers see the names above, and would accept every name.
@@ -130,16 +129,5 @@ if not TYPE_CHECKING:  # Type checkers see the names above, and would accept eve
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'jetsync' has no attribute {name!r}")
-        # Ctrl-C strikes only in the main thread. It would leave a half-imported nats-py broken.
-        thread = threading.Thread(target=_load, name="jetsync-import")
-        with _locks.keep_interrupts():
-            thread.start()
-        try:
-            _loaded.wait()
-        finally:
-            # The import continues after Ctrl-C. An interrupted join would not wait for its end.
-            _loaded.wait()
-            thread.join()
-        if name not in globals():
-            _load()  # Raises the error that ended the thread.
+        _lazy_names.wait(_Deadline.after(None))
         return globals()[name]

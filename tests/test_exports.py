@@ -185,7 +185,7 @@ def test_importing_jetsync_is_lazy():
 @pytest.mark.parametrize(
     "use",
     [
-        "jetsync.connect",
+        "jetsync.Client",
         "from jetsync import Client, KeyValue",
         "from jetsync import *; Stream",
         "import pickle; pickle.loads(b'cjetsync\\nJetStream\\n.')",
@@ -213,11 +213,14 @@ def test_names_before_they_are_loaded():
     assert "nats" not in printed
 
 
-def test_an_interrupted_first_use():
+@pytest.mark.parametrize(
+    "use", ["jetsync.Client", "jetsync.connect('nats://127.0.0.1:1', max_reconnects=0)"]
+)
+def test_an_interrupted_first_use(use):
     """
-    Ctrl-C while the names are loaded is raised, and the names can be used afterwards.
+    Ctrl-C while the client is imported is raised, and the client can be used afterwards.
     """
-    program = """if True:
+    program = f"""if True:
         import _thread, sys, threading, jetsync
 
         class Finder:
@@ -227,13 +230,17 @@ def test_an_interrupted_first_use():
 
         sys.meta_path.insert(0, Finder())
         try:
-            jetsync.connect
+            {use}
         except KeyboardInterrupt:
             print("interrupted")
-        print(jetsync.connect.__name__)
+        print(jetsync.Client.__name__)
+        try:
+            {use}
+        except jetsync.ConnectError:
+            pass
     """
 
-    assert run_python(program) == {"interrupted", "connect"}
+    assert run_python(program) == {"interrupted", "Client"}
 
 
 def test_public_classes_have_no_private_bases():

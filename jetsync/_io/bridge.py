@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds for the thread to start its loop. Only an overloaded machine needs them.
-LONGEST_START: Final = 60.0
-
 # Seconds that all clients together have to close when the interpreter exits.
 EXIT_BUDGET: Final = 2.0
 
@@ -85,20 +82,30 @@ class Bridge:
         state = "forked" if self.forked else "running" if self._thread.is_alive() else "stopped"
         return f"<Bridge {self._thread.name} {state} uvloop={self._use_uvloop}>"
 
-    def start(self, at_exit: Callable[[float], None], at_fork: Callable[[], None]) -> None:
+    def start(
+        self,
+        at_exit: Callable[[float], None],
+        at_fork: Callable[[], None],
+        deadline: Deadline,
+    ) -> None:
         """
         Start the thread and wait until its loop runs.
 
         Args:
             at_exit: Called with a number of seconds if the interpreter ends before :meth:`stop`.
             at_fork: Called in a child that is forked before :meth:`stop`. It must not wait.
+            deadline: How long to wait.
+
+        Raises:
+            WaitTimeoutError: The deadline has passed. The thread ends when it has started.
         """
         self._at_exit = at_exit
         self._at_fork = at_fork
         try:
             with keep_interrupts():
                 self._thread.start()
-            self._started.wait(LONGEST_START)
+            if not self._started.wait(deadline.remaining()):
+                raise errors.WaitTimeoutError("the background thread's start", deadline.total)
         except BaseException:
             self.stop(0.0)
             raise

@@ -129,22 +129,22 @@ class Connection:
 
     # Opening and closing.
 
-    def connect(self) -> None:
+    def connect(self, deadline: Deadline | None = None) -> None:
         """
         Start the thread and make the first connection, within ``connect_timeout``.
 
-        Leaves no thread behind if it fails.
+        The caller passes a deadline if this time began before. Leaves no thread behind if it fails.
 
         Raises:
             ConnectError: No server could be reached, or TLS failed.
             ConnectTimeoutError: No server accepted the connection in time.
             AuthenticationError: A server refused the credentials.
         """
-        deadline = Deadline.after(self.options.connect_timeout)
+        deadline = deadline or Deadline.after(self.options.connect_timeout)
         with beats(_logger, "connect", client=self.options.name):
             try:
                 weak: Any = WeakCalls(self)
-                self._bridge.start(weak.close_at_exit, weak.after_fork)
+                self._bridge.start(weak.close_at_exit, weak.after_fork, deadline)
                 self._bridge.call(self._connect, find_creator(), deadline=deadline)
             except errors.WaitTimeoutError:
                 self._stop(BRIDGE_STOP_TIMEOUT)

@@ -20,12 +20,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-import nats.aio.client
-import nats.errors
-
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
+from jetsync._io.deferred import deferred
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING
 from jetsync._io.tls import tls_context
@@ -34,6 +32,10 @@ from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_urls import without_login
+
+with deferred("aiohttp", "multidict"):
+    import nats.aio.client
+    import nats.errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,7 @@ WebSocket connections, on aiohttp.
 
 The lane reads and writes sockets, so it gets one end of a pair of sockets. Two tasks of the loop
 pass the bytes between the other end and aiohttp. aiohttp is an extra, and is imported with the
-first connection.
+first connection, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from jetsync._io.outbox import break_connection
+from jetsync._io.resolve import in_thread
 from jetsync._io.transport import LaneTransport, retryable
 from jetsync.errors import ConfigurationError, ConnectError
 
@@ -47,13 +48,7 @@ _ENDED: Final = (
 class WebSocket:
     """One WebSocket connection."""
 
-    def __init__(self) -> None:
-        try:
-            import aiohttp
-        except ImportError as error:
-            raise ConfigurationError(
-                "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
-            ) from error
+    def __init__(self, aiohttp: Any) -> None:
         self._aiohttp = aiohttp
         tracing = aiohttp.TraceConfig()
         tracing.on_request_redirect.append(_refuse_redirect)
@@ -156,6 +151,17 @@ class WebSocket:
                 await asyncio.sleep(0)
 
 
+def load_aiohttp() -> Any:
+    """Import aiohttp; raises ConfigurationError if it is not installed."""
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise ConfigurationError(
+            "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
+        ) from error
+    return aiohttp
+
+
 async def _refuse_redirect(*_: object) -> None:
     # aiohttp would follow it and send the login to a server that the application has not named.
     raise OSError("the server redirects to another address, which jetsync does not follow")
@@ -186,7 +192,7 @@ class WebSocketLaneTransport(LaneTransport):
             address = self.resolve(uri)
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None
-            self._web = web = WebSocket()
+            self._web = web = WebSocket(await self._in_time(in_thread(load_aiohttp)))
             web.opening = self._loop.create_task(
                 web.open(address.geturl(), context, self._options.tls_hostname)
             )

@@ -50,7 +50,7 @@ async def for_ever():
 def bridge():
     """A bridge that runs."""
     bridge = Bridge("asyncio")
-    bridge.start(nothing, nothing)
+    bridge.start(nothing, nothing, soon())
     yield bridge
     bridge.stop(LONG)
     assert not bridge._thread.is_alive()
@@ -75,7 +75,7 @@ class TestLife:
     def test_start_and_stop(self):
         """The thread is a daemon. It runs after start and has ended after stop."""
         bridge = Bridge("asyncio")
-        bridge.start(nothing, nothing)
+        bridge.start(nothing, nothing, soon())
         assert bridge._thread.is_alive()
         assert bridge._thread.daemon
         assert repr(bridge) == f"<Bridge {bridge._thread.name} running uvloop=False>"
@@ -89,7 +89,7 @@ class TestLife:
     def test_stop_cancels(self):
         """Stopping the bridge cancels running coroutines and wakes their callers."""
         bridge, endless = Bridge("asyncio"), Endless()
-        bridge.start(nothing, nothing)
+        bridge.start(nothing, nothing, soon())
         with pytest.raises(WaitTimeoutError):
             bridge.call(endless, deadline=soon(0.01))
         other = Endless()
@@ -115,7 +115,7 @@ class TestLife:
         monkeypatch.setattr(_bridge.anyio, "run", run)
         bridge = Bridge("asyncio")
         with pytest.raises(OSError, match="no file descriptors left"):
-            bridge.start(nothing, nothing)
+            bridge.start(nothing, nothing, soon())
         assert bridge not in _bridge._live
 
 
@@ -149,7 +149,7 @@ class TestLoop:
             return asyncio.get_running_loop()
 
         bridge = Bridge("uvloop")
-        bridge.start(nothing, nothing)
+        bridge.start(nothing, nothing, soon())
         try:
             assert isinstance(bridge.call(loop, deadline=soon()), uvloop.Loop)
         finally:
@@ -290,7 +290,7 @@ class TestExit:
 
         monkeypatch.setattr(bridge, "_at_exit", budgets.append)
         for one in (other, stopped):
-            one.start(fail if one is other else budgets.append, nothing)
+            one.start(fail if one is other else budgets.append, nothing, soon())
         stopped.stop(LONG)
         _bridge._close_at_exit()
         other.stop(LONG)
@@ -301,7 +301,7 @@ class TestExit:
         """The list of bridges to close at exit does not keep an unreferenced bridge alive."""
         before = len(_bridge._live)
         bridge = Bridge("asyncio")
-        bridge.start(nothing, nothing)
+        bridge.start(nothing, nothing, soon())
         assert len(_bridge._live) == before + 1
         bridge.stop(LONG)
         del bridge
@@ -323,7 +323,7 @@ class TestExit:
                 print("closed")
 
             bridge = Bridge("asyncio")
-            bridge.start(close, lambda: None)
+            bridge.start(close, lambda: None, Deadline.after(10.0))
             bridge.spawn(for_ever)
         """
         done = subprocess.run(
@@ -391,7 +391,7 @@ class TestFork:
     def test_stopped_ones(self):
         """A fork ignores a bridge that was stopped before."""
         bridge = Bridge("asyncio")
-        bridge.start(nothing, nothing)
+        bridge.start(nothing, nothing, soon())
         bridge.stop(LONG)
         assert in_child(lambda: str(bridge.forked)) == "False"
 
@@ -400,7 +400,7 @@ class TestFork:
 
         def child():
             own = Bridge("asyncio")
-            own.start(nothing, nothing)
+            own.start(nothing, nothing, soon())
             found = own.call(answer, "works", deadline=soon())
             own.stop(LONG)
             return found

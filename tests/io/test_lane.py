@@ -22,7 +22,7 @@ from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
-from jetsync._io.websocket import WebSocket
+from jetsync._io.websocket import WebSocket, load_aiohttp
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
@@ -1301,7 +1301,7 @@ class Carried:
         self.web, self.socket, self.sock = rig.wait_for(self._open())
 
     async def _open(self):
-        web, socket = StubWeb(), WebSocket()
+        web, socket = StubWeb(), WebSocket(load_aiohttp())
         return web, socket, socket.carry(web)
 
     def begin(self):
