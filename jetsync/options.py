@@ -158,6 +158,7 @@ class ConnectFields(TypedDict, total=False):
     tls_key: str | os.PathLike[str] | None
     tls_hostname: str | None
     tls_first: bool
+    ignore_discovered_servers: bool
     inbox_prefix: str
     jetstream_domain: str | None
     jetstream_prefix: str | None
@@ -243,6 +244,12 @@ class ConnectOptions:
     """Name that the server's certificate must contain. ``None`` means the host in the URL."""
     tls_first: bool = False
     """Start TLS before the server sends its INFO (``handshake_first``)."""
+    ignore_discovered_servers: bool = False
+    """
+    Connect only to ``servers``, not to others that a server lists as members of its cluster. Set it
+    if you cannot use TLS: any server that the client has connected to can list an address, which
+    then gets the login.
+    """
 
     inbox_prefix: str = "_INBOX"
     """Prefix of reply subjects, for users with restricted permissions."""

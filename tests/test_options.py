@@ -192,6 +192,7 @@ class TestFields:
             True,
             False,
         )
+        assert options.ignore_discovered_servers is False
         assert (options.loop, options.plugins, options.inbox_prefix) == ("auto", (), "_INBOX")
 
     def test_durations(self):
@@ -245,6 +246,7 @@ class TestFields:
             ({"nkey": PUBLIC, "nkey_signature": bytes, "nkey_seed": SEED}, InvalidArgumentError),
             ({"nkey": PUBLIC, "nkey_signature": bytes, "credentials": "c"}, InvalidArgumentError),
             ({"retry_refused_logins": 1}, InvalidTypeError),
+            ({"ignore_discovered_servers": 1}, InvalidTypeError),
         ],
     )
     def test_refused(self, fields, error):

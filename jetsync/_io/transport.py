@@ -317,7 +317,7 @@ class LaneTransport:
             raise self._refusal(line)
         if not line.startswith(b"INFO "):
             raise errors.ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
-        info, server = clean_info(line, attempt.target)
+        info, server = self._clean(line)
         required = info["tls_required"] or self._had_tls or self.ssl_context is not None
         if required and not attempt.secure:
             if not info["tls_required"] and not server.raw.get("tls_available"):
@@ -331,6 +331,13 @@ class LaneTransport:
         attempt.listed = info.pop("connect_urls", [])
         attempt.greeting = info
         return b"INFO %b\r\n" % json.dumps(info).encode()
+
+    def _clean(self, line: bytes) -> tuple[dict[str, Any], ServerInfo]:
+        """Return the fields of an INFO line for nats-py, and all fields; see ``clean_info``."""
+        info, server = clean_info(line, self.attempt.target)
+        if self._options.ignore_discovered_servers:
+            info.pop("connect_urls", None)
+        return info, server
 
     def _refuse_plaintext(self) -> None:
         """
@@ -349,7 +356,7 @@ class LaneTransport:
             if line.startswith(b"-ERR"):
                 raise self._refusal(line)
             if line.startswith(b"INFO "):
-                info, attempt.info = clean_info(line, attempt.target)
+                info, attempt.info = self._clean(line)
                 attempt.listed = info.get("connect_urls", attempt.listed)
             elif line == b"PING\r\n":
                 await self._in_time(self._send(b"PONG\r\n"))
@@ -474,7 +481,7 @@ class LaneTransport:
                 self._listener.on_error(lane.fault)
         elif line.startswith(b"INFO "):
             try:
-                info, server = clean_info(line, self.attempt.target)
+                info, server = self._clean(line)
             except errors.ProtocolError as error:
                 self._listener.on_error(error)
                 return

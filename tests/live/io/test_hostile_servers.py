@@ -194,6 +194,72 @@ class TestPlaintextBeforeTls:
                     assert client.server.url == impostor.url
 
 
+ANNOUNCEMENTS = {
+    "in the handshake": lambda line: (line, HEARD, b"PONG\r\n", "PONG"),
+    "with the PONG": lambda line: (info(), HEARD, line + b"PONG\r\n", "PONG"),
+    "later": lambda line: (info(), HEARD, b"PONG\r\n" + line, "PONG"),
+}
+"""Scripts of a server whose INFO line lists the servers of a cluster, by the time of the line."""
+
+
+class TestAnnouncedServers:
+    """Without TLS, an INFO line is enough to lead a client to any server."""
+
+    @pytest.fixture(params=ANNOUNCEMENTS)
+    def lure(self, request, plain):
+        """
+        A server that lists an attacker as a server of its cluster, and the attacker.
+        """
+        with FakeServer(plain.port) as impostor, FakeServer(plain.port) as attacker:
+            line = info(connect_urls=[f"127.0.0.1:{attacker.port}"])
+            impostor.plays.append(ANNOUNCEMENTS[request.param](line))
+            yield impostor, attacker
+
+    def lose(self, client, impostor):
+        """
+        End the connection and refuse the next five attempts.
+        """
+        client.flush()
+        impostor.plays.extend([(b"-ERR 'maximum connections exceeded'\r\n",)] * 5)
+        impostor.cut()
+
+    def test_are_used(self, lure):
+        """
+        By default, a server that is listed by another one gets the login.
+        """
+        impostor, attacker = lure
+        login = {"user": "app", "password": "s3cret"}
+        attacker.plays.append((info(), HEARD, b"-ERR 'thank you'\r\n"))
+        with jetsync.connect(impostor.url, **login, **QUICK) as client:
+            self.lose(client, impostor)
+            eventually(lambda: attacker.heard)
+            eventually(lambda: client.is_connected)
+
+        assert b"s3cret" in attacker.heard[0]
+
+    def test_are_ignored(self, lure):
+        """
+        With ignore_discovered_servers, the client connects only to its own servers. It reports no
+        others.
+        """
+        impostor, attacker = lure
+        recorder = HookRecorder()
+        login = {"user": "app", "password": "s3cret", "ignore_discovered_servers": True}
+        with jetsync.connect(impostor.url, plugins=[recorder], **login, **QUICK) as client:
+            self.lose(client, impostor)
+            eventually(lambda: len(impostor.heard) == 6)
+            eventually(lambda: client.is_connected)
+            assert client.server.url == impostor.url
+            assert client._connection._nats._client.discovered_servers == []
+            client.flush()
+
+        assert attacker._sockets == []
+        assert attacker.heard == []
+        events = [call["event"].kind.value for call in recorder.calls if "event" in call.arguments]
+        assert "reconnected" in events
+        assert "servers_discovered" not in events
+
+
 class TestBeforeTheLogin:
     def test_messages_and_infos(self, plain):
         """
