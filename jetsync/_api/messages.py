@@ -16,7 +16,7 @@ from jetsync._api.mirrors import may_answer
 from jetsync._base.integers import read_count
 from jetsync._proto.direct import status_error
 from jetsync.values.codec import parse_time_ns
-from jetsync.values.headers import Headers, parse_status
+from jetsync.values.headers import is_status, parse_status
 from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
@@ -49,15 +49,13 @@ def leader_get(
     if not isinstance(subject, str):
         raise errors.ProtocolError("the answer's message has no subject")
     try:
-        headers = base64.b64decode(message.get("hdrs") or b"")
-        data = base64.b64decode(message.get("data") or b"")
         return StoredMessage(
             stream,
             subject,
             read_count(message.get("seq"), "the sequence of a message"),
             parse_time_ns(message["time"]),
-            Headers.parse(headers)[2] if headers else None,
-            data,
+            data=base64.b64decode(message.get("data") or b""),
+            raw_headers=base64.b64decode(message.get("hdrs") or b"") or None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise errors.ProtocolError(
@@ -94,7 +92,7 @@ def direct_get(
     block = frame[2]
     if block is None:
         raise errors.ProtocolError("an answer to a direct get has no headers")
-    if block.startswith(b"NATS/1.0\r\n"):
+    if not is_status(block):
         return StoredMessage.from_direct(block, frame[3])
     status = parse_status(block)
     raise _not_found(stream, request) if status[0] == 404 else status_error(status, stream)

@@ -33,7 +33,7 @@ import attrs
 from jetsync import errors
 from jetsync._base.integers import read_digits
 from jetsync.values import headers
-from jetsync.values.headers import find_last, parse_status
+from jetsync.values.headers import NO_OWN_HEADERS, find_last, is_status, own_size, parse_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,6 @@ NUM_PENDING: Final = headers.NUM_PENDING.encode()
 SUBJECT: Final = headers.SUBJECT.encode()
 _SEQUENCE: Final = headers.SEQUENCE.encode()
 _STREAM: Final = headers.STREAM.encode()
-_ADDED_STREAM: Final = b"\r\n" + headers.STREAM.encode() + b": "
 
 _ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
     408: errors.BadDirectRequestError,
@@ -135,7 +134,7 @@ class PagedRead:
             return []
         block = _block_of(frames[-1])
         status = None
-        if block[8:10] != b"\r\n":
+        if is_status(block):
             status = parse_status(block)
             frames.pop()
         messages = frames
@@ -375,8 +374,8 @@ def size_of(frame: Frame) -> int:
     """Return the size of a message as servers count it for ``max_bytes``."""
     block = frame[2] or b""
     subject = find_last(block, SUBJECT) or b""
-    own = block.rfind(_ADDED_STREAM) + 2
-    # The server's headers follow the message's own. Its own header block ended with an empty line
-    # (2 bytes). If it had none, only the version line is there, which is not counted.
-    own = own + 2 if own > len(b"NATS/1.0\r\n") else 0
+    own = own_size(block)
+    # Two bytes of the message's own block are replaced. If it had no headers, only the version line
+    # is there, which is not counted.
+    own = own + 2 if own != NO_OWN_HEADERS else 0
     return len(subject) + own + len(frame[3])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync._base.integers import parse_integer, read_count
 from jetsync.errors import ApiError, ProtocolError
 from jetsync.errors.answers import from_api_error
-from jetsync.values.headers import parse_status
+from jetsync.values.headers import is_status, parse_status
 from jetsync.values.outbound import PubAck
 from jetsync.values.server_info import decode_json
 
@@ -36,7 +36,10 @@ _TEXTS: Final = ("stream", "domain", "val", "batch")
 def is_no_responders(frame: Frame) -> bool:
     """Return whether the frame is a 503: no client or server listens on the subject."""
     header = frame[2]
-    return header is not None and not frame[3] and parse_status(header)[0] == NO_RESPONDERS
+    if header is None or frame[3] or parse_status(header)[0] != NO_RESPONDERS:
+        return False
+    # A direct get may answer with a message that has such a status line itself.
+    return is_status(header)
 
 
 def parse_ack(data: bytes) -> PubAck | ApiError:

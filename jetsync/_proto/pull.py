@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import attrs
 
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
-from jetsync.values.headers import PIN_ID, Headers
+from jetsync.values.headers import PIN_ID, find_last
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ PULL_RETRY_WAIT_LIMIT: Final = 1.0
 # created with another `max_waiting`.
 FULL_KEPT: Final = 1024
 
-PIN_MARK: Final = PIN_ID.encode() + b":"
+_PIN_ID: Final = PIN_ID.encode()
 
 Pins: TypeAlias = dict[str | None, str]
 """
@@ -372,11 +372,10 @@ def message_size(frame: Frame) -> int:
 def learn_pin(pins: Pins, group: str, messages: Sequence[Frame]) -> None:
     """Keep the id of the newest message that has one."""
     for frame in reversed(messages):
-        if frame[2] is not None and PIN_MARK in frame[2]:
-            # The server adds its header after those of the publisher.
-            values = Headers.parse(frame[2])[2].get_all(PIN_ID)
-            if values:
-                pins[group] = values[-1]
+        # The server adds its header after those of the publisher.
+        pin = None if frame[2] is None else find_last(frame[2], _PIN_ID)
+        if pin is not None:
+            pins[group] = pin.decode("utf-8", "surrogateescape")
             return
 
 

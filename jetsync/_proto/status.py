@@ -153,9 +153,17 @@ def find_rule(code: int, description: str) -> StatusRule:
 
 
 def read_status(block: bytes) -> Status | None:
-    """Return the status in a header block; None for the headers of an ordinary message."""
+    """
+    Return the status in a header block; None for the headers of an ordinary message.
+
+    Raises:
+        ProtocolError: The first line is neither that of a message nor a status with a number, or a
+            count is not a number.
+    """
     code, description, headers = Headers.parse(block)
     if code is None:
+        if description:
+            raise errors.ProtocolError(f"{description[:40]!r} is not a status with a number")
         return None
     return Status(
         code,

@@ -4,15 +4,19 @@ NATS message headers: ordered, case-sensitive, with any number of values per nam
 A header block is ``NATS/1.0``, an optional status, one ``name: value`` per line and an empty line.
 Servers treat names as case-sensitive and ignore ``nats-ttl``, so this module does the same. Values
 are UTF-8.
+
+Servers store the bytes of a publisher's header block without a check (measured on 2.10 to 2.15). So
+reading a block never raises, and building one is strict.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Union
 
-from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
+from jetsync.errors import InvalidHeaderError, InvalidTypeError
 
 if TYPE_CHECKING:
     from typing import NoReturn, TypeGuard
@@ -101,6 +105,20 @@ KV_OPERATION: Final = "KV-Operation"
 """``DEL`` or ``PURGE`` on the message that deletes a key."""
 
 _MAGIC: Final = b"NATS/1.0"
+_FIRST_LINE: Final = _MAGIC + b"\r\n"
+
+# The first line that servers add to a stored message in a direct get. The values of its lines have
+# no spaces, so the last such text in a block is the server's.
+_ADDED: Final = STREAM.encode() + b": "
+
+NO_OWN_HEADERS: Final = len(_FIRST_LINE)
+"""The :func:`own_size` of a stored message without headers."""
+
+# The start of a line that is not a header: it has no name, or it continues the line before it.
+_NO_NAME: Final = frozenset({"", " ", "\t"})
+
+_FOLD: Final = re.compile("\r\n[ \t]+")
+_LINE_END: Final = re.compile("\r\n(?![ \t])")
 
 LONGEST_STATUS: Final = 9
 """The most digits of a status code. Servers send three."""
@@ -142,21 +160,20 @@ class Headers:
         The code is ``None`` for an ordinary message. One space after the colon is skipped, and
         other spaces belong to the value. Bytes that are not UTF-8 become surrogates.
 
-        Raises:
-            ProtocolError: It is not a header block.
+        Servers store whatever a publisher sends as headers, so any bytes can be parsed. A line that
+        begins with a space or a tab continues the value before it, after one space. Other lines
+        without a name and a colon are left out. The first line is never a header. If it is neither
+        ``NATS/1.0`` nor a status with a number, the code is ``None`` and the description is that
+        text.
         """
-        if block[:8] != _MAGIC:
-            raise ProtocolError(
-                f"header block starts with {bytes(block[:8])!r} instead of {_MAGIC!r}"
-            )
         first, _, rest = block.partition(b"\r\n")
         code, description = _split_status(first)
         pairs: list[tuple[str, str]] = []
-        for line in rest.decode("utf-8", "surrogateescape").split("\r\n"):
-            if line:
-                name, colon, value = line.partition(":")
-                if not colon:
-                    raise ProtocolError("header line without a colon")
+        text = rest.decode("utf-8", "surrogateescape")
+        is_folded = "\r\n " in text or "\r\n\t" in text
+        for line in _unfolded(text) if is_folded else text.split("\r\n"):
+            name, colon, value = line.partition(":")
+            if colon and name[:1] not in _NO_NAME:
                 pairs.append((name, value[1:] if value[:1] == " " else value))
         # Without the checks of the constructor, which would double the cost.
         headers = Headers()
@@ -399,37 +416,62 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
 
 def parse_status(block: bytes) -> tuple[int | None, str]:
     """
-    Return the status code and description of a header block without parsing its headers.
+    Return the status code and description of a header block, as :meth:`Headers.parse` does.
 
     Returns ``(None, "")`` for an ordinary message.
-
-    Raises:
-        ProtocolError: The code is not a number.
     """
-    if block[8:10] == b"\r\n":
+    if block.startswith(_FIRST_LINE):
         return None, ""
-    return _split_status(block[: block.find(b"\r\n")])
+    return _split_status(block.partition(b"\r\n")[0])
+
+
+def is_status(block: bytes) -> bool:
+    """
+    Return whether the answer to a direct get is a status, and not a stored message.
+
+    Servers before 2.12 store status lines of publishers, too. But they add the name of the stream
+    to each message, and never to a status.
+    """
+    return not block.startswith(_FIRST_LINE) and _ADDED not in block
+
+
+def own_size(block: bytes) -> int:
+    """
+    Return the size of a stored message's own headers, which the server's lines follow.
+
+    Servers replace the last two bytes of the message's block. If these were no line end, the
+    server's first line begins in the middle of a line.
+    """
+    size = block.rfind(_ADDED)
+    return len(block) if size < 0 else size
 
 
 def find_last(block: bytes, name: bytes) -> bytes | None:
     """
-    Return the last value of a header without parsing the block; ``None`` if there is none.
+    Return the value of a header that the server has added; ``None`` if there is none.
 
-    Use it for headers that the server appends.
+    The block is not parsed. The header may begin in the middle of a line, see :func:`own_size`.
     """
-    start = block.rfind(b"\r\n" + name + b": ")
+    start = block.rfind(name + b": ")
     if start < 0:
         return None
-    start += len(name) + 4
+    start += len(name) + 2
     return block[start : block.find(b"\r\n", start)]
 
 
+def _unfolded(text: str) -> Iterator[str]:
+    """Yield lines together with those that continue them, in time that is linear in the text."""
+    for line in _LINE_END.split(text):
+        # The continuation of a line without a colon is no header either.
+        if ":" in line.partition("\r\n")[0]:
+            yield _FOLD.sub(" ", line)
+
+
 def _split_status(line: bytes) -> tuple[int | None, str]:
-    code, _, description = line[8:].strip().partition(b" ")
-    if not code:
-        return None, ""
-    if len(code) > LONGEST_STATUS or not code.isdigit():
-        raise ProtocolError(f"status {code[:40]!r} of a header block is not a number")
+    text = line.removeprefix(_MAGIC).strip()
+    code, _, description = text.partition(b" ")
+    if not line.startswith(_MAGIC) or len(code) > LONGEST_STATUS or not code.isdigit():
+        return None, text.decode("utf-8", "replace")
     return int(code), description.strip().decode("utf-8", "replace")
 
 

@@ -152,8 +152,8 @@ class Message:
         """
         The headers; empty if there are none. Each access returns the same object.
 
-        Raises:
-            ProtocolError: The header block is malformed.
+        Publishers can send any bytes as headers. See :meth:`Headers.parse` for what is read from
+        them; :attr:`raw_headers` has all of them.
         """
         try:
             return self._headers

@@ -16,7 +16,7 @@ from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun
-from jetsync.values.headers import TTL, Headers, find_last
+from jetsync.values.headers import NO_OWN_HEADERS, TTL, Headers, find_last, own_size
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredMessage", "StoredPage"]
 
-_SERVER_LINES: Final = b"\r\nNats-Stream: "
+_SUBJECT_LINE: Final = b"\r\nNats-Subject: "
 
-# The headers that servers add to an answer, in their order, up to the end of the block. Each block
-# has them once, whatever headers the message itself has.
+# The headers that servers add to an answer, in their order, up to the end of the block. The headers
+# of the message itself may contain the same text.
 _ADDED_BLOCK: Final = re.compile(
     rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
@@ -77,7 +77,8 @@ class StoredMessage:
     # The header block of a message from a server; the parts are read from it when they are used.
     _block: bytes | None
     _headers: Headers
-    _parts: tuple[str, str, int, int]
+    # The last one is the header block without lines of a server.
+    _parts: tuple[str, str, int, int, bytes | None]
 
     def __init__(  # noqa: PLR0917  (the order of the documented fields)
         self,
@@ -87,6 +88,8 @@ class StoredMessage:
         timestamp: dt.datetime | int,
         headers: Headers | None = None,
         data: bytes = b"",
+        *,
+        raw_headers: bytes | None = None,
     ) -> None:
         """
         Make a message from its parts.
@@ -98,10 +101,12 @@ class StoredMessage:
             timestamp: When it was stored: an aware datetime, or nanoseconds since 1970.
             headers: The headers that it was stored with.
             data: The payload.
+            raw_headers: The header block that it was stored with, instead of *headers*.
         """
         self._block = None
-        self._parts = (stream, subject, sequence, _nanoseconds(timestamp))
-        self._headers = Headers() if headers is None else headers
+        self._parts = (stream, subject, sequence, _nanoseconds(timestamp), raw_headers)
+        if headers is not None or raw_headers is None:
+            self._headers = Headers() if headers is None else headers
         self.data: bytes = data
         """The payload."""
 
@@ -160,30 +165,32 @@ class StoredMessage:
     @property
     def raw_headers(self) -> bytes | None:
         """
-        The header block as the server sent it, or ``None`` if the message came in another form.
+        The header block as the server sent it; ``None`` if there is none.
 
-        The server adds its own lines after those of the message. Use ``raw_headers`` to search many
-        messages for one header.
+        It has everything that the publisher sent, also bytes that are not valid headers. The server
+        adds its own lines to the answer of a direct get, in place of the last two bytes. Use
+        ``raw_headers`` to search many messages for one header.
         """
-        return self._block
+        return self._parts[4] if self._block is None else self._block
 
     @property
     def headers(self) -> Headers:
         """
         The headers that the message was stored with; empty if there are none.
 
-        Each access returns the same object.
+        Each access returns the same object. See :meth:`Headers.parse` for what is read from bytes
+        that are not valid headers.
         """
         try:
             return self._headers
         except AttributeError:
-            block = self._block or b""
-            # The server's lines come last, so they begin at the last such line.
-            end = block.rfind(_SERVER_LINES)
-            if end == len(b"NATS/1.0"):
-                self._headers = Headers()
+            block = self._block
+            if block is None:
+                own = self._parts[4] or b""
             else:
-                self._headers = Headers.parse(block if end < 0 else block[: end + 2])[2]
+                size = own_size(block)
+                own = b"" if size == NO_OWN_HEADERS else block[:size]
+            self._headers = Headers.parse(own)[2] if own else Headers()
             return self._headers
 
     @property
@@ -192,19 +199,19 @@ class StoredMessage:
         Why a server stored this message as a marker in place of removed messages; ``None`` for
         ordinary messages (ADR-43).
         """
-        return marker_of(self._headers) if self._block is None else marker_in(self._block, self)
+        block = self.raw_headers
+        return marker_of(self.headers) if block is None else marker_in(block, self)
 
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
         The time-to-live in seconds, ``"never"``, or ``None`` if the message has none (ADR-43).
         """
-        if self._block is None:
-            return parse_ttl(self._headers.get(TTL))
-        return ttl_in(self._block, self)
+        block = self.raw_headers
+        return parse_ttl(self.headers.get(TTL)) if block is None else ttl_in(block, self)
 
     def _values(self) -> tuple[object, ...]:
-        """Return the arguments that make an equal message."""
+        """Return what makes messages equal."""
         own = self.stream, self.subject, self.sequence, self.timestamp_ns
         return *own, self.headers, self.data
 
@@ -217,7 +224,8 @@ class StoredMessage:
         return hash((self.stream, self.subject, self.sequence, self.timestamp_ns, self.data))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoredMessage, self._values()
+        parts = getattr(self, "_parts", None), getattr(self, "_headers", None)
+        return _copied, (self._block, *parts, self.data)
 
     def __repr__(self) -> str:
         where = f"stream {self.stream!r} sequence {self.sequence}"
@@ -412,16 +420,18 @@ def quick_parts(message: StoredMessage) -> tuple[int, dt.datetime, bool]:
     This costs a third as much as reading them one by one, because it makes one search and no
     nanoseconds.
     """
-    block = message.raw_headers
-    added = None if block is None else _ADDED_BLOCK.search(block)
-    if block is None or added is None:
+    block = message._block  # noqa: SLF001  (its own module)
+    if block is None:
+        return message.sequence, message.timestamp, True
+    added = _ADDED_BLOCK.match(block, max(block.rfind(_SUBJECT_LINE), 0))
+    if added is None:
         return message.sequence, message.timestamp, True
     seconds, fraction = added.group(3, 4)
     try:
         moment = dt.datetime.fromisoformat(f"{seconds.decode()}.{fraction[:6].decode():0<6}+00:00")
     except ValueError:  # A leap second is 60.
         moment = message.timestamp
-    return int(added[2]), moment, block.rfind(_SERVER_LINES) != len(b"NATS/1.0")
+    return int(added[2]), moment, own_size(block) != NO_OWN_HEADERS
 
 
 def stored_messages(frames: Frames) -> list[StoredMessage]:
@@ -460,6 +470,21 @@ def messages_of(run: Run) -> list[StoredMessage]:
     Return the messages of a run as a new list.
     """
     return stored_messages(run) if isinstance(run, FrameRun) else list(run)
+
+
+def _copied(
+    block: bytes | None,
+    parts: tuple[str, str, int, int, bytes | None] | None,
+    headers: Headers | None,
+    data: bytes,
+) -> StoredMessage:
+    """Return the copy of a message, with the headers that plugins may have changed."""
+    message = StoredMessage.from_direct(block or b"", data)
+    if parts is not None:
+        message._block, message._parts = None, parts  # noqa: SLF001  (its own module)
+    if headers is not None:
+        message._headers = headers  # noqa: SLF001  (its own module)
+    return message
 
 
 def _text(block: bytes, name: bytes) -> str:

@@ -129,8 +129,8 @@ def marker_of(headers: Headers | None) -> MarkerReason | None:
 # Most messages are no markers and have no TTL. A search in the bytes of the header block shows
 # that much faster than parsing it.
 
-_MARKER_LINE = f"\r\n{MARKER_REASON}: ".encode()
-_TTL_LINE = f"\r\n{TTL}: ".encode()
+_MARKER_LINE = f"\r\n{MARKER_REASON}:".encode()
+_TTL_LINE = f"\r\n{TTL}:".encode()
 
 
 class _HasHeaders(Protocol):

@@ -4,9 +4,13 @@ Headers over the wire: every way of reading returns the published headers.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import jetsync
+from jetsync._base.deadline import Deadline
+from jetsync._proto import frames
 
 GIVEN = {
     "A": ["first", "second"],
@@ -144,3 +148,124 @@ class TestRefusal:
             js.publish_many([(subject, b"", headers)])
         assert isinstance(failed.value.report.failures[0].error, jetsync.InvalidHeaderError)
         assert client.statistics().bytes_out == before
+
+
+ODD = {
+    "no colon": (b"NATS/1.0\r\nA: 1\r\njunk\r\n\r\n", [("A", "1")]),
+    "continued": (b"NATS/1.0\r\nA: 1\r\n more\r\n\r\n", [("A", "1 more")]),
+    "no value": (b"NATS/1.0\r\nA:\r\n: 1\r\n\r\n", [("A", "")]),
+    "not UTF-8": (b"NATS/1.0\r\nA: \xff\r\n\r\n", [("A", "\udcff")]),
+    "one line end": (b"NATS/1.0\r\nA: 1\r\n", [("A", "1")]),
+    "no line end": (b"NATS/1.0\r\nA: 123", [("A", "123")]),
+    "only a version": (b"NATS/1.0", []),
+    "no version": (b"hello\r\n\r\n", []),
+    "a status": (b"NATS/1.0 404 No Messages\r\nA: 1\r\n\r\n", [("A", "1")]),
+    "no responders": (b"NATS/1.0 503\r\n\r\n", []),
+    "no number": (b"NATS/1.0 hello\r\nA: 1\r\n\r\n", [("A", "1")]),
+    "lines of a server": (
+        b"NATS/1.0\r\nNats-Subject: y\r\nNats-Time-Stamp: 1970-01-01T00:00:00Z\r\n\r\n\r\n",
+        [("Nats-Subject", "y"), ("Nats-Time-Stamp", "1970-01-01T00:00:00Z")],
+    ),
+}
+"""Header blocks that servers accept from publishers, and the headers in them."""
+
+
+@pytest.mark.parametrize(("block", "pairs"), ODD.values(), ids=ODD)
+class TestOddHeaders:
+    # Servers before 2.12 store status lines, too.
+    @pytest.fixture(params=["2.11.11", None])
+    def version(self, request):
+        """
+        A server's version; None is the newest.
+        """
+        return request.param
+
+    @pytest.fixture
+    def bucket(self, js_of, version, unique, block):
+        """
+        A bucket with an odd message before and after an ordinary one.
+        """
+        js = js_of(version)
+        bucket = js.create_key_value(unique, storage="memory", history=2)
+        exchange, deadline = js._context.connection.exchange, Deadline.after(20)
+        exchange(f"$KV.{unique}.first".encode(), block, b"1", deadline)
+        bucket.put("middle", b"2")
+        exchange(f"$KV.{unique}.last".encode(), block, b"", deadline)
+        yield bucket
+        js.delete_key_value(unique)
+
+    def test_buckets(self, bucket, pairs):
+        """
+        All entries of a bucket can be read, whatever the headers of some of them are.
+        """
+        del pairs
+        values = {"first": b"1", "middle": b"2", "last": b""}
+        assert bucket.keys() == [*values]
+        for direct in (None, False, True):
+            assert {key: bucket.get(key, direct=direct).value for key in values} == values
+        assert {key: entry.value for key, entry in bucket.get_many(">").items()} == values
+        assert {key: bucket.history(key)[0].value for key in values} == values
+        with bucket.watch() as watch:
+            found = [(each.key, each.revision) for each in watch.initial(timeout=20)]
+        assert found == [("first", 1), ("middle", 2), ("last", 3)]
+        bucket.delete("middle")
+        assert bucket.purge_deletes(older_than=0) == 1
+        assert bucket.keys() == ["first", "last"]
+
+    def test_streams(self, bucket, version, unique, block, pairs):
+        """
+        Every way of reading returns the payload and the headers, and has the publisher's bytes.
+        """
+        stream = bucket._bucket.stream
+        subjects = [f"$KV.{unique}.first", f"$KV.{unique}.last"]
+        with stream.ordered_consumer() as ordered:
+            found = {
+                "ordered": ordered.next(20),
+                "fetch": next(iter(stream.create_consumer("c").fetch(1, expires=20))),
+                "leader get": stream.get_message(1, direct=False),
+                "leader last": stream.get_last(subjects[0], direct=False),
+            }
+        direct = {
+            "direct get": stream.get_message(1, direct=True),
+            "confirmed get": stream.get_message(1),
+            "direct last": stream.get_last(subjects[0], direct=True),
+            "batch": next(iter(stream.get_batch(3))),
+            "last for": next(iter(stream.get_last_for(subjects))),
+            "scan": next(stream.scan()),
+        }
+        raw = found["fetch"].raw_headers
+        if version is not None:
+            assert raw == block
+        for name, message in found.items():
+            assert (message.data, message.raw_headers) == (b"1", raw), name
+            assert message.headers.items() == pairs, name
+        if block.endswith(b"3"):
+            # The server's lines replace two bytes.
+            pairs = [("A", "1")]
+        for name, message in direct.items():
+            assert (message.sequence, message.data) == (1, b"1"), name
+            assert message.headers.items() == pairs, name
+            assert message.raw_headers.startswith((raw or b"NATS/1.0\r\n\r\n")[:-2]), name
+        (page,) = stream.scan().pages()
+        assert (page.sequences, page.data) == ([1, 2, 3], [b"1", b"2", b""])
+        rows = stream.scan().to_arrow(["sequence", "headers"]).to_pylist()
+        assert [row["sequence"] for row in rows] == [1, 2, 3]
+        assert [name for name, _ in rows[0]["headers"]] == [name for name, _ in pairs]
+
+
+@pytest.mark.parametrize(("block", "pairs"), ODD.values(), ids=ODD)
+def test_odd_headers_of_core_messages(client, unique, block, pairs):
+    """
+    Subscriptions and requests get the payload, the headers and the bytes of the publisher.
+    """
+    lane = client._connection.lane
+    with client.subscribe(unique) as subscription:
+        lane.write(frames.hpub(unique.encode(), b"", block, b"1"), Deadline.after(20))
+        message = subscription.next(timeout=20)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.request, unique, timeout=20)
+            reply = subscription.next(timeout=20).raw_reply
+            lane.write(frames.hpub(reply, b"", block, b"1"), Deadline.after(20))
+            for each in (message, asked.result(20)):
+                assert (each.data, each.raw_headers) == (b"1", block)
+                assert each.headers.items() == pairs

@@ -428,16 +428,19 @@ class TestLimits:
 class TestPins:
     HEADER = b"NATS/1.0\r\nNats-Pin-Id: forged\r\nNats-Pin-Id: real\r\n\r\n"
 
-    def pinned(self):
+    def pinned(self, header=HEADER):
         rig = Rig(priorities=Priorities("A"))
         rig.send()
-        rig.receive(*[message(size=100, header=self.HEADER)] * 10)
+        rig.receive(*[message(size=100, header=header)] * 10)
         rig.take(10)
         return rig
 
-    def test_kept_and_sent(self):
-        """Every pull after the server's first pin id contains it."""
-        rig = self.pinned()
+    @pytest.mark.parametrize("header", [HEADER, b"NATS/1.0\r\nA: bNats-Pin-Id: real\r\n\r\n"])
+    def test_kept_and_sent(self, header):
+        """
+        Every pull after the server's first pin id contains it, also if it follows an open line.
+        """
+        rig = self.pinned(header)
         (pull,) = rig.send()
         assert json.loads(pull.request.wire)["id"] == "real"
         assert json.loads(rig.pulls[0].request.wire).get("id") is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -326,6 +327,21 @@ class TestStatuses:
         engine = batch_read()
         assert answer(engine, *frames)[1] == []
         assert isinstance(engine.error, errors.ProtocolError)
+
+    @pytest.mark.parametrize("make", [batch_read, last_read])
+    @pytest.mark.parametrize("own", [b"NATS/1.0 404 Gone", b"NATS/1.0", b"NATS/1", b"noise\r\n"])
+    def test_odd_headers(self, make, own):
+        """
+        A message with any bytes as headers is a message, also as the first or last one of a run.
+        """
+        engine = make()
+        frames = [message(number, left=2 - number) for number in (1, 2)]
+        frames = [(block.replace(b"NATS/1.0\r\n", own), data) for block, data in frames]
+        engine.open(b"_INBOX.1")
+        came = [take(engine, frame) for frame in frames]
+        came.append(take(engine, eob(0, 2, up_to=2)))
+        assert [*itertools.chain.from_iterable(came)] == [1, 2]
+        assert (engine.answerer, engine.stranger, engine.error) == (b"S", None, None)
 
     def test_messages_before_an_error_are_kept(self):
         """

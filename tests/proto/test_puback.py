@@ -31,11 +31,14 @@ class TestNoResponders:
             (b"", b"NATS/1.0\r\n\r\n"),
             (b"", b"NATS/1.0 404 No Messages\r\n\r\n"),
             (b"x", b"NATS/1.0 503\r\n\r\n"),
+            (b"", b"NATS/1.0 what\r\n\r\n"),
+            (b"", b"noise"),
+            (b"", b"NATS/1.0 503\r\nNats-Stream: S\r\nNats-Subject: x\r\n\r\n"),
             (b'{"stream":"S","seq":1}', None),
         ],
     )
     def test_others(self, data, header):
-        """A payload, another status or no status is not "no responders"."""
+        """A payload, a stored message, another status or no status is not "no responders"."""
         assert not is_no_responders(frame(data, header))
 
 

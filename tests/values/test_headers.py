@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
-from jetsync.values.headers import Headers, encode_headers, find_last, header_pairs, parse_status
+from jetsync.errors import InvalidHeaderError, InvalidTypeError
+from jetsync.values.headers import (
+    Headers,
+    encode_headers,
+    find_last,
+    header_pairs,
+    is_status,
+    own_size,
+    parse_status,
+)
 
 NAMES = st.text(
     st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters=":"), min_size=1
@@ -69,33 +77,83 @@ class TestParse:
         assert parse_status(block) == (code, description)
 
     @pytest.mark.parametrize(
-        "block", [b"", b"HTTP/1.1 200\r\n\r\n", b"NATS/1.0 abc\r\n\r\n", b"NATS/1.0\r\nA\r\n\r\n"]
+        ("lines", "items"),
+        [
+            (b"A: 1\r\njunk\r\nB: 2\r\n\r\n", [("A", "1"), ("B", "2")]),
+            (b"A: 1\r\n more\r\nB: 2\r\n\r\n", [("A", "1 more"), ("B", "2")]),
+            (b"A: 1\r\n\t more: x\r\n  y\r\n\r\n", [("A", "1 more: x y")]),
+            (b"junk\r\n more: x\r\nB: 2\r\n\r\n", [("B", "2")]),
+            (b" first: x\r\nB: 2\r\n\r\n", [("B", "2")]),
+            (b"A: 1\r\n\r\n more: x\r\nB: 2\r\n\r\n", [("A", "1"), ("B", "2")]),
+            (b"A: 1\r\n\r\nB: 2\r\n\r\n", [("A", "1"), ("B", "2")]),
+            (b": 1\r\nB:\r\nC : 3\r\n\r\n", [("B", ""), ("C ", "3")]),
+            (b"A: \xff\r\n\xfe: 1\r\n\r\n", [("A", "\udcff"), ("\udcfe", "1")]),
+            (b"A: 1\nB: 2\rC: 3\x00\r\n\r\n", [("A", "1\nB: 2\rC: 3\x00")]),
+            (b"A: 1\r\n", [("A", "1")]),
+            (b"A: 1", [("A", "1")]),
+            (b"", []),
+        ],
     )
-    def test_noise(self, block):
-        """Bytes that are not a header block are a ProtocolError."""
-        with pytest.raises(ProtocolError):
-            Headers.parse(block)
+    @pytest.mark.parametrize("first", [b"NATS/1.0", b"NATS/1.0 404 Gone", b"HTTP/1.1 200", b""])
+    def test_odd_lines(self, first, lines, items):
+        """Everything that is a header is read, whatever the other lines are."""
+        assert Headers.parse(first + b"\r\n" + lines)[2].items() == items
 
-    def test_status_is_checked(self):
-        """A status that is not a number is a ProtocolError."""
-        with pytest.raises(ProtocolError):
-            parse_status(b"NATS/1.0 abc\r\n\r\n")
+    @pytest.mark.parametrize(
+        ("line", "found"),
+        [
+            (b"", (None, "")),
+            (b"NATS/1.0", (None, "")),
+            (b"NATS/1.0 503", (503, "")),
+            (b"NATS/1.0503", (503, "")),
+            (b"NATS/1.0  404  Not  found ", (404, "Not  found")),
+            (b"NATS/1.0 404 \xff", (404, "\ufffd")),
+            (b"NATS/1.0 hello", (None, "hello")),
+            (b"NATS/1.0 -1 x", (None, "-1 x")),
+            (b"NATS/1.0 " + b"9" * 4300, (None, "9" * 4300)),
+            (b"NATS/1", (None, "NATS/1")),
+            (b"HTTP/1.1 200", (None, "HTTP/1.1 200")),
+            (b"200 x", (None, "200 x")),
+        ],
+    )
+    @pytest.mark.parametrize("rest", [b"", b"\r\n", b"\r\n\r\n", b"\r\nA: b\r\n\r\n"])
+    def test_first_line(self, line, found, rest):
+        """A status needs the version and a number; any other first line is only a description."""
+        assert Headers.parse(line + rest)[:2] == parse_status(line + rest) == found
 
     @given(st.binary())
-    def test_raises_nothing_else(self, noise):
-        """Any bytes are parsed or raise a ProtocolError."""
-        for block in (noise, b"NATS/1.0" + noise):
-            try:
-                Headers.parse(block)
-                parse_status(block)
-            except ProtocolError:
-                pass
+    def test_raises_nothing(self, noise):
+        """Any bytes can be read."""
+        for block in (noise, b"NATS/1.0" + noise, b"NATS/1.0\r\nA: b\r\n " + noise):
+            assert Headers.parse(block)[:2] == parse_status(block)
+            assert isinstance(is_status(block), bool)
+            assert 0 <= own_size(block) <= len(block)
+
+    def test_many_continued_lines(self):
+        """A megabyte of continued lines takes no longer than other headers."""
+        headers = Headers.parse(b"NATS/1.0\r\nA: b\r\n" + b" c\r\n" * 250_000)[2]
+        assert headers.items() == [("A", "b" + " c" * 250_000)]
 
     def test_find_last(self):
-        """The last value of a header is found without parsing, and only of that header."""
-        block = b"NATS/1.0\r\nX-Nats-Stream: no\r\nNats-Stream: a\r\nNats-Stream: b\r\n\r\n"
+        """The value that the server added is found without parsing."""
+        block = b"NATS/1.0\r\nNats-Stream: a\r\nNats-Stream: b\r\nNats-Subject: c\r\n\r\n"
         assert find_last(block, b"Nats-Stream") == b"b"
-        assert find_last(block, b"Stream") is None
+        assert find_last(block, b"Nats-Sequence") is None
+
+    @pytest.mark.parametrize("own", [b"NATS/1.0\r\nA: b", b"NATS/1", b"hello world\r\n", b"x"])
+    def test_without_a_line_end(self, own):
+        """The server's lines are found, whatever bytes they follow."""
+        block = own + b"Nats-Stream: S\r\nNats-Subject: c\r\n\r\n"
+        assert find_last(block, b"Nats-Stream") == b"S"
+        assert block[: own_size(block)] == own
+        assert not is_status(block)
+
+    def test_is_status(self):
+        """A stored message with a status line of its own is not a status."""
+        assert is_status(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\n\r\n")
+        assert is_status(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")
+        assert not is_status(b"NATS/1.0 503\r\nNats-Stream: S\r\nNats-Subject: x\r\n\r\n")
+        assert not is_status(b"NATS/1.0\r\nA: b\r\n\r\n")
 
 
 class TestRefused:

@@ -14,7 +14,6 @@ from jetsync.errors import (
     InvalidTypeError,
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
-    ProtocolError,
     RequestTimeoutError,
 )
 from jetsync.values.headers import Headers
@@ -83,12 +82,16 @@ class TestContents:
         assert message.headers.get_all("A") == ["1", "2"]
         assert message.headers is message.headers
 
-    def test_headers_are_lazy(self):
-        """A malformed header block raises an error only when the headers are used."""
+    def test_odd_headers(self):
+        """Bytes that are not a header block do not raise, and can be read."""
         message = Message(b"a", b"", b"noise", b"x")
-        assert message.data == b"x"
-        with pytest.raises(ProtocolError):
-            _ = message.headers
+        assert (message.data, message.headers, message.raw_headers) == (b"x", {}, b"noise")
+
+    @pytest.mark.parametrize("line", [b"Nats-TTL: 5s", b"Nats-TTL:5s"])
+    def test_ttl(self, line):
+        """The time-to-live is read from the header, with or without a space."""
+        message = Message(b"a", b"", b"NATS/1.0\r\n" + line + b"\r\n\r\n", b"")
+        assert message.ttl == 5.0
 
     def test_empty_payload(self):
         """An empty payload is empty bytes, not None."""

@@ -8,7 +8,7 @@ from stored_pages import IDS, MOMENT, ORDINARY, PAGES, run_of
 
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.frame import FrameRun
-from jetsync.values.headers import Headers
+from jetsync.values.headers import Headers, encode_headers
 from jetsync.values.stored import StoredMessage, StoredPage, page_of, quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
@@ -43,11 +43,36 @@ class TestFromDirect:
         assert message.raw_headers == b"NATS/1.0\r\nA: 1\r\nA: 2\r\nb: x \r\n" + ADDED + b"\r\n"
         assert StoredMessage("S", "a", 1, 0, message.headers).raw_headers is None
 
-    def test_server_wins(self):
-        """If a stored message has a server's header itself, the server's value counts."""
-        message = direct(b"Nats-Stream: fake\r\nNats-Sequence: 99\r\n")
+    @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\njunk\r\n"])
+    def test_server_wins(self, end):
+        """If a stored message has a server's headers itself, the server's values count."""
+        own = ADDED.replace(b"DG", b"fake").replace(b"-Sequence: 5", b"-Sequence: 99") + end
+        message = direct(own)
         assert (message.stream, message.sequence) == ("DG", 5)
-        assert message.headers == {"Nats-Stream": "fake", "Nats-Sequence": "99"}
+        assert quick_parts(message) == (5, MOMENT, True)
+        assert page_of([[message]]).sequences == [5]
+        assert message.headers["Nats-Stream"] == "fake"
+        assert message.headers["Nats-Sequence"] == "99"
+
+    @pytest.mark.parametrize(
+        ("own", "headers"),
+        [
+            (b"NATS/1.0\r\nA: b\r\njunk\r\n", {"A": "b"}),
+            (b"NATS/1.0\r\nA: b", {"A": "b"}),
+            (b"NATS/1.0 503\r\n", {}),
+            (b"NATS/1", {}),
+            (b"hello world\r\n", {}),
+        ],
+    )
+    def test_odd_headers(self, own, headers):
+        """A message with any bytes as headers has all its parts, read together or one by one."""
+        message = StoredMessage.from_direct(own + ADDED + b"\r\n", b"x")
+        assert (message.stream, message.subject, message.sequence) == ("DG", "dg.A", 5)
+        assert message.headers == headers
+        assert quick_parts(message) == (5, MOMENT, True)
+        assert page_of([[message]]).timestamps_ns == [MOMENT_NS]
+        copied = pickle.loads(pickle.dumps(message))
+        assert (copied, copied.raw_headers) == (message, message.raw_headers)
 
     def test_marker(self):
         """A marker has its reason and time-to-live on direct reads."""
@@ -110,10 +135,24 @@ class TestMadeFromParts:
         with pytest.raises(InvalidArgumentError):
             StoredMessage("S", "a", 1, MOMENT.replace(tzinfo=None))
 
-    def test_marker(self):
+    def test_raw_headers(self):
+        """The headers can be given as a block, which may have any bytes and stays readable."""
+        block = b"NATS/1.0\r\nA: 1\r\n" + ADDED.replace(b"5", b"99") + b"\r\n"
+        message = StoredMessage("S", "a", 1, MOMENT, raw_headers=block)
+        assert (message.stream, message.sequence, message.raw_headers) == ("S", 1, block)
+        assert message.headers.items()[:2] == [("A", "1"), ("Nats-Stream", "DG")]
+        assert quick_parts(message) == (1, MOMENT, True)
+        copied = pickle.loads(pickle.dumps(message))
+        assert (copied, copied.raw_headers) == (message, block)
+        assert StoredMessage("S", "a", 1, MOMENT, raw_headers=b"noise").headers == {}
+
+    @pytest.mark.parametrize("raw", [False, True])
+    def test_marker(self, raw):
         """A marker that was read through the stream API is a marker, too."""
         headers = Headers({"Nats-Marker-Reason": "Purge", "Nats-TTL": "never"})
-        message = StoredMessage("S", "a", 1, 0, headers)
+        block = encode_headers(headers.items())
+        given = {"raw_headers": block} if raw else {"headers": headers}
+        message = StoredMessage("S", "a", 1, 0, **given)
         assert message.marker is MarkerReason.PURGE
         assert message.ttl == "never"
         assert StoredMessage("S", "a", 1, 0).marker is None
