@@ -27,7 +27,7 @@ from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.headers import Headers
 from jetsync.values.message import Message
-from jetsync.values.server_info import decode_json, parse_info
+from jetsync.values.server_info import ServerInfo, clean_info, decode_json, parse_info
 from jetsync.values.stored import StoredMessage, StoredPage
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
@@ -133,6 +133,33 @@ class TestJson:
         if info is not None:
             assert type(info.max_payload) is int
             assert all(type(number) is int for number in info.version_tuple)
+
+    def test_announced_servers(self):
+        """Only addresses of the form ``host:port`` are passed on."""
+        good = ["10.0.0.1:4222", "[::1]:4222", "a.example:1"]
+        bad = [
+            None,
+            4222,
+            "",
+            "a",
+            "a:",
+            ":4222",
+            "a:x",
+            "a:70000",
+            "u@a:1",
+            "a:1/x",
+            "a:1?x",
+            "a :1",
+        ]
+        line = b"INFO " + json.dumps({"connect_urls": [*bad, *good, "a:1#x"]}).encode()
+        info, _ = clean_info(line, None)
+        assert info["connect_urls"] == good
+
+    def test_absent_fields(self):
+        """A server that does not mention headers has none, unlike a server that is not known."""
+        assert parse_info(b"INFO {}", None).headers is False
+        assert parse_info(b'INFO {"headers":true}', None).headers is True
+        assert ServerInfo().headers is True
 
     @pytest.mark.parametrize("model", MODELS)
     def test_models(self, model):

@@ -48,6 +48,16 @@ def test_fetch_no_wait():
     assert (request.no_wait, request.expires, request.heartbeat, wait) == (True, 0.0, None, 2.0)
 
 
+def test_fetch_heartbeat():
+    """
+    A heartbeat is at most half of `expires`.
+    """
+    request, _ = fetch_request(max_messages=1, expires=10, heartbeat=5)
+    assert request.heartbeat == 5.0
+    with pytest.raises(InvalidArgumentError, match=r"half of expires \(5 s\), not 5.1 s"):
+        fetch_request(max_messages=1, expires=10, heartbeat=5.1)
+
+
 @pytest.mark.parametrize("wrong", [True, 1.0])
 def test_fetch_checks_the_type_each_time(wrong):
     """
@@ -73,6 +83,7 @@ def test_consume_durations():
     """
     found = options(expires=dt.timedelta(seconds=4))
     assert (found.expires, found.heartbeat) == (4.0, 2.0)
+    assert options(expires=1).expires == 1.0
 
 
 def test_a_full_buffer_needs_no_pull():
@@ -100,7 +111,7 @@ def test_limits_of_the_consumer():
         ("threshold_messages", {"max_bytes": 10, "threshold_messages": 1}),
         ("threshold_bytes", {"threshold_bytes": 1}),
         ("threshold_messages", {"max_messages": 2, "threshold_messages": 3}),
-        ("expires", {"expires": 0.5}),
+        ("expires", {"expires": 0.9}),
         ("heartbeat", {"expires": 4, "heartbeat": 3}),
         ("priority", {"priority": 10}),
     ],

@@ -20,14 +20,16 @@ def said(sequence, time, subject="dg.A", own=b"", more=b""):
     return StoredMessage.from_direct(block, b"%d" % sequence)
 
 
+PENDING = b"Nats-Num-Pending: 8\r\nNats-Last-Sequence: 6\r\n"
 ORDINARY = [
     said(5, b"2026-11-20T16:38:27.709983862Z"),
     said(1 << 63, b"2026-11-20T16:38:27.7Z", "dg.\u00fc", b"A: 1\r\n"),
-    said(7, b"2026-11-20T16:38:28Z", "dg.\udcff", more=b"Nats-Num-Pending: 8\r\n"),
+    said(7, b"2026-11-20T16:38:28Z", "dg.\udcff", more=PENDING),
     said(8, b"1969-12-31T23:59:59.000000001Z", own=b"Nats-Stream: x\r\nNats-Subject: y\r\n"),
 ]
 ODD = [
     said(9, b"2026-11-20T17:38:27.5+01:00"),
+    said(9, b"2026-11-20T16:38:27.5Z", more=b"Nats-Num-Pending: 8\r\n"),
     StoredMessage("DG", "dg.B", 10, MOMENT),
 ]
 
@@ -46,8 +48,9 @@ def run_of(messages):
 PAGES = [
     *map(StoredPage, [ORDINARY, [*ORDINARY, *ODD], ODD, ORDINARY[:1], []]),
     page_of([run_of(ORDINARY)]),
+    page_of([run_of(ORDINARY[:1]), run_of(ORDINARY[1:])]),
     page_of([run_of(ORDINARY[:1]), run_of(ORDINARY[1:]), run_of(ODD[:1])]),
     page_of([run_of(ORDINARY), ODD]),
     page_of([]),
 ]
-IDS = ["usual", "mixed", "odd", "one", "none", "run", "runs", "mixed runs", "no runs"]
+IDS = ["usual", "mixed", "odd", "one", "none", "run", "runs", "odd runs", "mixed runs", "no runs"]

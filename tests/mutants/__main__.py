@@ -171,6 +171,15 @@ def rate(count: Counter[str]) -> float:
     return killed / max(1, count["sampled"] - count["equivalent"])
 
 
+def survivors_in(results: Path) -> set[tuple[str, str, str]]:
+    """
+    Return the survivors of an earlier run: file, and line before and after.
+    """
+    found = map(json.loads, results.read_text("utf-8").splitlines())
+    survived = (result for result in found if result["verdict"] in {"survived", "unreached"})
+    return {(result["file"], result["before"], result["after"]) for result in survived}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """
     Run a campaign; return 0 only if it tested mutants and enough of them were killed.
@@ -181,16 +190,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", action="append", choices=FOLDERS, help="only these folders")
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants at a time")
     parser.add_argument("--tree", type=Path, default=Path(__file__).parents[2])
+    parser.add_argument("--again", type=Path, help="only the survivors that these results name")
     parser.add_argument("--results", type=Path, help="file of JSON lines, one for each mutant")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds before a hang ends")
     options = parser.parse_args(arguments)
     root = options.tree.resolve()
+    survivors = options.again and survivors_in(options.again)
     results = options.results or root / ".mutants" / "results.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
     results.unlink(missing_ok=True)
 
     started = time.monotonic()
     mutants = drawn(root, tuple(options.folder or FOLDERS), options.seed, options.sample)
+    if survivors:
+        mutants = [each for each in mutants if (each.file, *each.change(root)) in survivors]
     modules = {mutant.file.partition("/")[2].removesuffix(".py") for mutant in mutants}
     files = sorted({file for module in modules for file in test_files(root, module)})
     print(f"{len(mutants)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)

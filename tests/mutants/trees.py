@@ -19,6 +19,13 @@ from pathlib import Path
 import attrs
 
 HERE = Path(__file__).parent
+SPANNING = {
+    "live/read/test_pages.py": "read/direct",
+    "live/test_headers.py": "values/headers",
+    "live/test_process_life.py": "_io/bridge _io/connection",
+    "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox",
+}
+"""Test files about modules of several folders, and the modules that they are about."""
 
 
 @attrs.frozen
@@ -128,13 +135,15 @@ def test_files(tree: Path, module: str) -> list[str]:
         if {module, f"{folder}/*"} & {*names.split()}:
             name = file.removeprefix("live/")
             own += [tree / "tests" / name, tree / "tests" / "live" / name]
+    own += [
+        tree / "tests" / file for file, modules in SPANNING.items() if module in modules.split()
+    ]
     found = {topic for file in own for topic in file.parent.glob(f"{file.stem}*.py")}
-    taken = {path.stem.lstrip("_") for path in layout["MODULES"]}
-    taken |= {Path(file).stem.removeprefix("test_") for file in layout["COVERED_BY"]}
+    named = {path.stem for path in layout["MODULES"] if str(path.parent) == folder}
     for start in ("tests", "tests/live"):
         for path in (tree / start / folder.lstrip("_")).glob("test_*.py"):
             words = path.stem.split("_")[1:]
-            if taken.isdisjoint("_".join(words[:end]) for end in range(1, len(words) + 1)):
+            if named.isdisjoint("_".join(words[:end]) for end in range(1, len(words) + 1)):
                 found.add(path)
     return sorted(str(path.relative_to(tree)) for path in found)
 

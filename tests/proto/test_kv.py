@@ -57,6 +57,26 @@ class TestNames:
         assert isinstance(caught.value, ValueError)
         assert caught.value.reason in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("check", "key", "reason"),
+        [
+            (check_key, "", "it is empty"),
+            (check_key, "a.", "dot"),
+            (check_key, "a.*", "a key cannot contain a wildcard"),
+            (check_key, ">", "a key cannot contain a wildcard"),
+            (check_key, "a b", "use letters, digits"),
+            (check_key, "a*", "use letters, digits"),
+            (check_pattern, "a.>.b", "'>' may only be the last part"),
+            (check_pattern, "*.a b", "use letters, digits"),
+            (check_pattern, "a b.>", "use letters, digits"),
+        ],
+    )
+    def test_reasons(self, check, key, reason):
+        """The error says what is wrong with a key or pattern."""
+        with pytest.raises(jetsync.InvalidKeyError) as caught:
+            check(key)
+        assert reason in caught.value.reason
+
     @pytest.mark.parametrize("check", [check_bucket, check_key, check_pattern])
     @pytest.mark.parametrize("name", [None, 5, b"a"])
     def test_no_text(self, check, name):

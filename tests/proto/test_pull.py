@@ -8,7 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetsync._proto.pull import Priorities, PullEngine, PullRequest, message_size
+from jetsync._proto.pull import (
+    Priorities,
+    PullEngine,
+    PullRequest,
+    drop_pin,
+    learn_pin,
+    message_size,
+)
 from jetsync._proto.status import Effect
 from jetsync.testing import ManualClock
 
@@ -361,6 +368,27 @@ class TestSeveral:
         engine.receive([message()] * 5000, clock())
         assert engine.pending_messages == 9000
         assert len(engine._full) <= 1024
+
+
+class TestPins:
+    def request(self, pin):
+        return PullRequest(max_messages=1, expires=1.0, priorities=Priorities("A"), pin_id=pin)
+
+    def test_learned(self):
+        """The newest message with a pin id gives the group its id."""
+        pins = {}
+        headers = [b"NATS/1.0\r\nNats-Pin-Id: %b\r\n\r\n" % pin for pin in (b"old", b"new")]
+        learn_pin(pins, "A", [message(100, header) for header in (*headers, HEADER, None)])
+        assert pins == {"A": "new"}
+
+    def test_dropped(self):
+        """A refused id is forgotten; an id that arrived since then is kept."""
+        pins = {"A": "new", "B": "pin"}
+        for pin in ("old", "pin"):
+            drop_pin(pins, self.request(pin))
+        assert pins == {"A": "new", "B": "pin"}
+        drop_pin(pins, self.request("new"))
+        assert pins == {"B": "pin"}
 
 
 class PullMachine(RuleBasedStateMachine):

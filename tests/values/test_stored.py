@@ -214,6 +214,14 @@ class TestPage:
         assert repr(page[:0]) == "<StoredPage of 0 messages>"
         assert not page[:0]
 
+    def test_forged_headers(self):
+        """A message whose own headers look like those of a server adds no row to the columns."""
+        forged = ADDED.replace(b"dg.A", b"forged")[len(b"Nats-Stream: DG\r\n") :]
+        # A block ends at its first empty line, unless a server has sent something else.
+        page = StoredPage([direct(forged + b"\r\n"), direct(data=b"y")])
+        assert page.subjects == ["dg.A", "dg.A"]
+        assert page.sequences == [5, 5]
+
     def test_incomplete(self):
         """A message without a required header is a ProtocolError."""
         page = StoredPage([*ORDINARY, StoredMessage.from_direct(b"NATS/1.0\r\n\r\n", b"x")])

@@ -53,6 +53,7 @@ class TestSubjects:
             assert validate(longest) == longest
             with pytest.raises(InvalidSubjectError, match="4000 bytes") as caught:
                 validate(longest + "x")
+            assert caught.value.subject == 40 * letter + "..."
             assert len(str(caught.value)) < 200
 
     def test_full_wildcard_ends_a_filter(self):
