@@ -54,11 +54,12 @@ class Part:
 
 
 PARTS = [
-    Part("faults", 0.40, 150.0),
-    Part("signals", 0.20, 15.0, 1200),
-    Part("ctrlc", 0.20, 15.0, 1200),
-    Part("hostile", 0.12, 60.0),
-    Part("reconnects", 0.08, 60.0),
+    Part("faults", 0.28, 150.0),
+    Part("signals", 0.14, 15.0, 800),
+    Part("ctrlc", 0.14, 15.0, 800),
+    Part("hostile", 0.08, 60.0),
+    Part("reconnects", 0.06, 60.0),
+    Part("linear", 0.12, 90.0),
     Part("life", 1.0, 150.0, usual=False),
 ]
 
