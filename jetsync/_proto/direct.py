@@ -351,10 +351,14 @@ class BatchRead(PagedRead):
         return self.reached_end
 
 
-def status_error(status: tuple[int | None, str], stream: str) -> errors.StatusError:
+def status_error(
+    status: tuple[int | None, str], stream: str
+) -> errors.StatusError | errors.ProtocolError:
     """Return the error for a status that refuses a direct get."""
     code, description = status
-    error = _ERRORS.get(code or 0, errors.UnknownStatusError)
+    if code is None:
+        return errors.ProtocolError(f"{description[:40]!r} is not a status with a number")
+    error = _ERRORS.get(code, errors.UnknownStatusError)
     return error(code=code, description=description or None, stream=stream)
 
 

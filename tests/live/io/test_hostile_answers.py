@@ -370,7 +370,6 @@ class TestPulls:
         b"NATS/1.0 -408 Oops\r\n\r\n",
         b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: x\r\n\r\n",
         b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Bytes: " + b"9" * 4300 + b"\r\n\r\n",
-        b"NATS/1.0 408 Request Timeout\r\nno colon\r\n\r\n",
         b"NATS/2.0 408 Request Timeout\r\n\r\n",
     )
 
