@@ -60,6 +60,7 @@ PARTS = [
     Part("hostile", 0.08, 60.0),
     Part("reconnects", 0.06, 60.0),
     Part("linear", 0.12, 90.0),
+    Part("rules", 0.08, 120.0),
     Part("life", 1.0, 150.0, usual=False),
 ]
 
@@ -71,6 +72,8 @@ class Result:
 
     def __init__(self) -> None:
         self.trials = 0
+        self.skipped = ""
+        """Why the part cannot run on this machine."""
         self.seconds = 0.0
         self.counts: Counter[str] = Counter()
         self.violations: dict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -163,6 +166,10 @@ def run(part: Part, seed: int, seconds: float, trials: int | None) -> Result:
                     if not ready:
                         return result
                     break
+                if "skipped" in found:
+                    result.skipped = found["skipped"]
+                    show(f"  skipped: {result.skipped}")
+                    return result
                 if "doing" in found:
                     ready, doing = True, found["doing"]
                     continue
@@ -198,6 +205,8 @@ def tell(results: dict[str, Result]) -> None:
     show(f"\n{'part':<12}{'trials':>8}{'seconds':>9}{'violations':>12}  counts")
     for name, result in results.items():
         counts = ", ".join(f"{count} {what}" for what, count in sorted(result.counts.items()))
+        if result.skipped:
+            counts = f"skipped: {result.skipped}"
         show(f"{name:<12}{result.trials:>8}{result.seconds:>9.0f}{result.total:>12}  {counts}")
     total = sum(result.total for result in results.values())
     show(f"\n{total} violations" if total else "\nno violations")

@@ -322,7 +322,7 @@ def trial(world: World, chance, report: Report) -> None:
         )
         jobs = Jobs(client, report, chance)
         made = make_faults(network, jobs, chance, report, observer)
-        settle(network, jobs, report, stream, kv)
+        settle(jobs, report, stream, kv)
         report.counts["reconnects"] += client.statistics().reconnects
         end_all(jobs, report)
         stop.set()
@@ -349,14 +349,14 @@ def patiently(call):
             time.sleep(0.1)
 
 
-def make_streams(observer: jetsync.Client, size: int):
+def make_streams(observer: jetsync.Client, size: int, *, batches: bool = True):
     js = observer.jetstream()
     config = jetsync.StreamConfig(
         name="F",
         subjects=["f.>"],
         num_replicas=size,
-        allow_atomic=True,
-        allow_batched=True,
+        allow_atomic=batches,
+        allow_batched=batches,
         allow_direct=True,
     )
     stream = patiently(lambda: js.create_or_update_stream(config))
@@ -511,7 +511,7 @@ def step_down(network, chance, observer) -> None:
 # Afterwards.
 
 
-def settle(network: Network, jobs: Jobs, report: Report, stream, kv) -> None:
+def settle(jobs: Jobs, report: Report, stream, kv) -> None:
     """Wait until everything works again, and compare the streams with the calls' outcomes."""
     client, ledger = jobs.client, jobs.ledger
     end = time.monotonic() + BACK + LATE

@@ -7,6 +7,7 @@ each.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -30,6 +31,12 @@ import jetsync  # noqa: E402
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "2.5"))
 """Seconds by which a busy machine may be late, as in waiting.py."""
+
+
+class Skipped(Exception):  # noqa: N818 - it is no error
+    """
+    A part cannot run on this machine; the text says why.
+    """
 
 
 class Report:
@@ -214,7 +221,12 @@ def main(name: str, first: int) -> None:
     part = importlib.import_module(name)
     noise = Noise()
     process = os.getpid()
-    with part.world() as world:
+    with contextlib.ExitStack() as stack:
+        try:
+            world = stack.enter_context(part.world())
+        except Skipped as reason:
+            say(skipped=str(reason))
+            return
         say(doing="start")
         for seed in itertools.count(first):
             report = Report(seed, noise)
