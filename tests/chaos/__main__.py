@@ -61,6 +61,7 @@ PARTS = [
     Part("reconnects", 0.06, 60.0),
     Part("linear", 0.12, 90.0),
     Part("rules", 0.08, 120.0),
+    Part("upgrade", 0.06, 150.0),
     Part("life", 1.0, 150.0, usual=False),
 ]
 

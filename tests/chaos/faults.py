@@ -355,9 +355,8 @@ def make_streams(observer: jetsync.Client, size: int, *, batches: bool = True):
         name="F",
         subjects=["f.>"],
         num_replicas=size,
-        allow_atomic=batches,
-        allow_batched=batches,
         allow_direct=True,
+        **({"allow_atomic": True, "allow_batched": True} if batches else {}),
     )
     stream = patiently(lambda: js.create_or_update_stream(config))
     for name in ("fetch", "consume"):
