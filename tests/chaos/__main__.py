@@ -62,6 +62,7 @@ PARTS = [
     Part("linear", 0.12, 90.0),
     Part("rules", 0.08, 120.0),
     Part("upgrade", 0.06, 150.0),
+    Part("network", 0.06, 150.0),
     Part("life", 1.0, 150.0, usual=False),
 ]
 

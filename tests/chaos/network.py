@@ -1,0 +1,309 @@
+"""
+Partitions of a real network, also in one direction, and connections whose other end has vanished.
+
+The process of this part leaves the network of the machine for one of its own, and makes a namespace
+for each server. Nothing outside sees them, and they end with the process. So the addresses below
+are used nowhere else. Packets are dropped by the firewall of the namespace that receives them.
+
+A server has an address for the jobs of `faults`, one for the observer, and one for the other
+servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import attrs
+from faults import Jobs, answer, end_all, make_streams, patiently, settle
+from trial import Base, Report, Skipped
+
+import jetsync
+from jetsync.devserver import DevServer, find_server
+from jetsync.devserver._process import ServerProcess
+
+SECONDS = 6.0
+"""Seconds in which one round makes faults."""
+SIZE = 3
+JOBS, OBSERVER, ROUTES = range(3)
+"""The third byte of the addresses that are used by the jobs, the observer and the servers."""
+NAMESPACES = 0x40000000 | 0x00020000
+"""CLONE_NEWNET and CLONE_NEWNS of Linux: a network and mounts of our own."""
+NEW_USER = 0x10000000
+"""CLONE_NEWUSER, in which a process without privileges may make the others."""
+FIREWALLS = {
+    "nft": (
+        [
+            "nft add table ip jetsync",
+            "nft add chain ip jetsync in { type filter hook input priority 0; }",
+        ],
+        "nft add rule ip jetsync in ip {end} {address} drop",
+        "nft flush chain ip jetsync in",
+    ),
+    "iptables": ([], "iptables -A INPUT --{end} {address} -j DROP", "iptables -F INPUT"),
+}
+"""How to prepare, drop packets, and stop that. *end* is saddr or daddr, for iptables src or dst."""
+
+
+def address(plane: int, index: int) -> str:
+    return f"10.77.{plane}.{10 + index}"
+
+
+def run(command: str, namespace: str | None = None) -> None:
+    inside = f"ip netns exec {namespace} " if namespace else ""
+    done = subprocess.run(f"{inside}{command}".split(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{inside}{command}: {done.stderr.strip()}")
+
+
+class Net:
+    """
+    The namespaces of the servers, and a bridge that connects them with this process.
+    """
+
+    def __init__(self) -> None:
+        self._firewall = next(name for name in FIREWALLS if shutil.which(name))
+        prepare, *_ = FIREWALLS[self._firewall]
+        run("ip link set lo up")
+        run("ip link add hub type bridge")
+        for plane in range(3):
+            run(f"ip address add 10.77.{plane}.1/24 dev hub")
+        run("ip link set hub up")
+        for index in range(SIZE):
+            name = f"s{index}"
+            run(f"ip netns add {name}")
+            run(f"ip link add to-{name} type veth peer name eth0 netns {name}")
+            run(f"ip link set to-{name} master hub up")
+            for plane in range(3):
+                run(f"ip address add {address(plane, index)}/24 dev eth0", name)
+            run("ip link set lo up", name)
+            run("ip link set eth0 up", name)
+        for name in (None, *(f"s{index}" for index in range(SIZE))):
+            for command in prepare:
+                run(command, name)
+
+    def drop(self, end: str, dropped: str, namespace: str | None) -> None:
+        """Drop the packets from (*end* is "saddr") or to ("daddr") an address on arrival."""
+        if self._firewall == "iptables":
+            end = {"saddr": "src", "daddr": "dst"}[end]
+        run(FIREWALLS[self._firewall][1].format(end=end, address=dropped), namespace)
+
+    def heal(self) -> None:
+        """Let all packets through."""
+        for name in (None, *(f"s{index}" for index in range(SIZE))):
+            run(FIREWALLS[self._firewall][2], name)
+
+    def link(self, index: int, state: str) -> None:
+        """Set the link of a server "up" or "down"."""
+        run(f"ip link set to-s{index} {state}")
+
+
+class Servers:
+    """
+    Servers in the namespaces.
+    """
+
+    def __init__(self, size: int, stack) -> None:
+        self.size = size
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        binary = find_server().path
+        routes = [f"nats://{address(ROUTES, index)}:6222" for index in range(size)]
+        self._processes = []
+        for index in range(size):
+            config = {
+                "server_name": f"s{index}",
+                "listen": "0.0.0.0:4222",
+                "jetstream": {"store_dir": str(folder / f"s{index}")},
+            }
+            if size > 1:
+                config["cluster"] = {
+                    "name": "chaos",
+                    "listen": f"{address(ROUTES, index)}:6222",
+                    "routes": routes,
+                    # A client must not learn the addresses of other planes.
+                    "no_advertise": True,
+                }
+            file = folder / f"s{index}.conf"
+            file.write_text("\n".join(f"{key}: {json.dumps(each)}" for key, each in config.items()))
+            inside = [shutil.which("ip"), "netns", "exec", f"s{index}"]
+            arguments = [*inside, str(binary), "--config", str(file)]
+            process = ServerProcess(f"s{index}", arguments, folder / f"s{index}.log")
+            self._processes.append(process)
+            # The kernel also ends it with this process.
+            stack.callback(process.kill)
+            process.start()
+
+    def restart_silently(self, index: int) -> None:
+        """Kill a server, and start it again."""
+        self._processes[index].kill()
+        self._processes[index].start()
+
+    def urls(self, plane: int) -> list[str]:
+        return [f"nats://{address(plane, index)}:4222" for index in range(self.size)]
+
+
+@attrs.define
+class World:
+    base: Base
+    net: Net
+
+
+@contextlib.contextmanager
+def world():
+    missing = [
+        what
+        for what, there in {
+            "Linux": sys.platform == "linux",
+            "ip (iproute2)": shutil.which("ip"),
+            "nft or iptables": any(map(shutil.which, FIREWALLS)),
+        }.items()
+        if not there
+    ]
+    if missing:
+        raise Skipped(f"needs {', '.join(missing)}")
+    try:
+        leave()
+        net = Net()
+    except OSError as error:
+        raise Skipped(f"network namespaces cannot be made: {error}") from error
+    with DevServer() as server, jetsync.connect(server.url):
+        # The first event loop of a process opens a pipe that stays.
+        pass
+    yield World(Base(), net)
+
+
+def leave() -> None:
+    """Get a network and mounts of our own; `ip netns` keeps its names below /run."""
+    user, group = os.getuid(), os.getgid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NAMESPACES):
+        if libc.unshare(NAMESPACES | NEW_USER):
+            number = ctypes.get_errno()
+            raise OSError(number, f"unshare: {os.strerror(number)}")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    run("mount --make-rprivate /")
+    run("mount -t tmpfs jetsync /run")
+
+
+def trial(world: World, chance, report: Report) -> None:
+    """Run one round, on one server or a cluster."""
+    play(world, chance, report, size=[1, SIZE][report.seed % 2])
+    world.base.check(report)
+
+
+def play(world: World, chance, report: Report, *, size: int) -> None:
+    made = f"{size} server{'s' * (size > 1)}:"
+    report.about(made)
+    with contextlib.ExitStack() as stack:
+        stack.callback(world.net.heal)
+        servers = Servers(size, stack)
+        quick = {"reconnect_wait": 0.05, "ping_interval": 0.5, "connect_timeout": 2}
+        observer = connect(stack, servers.urls(OBSERVER), quick)
+        stream, kv = make_streams(observer, size)
+        stop = threading.Event()
+        echo = threading.Thread(target=answer, args=(observer, stop), daemon=True)
+        echo.start()
+        client = connect(stack, servers.urls(JOBS), quick)
+        jobs = Jobs(client, report, chance)
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            time.sleep(chance.random() * 0.5)
+            fault = chance.choice([*CLIENT_FAULTS, *(ROUTE_FAULTS if size > 1 else [])])
+            made += f" {fault.__name__}"
+            report.about(made)
+            chosen = chance.sample(range(size), chance.choice([1, size]))
+            fault(world.net, servers, chosen, chance)
+            world.net.heal()
+            report.counts["faults"] += 1
+        settle(jobs, report, stream, kv)
+        report.counts["reconnects"] += client.statistics().reconnects
+        end_all(jobs, report)
+        stop.set()
+        echo.join(5)
+
+
+def connect(stack, urls, quick) -> jetsync.Client:
+    """Connect to servers that may have to start first."""
+    return stack.enter_context(patiently(lambda: jetsync.connect(urls, **quick)))
+
+
+# The faults. Each lasts a moment, and is ended afterwards.
+
+
+def wait(chance) -> None:
+    time.sleep(0.2 + 2.0 * chance.random())
+
+
+def to_server(net, servers, chosen, chance) -> None:
+    """The client's packets are lost, but those of the server arrive."""
+    for index in chosen:
+        net.drop("daddr", address(JOBS, index), f"s{index}")
+    wait(chance)
+
+
+def to_client(net, servers, chosen, chance) -> None:
+    """The server's packets are lost, but those of the client arrive."""
+    for index in chosen:
+        net.drop("saddr", address(JOBS, index), None)
+    wait(chance)
+
+
+def both_ways(net, servers, chosen, chance) -> None:
+    for index in chosen:
+        net.drop("daddr", address(JOBS, index), f"s{index}")
+        net.drop("saddr", address(JOBS, index), None)
+    wait(chance)
+
+
+def links_down(net, servers, chosen, chance) -> None:
+    """The links are down for a moment, and the connections may survive it."""
+    for index in chosen:
+        net.link(index, "down")
+    wait(chance)
+    for index in chosen:
+        net.link(index, "up")
+
+
+def half_open(net, servers, chosen, chance) -> None:
+    """The server vanishes without a FIN or RST. When it is back, it does not know the client."""
+    index = chosen[0]
+    net.link(index, "down")
+    servers.restart_silently(index)
+    if chance.random() < 0.5:
+        wait(chance)
+    net.link(index, "up")
+
+
+def one_way_between(net, servers, chosen, chance) -> None:
+    """A server does not hear one or both of the others, but they hear it."""
+    deaf = chosen[0]
+    for index in range(servers.size):
+        if index != deaf and (len(chosen) > 1 or chance.random() < 0.5):
+            net.drop("saddr", address(ROUTES, index), f"s{deaf}")
+    wait(chance)
+
+
+def isolated(net, servers, chosen, chance) -> None:
+    """A server, which may lead, reaches no other server, only clients; long enough for a vote."""
+    apart = chosen[0]
+    for index in range(servers.size):
+        if index != apart:
+            net.drop("saddr", address(ROUTES, index), f"s{apart}")
+            net.drop("saddr", address(ROUTES, apart), f"s{index}")
+    wait(chance)
+    wait(chance)
+
+
+CLIENT_FAULTS = [to_server, to_client, both_ways, links_down, half_open]
+ROUTE_FAULTS = [one_way_between, isolated]
