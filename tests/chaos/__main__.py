@@ -144,8 +144,9 @@ def run(part: Part, seed: int, seconds: float, trials: int | None) -> Result:
     begin = time.monotonic()
 
     def over() -> bool:
-        done = result.trials >= trials if trials else False
-        return done or time.monotonic() - begin >= seconds
+        # However short the time is, each part has a trial.
+        late = result.trials > 0 and time.monotonic() - begin >= seconds
+        return late or (result.trials >= trials if trials else False)
 
     while not over():
         child = Child(part, seed + result.trials)

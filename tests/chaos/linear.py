@@ -25,7 +25,7 @@ import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 
-SECONDS = 5.0
+SECONDS = 4.0
 """Seconds in which one round makes faults."""
 TIMEOUT = 3.0
 OPERATIONS = 240

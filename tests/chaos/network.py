@@ -31,7 +31,7 @@ import jetsync
 from jetsync.devserver import DevServer, find_server
 from jetsync.devserver._process import ServerProcess
 
-SECONDS = 6.0
+SECONDS = 5.0
 """Seconds in which one round makes faults."""
 SIZE = 3
 JOBS, OBSERVER, ROUTES = range(3)
