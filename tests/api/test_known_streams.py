@@ -4,6 +4,7 @@ The cache of streams that batches go to, and when a client asks the server again
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from jetsync import errors
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import Deadline
 from jetsync._io.outbox import LaneState
-from jetsync.publish.capability import require_atomic
+from jetsync.publish.capability import require_atomic, require_fast
 
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
 
@@ -203,3 +204,33 @@ def test_a_stream_without_acks(server, find):
     server.streams["S"].update(allow_atomic=True, no_ack=True)
     with pytest.raises(errors.NotSupportedError, match="acks"):
         require_atomic(find("S.A"), connected_to("2.15.1"), broken_servers=False)
+
+
+@pytest.mark.parametrize(("version", "shown"), [("2.12.8", "2.12.8"), (None, "2.10.26")])
+def test_fast_ingest_needs_a_server(version, shown):
+    """
+    The error names the version of the stream's server, or that of the connected one.
+    """
+    known = SimpleNamespace(level=2, version=version)
+    with pytest.raises(errors.NotSupportedError, match=r"2\.14") as caught:
+        require_fast(known, connected_to("2.10.26"))
+    assert caught.value.server == shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"allow_batched": False, "no_ack": False}, errors.FastPublishDisabledError),
+        ({"allow_batched": True, "no_ack": True}, errors.NotSupportedError),
+        ({"allow_batched": True, "no_ack": False}, None),
+    ],
+)
+def test_fast_ingest_needs_a_stream(fields, error):
+    """
+    The stream must allow fast ingest and send acks.
+    """
+    known = SimpleNamespace(
+        name="S", level=4, version="2.14.0", config=SimpleNamespace(allow_atomic=True, **fields)
+    )
+    with pytest.raises(error) if error else nullcontext():
+        require_fast(known, connected_to("2.14.0"))

@@ -259,6 +259,15 @@ class TestStatuses:
         rig.clock.advance(0.1)
         assert rig.asked() == [10]
 
+    def test_a_wait_that_is_over(self):
+        """A look at the end of the wait after a refused pull leaves nothing to look at."""
+        rig = Rig()
+        rig.send()
+        rig.status("503")
+        rig.clock.advance(rig.engine.next_look() - rig.clock())
+        assert rig.engine.look(rig.clock()) is None
+        assert rig.engine.next_look() is None
+
     def test_no_responders(self):
         """If no server answers, the consumer's info is requested once per attempt."""
         rig = Rig()
@@ -406,6 +415,17 @@ class TestConnections:
         rig.engine.lost(1, rig.clock())
         assert rig.engine.pulls.is_idle
         assert rig.engine.pulls.pending_messages == 0
+        assert rig.asked() == [10]
+
+    def test_a_refused_pull_is_sent_at_once_on_the_next_connection(self):
+        """The wait after a refused pull ends with its connection."""
+        rig = Rig()
+        rig.send()
+        rig.status("503")
+        assert rig.asked() == []
+        assert rig.engine.next_look() > rig.clock()
+        rig.engine.lost(1, rig.clock())
+        assert rig.engine.next_look() is None
         assert rig.asked() == [10]
 
 

@@ -343,6 +343,16 @@ class TestStatuses:
         assert [*itertools.chain.from_iterable(came)] == [1, 2]
         assert (engine.answerer, engine.stranger, engine.error) == (b"S", None, None)
 
+    @pytest.mark.parametrize("name", [b"Num-Pending: ", b"Sequence: "])
+    def test_a_malformed_number(self, name):
+        """
+        The read fails at the page of a message whose number cannot be read, and drops the page.
+        """
+        engine = batch_read()
+        block, data = message(1, left=1)
+        assert answer(engine, (block.replace(name, name + b"x"), data))[1] == []
+        assert isinstance(engine.error, errors.ProtocolError)
+
     def test_messages_before_an_error_are_kept(self):
         """
         Messages before an error are handed out.

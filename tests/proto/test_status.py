@@ -172,6 +172,7 @@ class TestRules:
         """A status from 400 up that no rule matches is an error, and is shown unchanged."""
         rule = find_rule(code, description)
         assert (rule.effect, rule.error) == (Effect.FAULT, errors.UnknownStatusError)
+        assert (rule.code, rule.text) == (0, "")
         status = read_status(block(f"{code} {description}".strip(), {}))
         error = status.error("S", "c")
         assert type(error) is errors.UnknownStatusError
@@ -180,7 +181,8 @@ class TestRules:
     @pytest.mark.parametrize("code", [101, 200, 299, 399])
     def test_unknown_note(self, code):
         """A status below 400 that no rule matches changes nothing."""
-        assert find_rule(code, "whatever").effect is Effect.ALIVE
+        rule = find_rule(code, "whatever")
+        assert (rule.code, rule.text, rule.effect) == (0, "", Effect.ALIVE)
 
     def test_error(self):
         """The error of a status names the consumer, and the limit if there is one."""

@@ -40,6 +40,9 @@ class ScriptedLane:
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
+        self.waits = 0
+        """The number of waits for an answer."""
+
         self.writes = []
         """The number of messages in each write."""
 
@@ -88,6 +91,7 @@ class ScriptedLane:
         return self.epoch
 
     def wait(self, receiver, deadline):
+        self.waits += 1
         while not receiver.ready and deadline.remaining():
             receiver.signal.wait(deadline.remaining())
         return receiver.ready
@@ -282,6 +286,15 @@ class TestRaces:
         assert publisher.flush(timeout=20) == 0
         assert publisher.statistics().acknowledged == 2
 
+    def test_waiting_for_an_ack(self, lane, make):
+        """
+        The publisher's thread waits for an ack in the lane, and does not poll.
+        """
+        future = make().publish("a.b")
+        eventually(lambda: lane.waits)
+        assert not future.done()
+        assert lane.waits < 5
+
     def test_an_ack_of_nothing(self, lane, make):
         """
         An ack of a message that has ended, or that was never sent, is ignored.
@@ -429,6 +442,22 @@ class TestStaging:
         lane.ack(lane.transport.published()[3:], 4)
         assert [future.result(20).sequence for future in futures] == [1, 2, 3, 4, 5]
 
+    def test_plain_pairs_are_encoded_when_they_are_written(self, lane, window):
+        """
+        A pair with a known subject is staged as it is; headers and long payloads are checked first.
+        """
+        window = window(size=8, ack_timeout=20.0)
+        limit = window.encoder.limit
+        assert window.staged_bytes == 0
+        first = stage(window, ("a.b", b"1"))
+        before = window.staged_bytes
+        pair = stage(window, ("a.b", b"2" * limit))
+        assert window.staged_bytes == before + limit
+        more = stage(window, ("a.b", b"3", {"A": "b"}))
+        with pytest.raises(jetsync.MaxPayloadError):
+            stage(window, ("a.b", b"4" * (limit + 1)))
+        assert [each.encoded is None for each in (first, pair, more)] == [False, True, False]
+
     def test_an_interrupt_while_numbers_are_given(self, lane, make):
         """
         The outcome of the block is unknown, and no message is lost or sent twice.
@@ -498,6 +527,25 @@ class TestInterrupts:
             assert not publisher._worker.is_alive(), step
             assert plugin.entered == plugin.left, step
         assert step > 50
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_window_of_a_publisher_that_fails(self, lane, make, monkeypatch):
+        """
+        If the publisher's thread ends with an error, it leaves the open window.
+        """
+        plugin = Windows()
+        publisher = make(plugins=[plugin])
+        future = publisher.publish("a.b")
+        assert (plugin.entered, plugin.left) == (1, 0)
+
+        def fail():
+            raise LookupError("a bug")
+
+        monkeypatch.setattr(publisher._window, "account", fail)
+        lane.box.interrupt()
+        assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
+        publisher._worker.join(5)
+        assert (plugin.entered, plugin.left) == (1, 1)
 
 
 class TestFailures:

@@ -96,6 +96,27 @@ class TestLostCommit:
             publisher.add(f"{unique}.a", b"1")
         fragile.delete_stream(unique)
 
+    def test_a_lookup_without_a_leader(self, js, stream, monkeypatch):
+        """
+        A lookup that the server cannot answer yet is repeated; without JetStream it fails at once.
+        """
+        streams, answers = type(js._context.streams), [errors.TemporarilyUnavailableError()] * 2
+        find = streams.find
+
+        def find_later(*arguments, **options):
+            if answers:
+                raise answers.pop()
+            return find(*arguments, **options)
+
+        monkeypatch.setattr(streams, "find", find_later)
+        with fast(js) as publisher:
+            publisher.add(f"{stream.name}.a", b"0")
+        assert (answers, payloads(stream)) == ([], [b"0"])
+        answers += [errors.JetStreamNotEnabledError()] * 2
+        with pytest.raises(jetsync.JetStreamNotEnabledError):
+            fast(js).add(f"{stream.name}.a", b"1")
+        assert len(answers) == 1
+
     def test_interrupted(self, client, js, stream, monkeypatch):
         """
         Ctrl-C in a commit closes the publisher and leaves its outcome unknown, which is raised

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 import tracemalloc
 import weakref
@@ -58,6 +59,27 @@ class TestFlow:
                 publisher.add_many((subject, b"%d" % n) for n in range(count))
             assert publisher.ack.size == count
             assert publisher.statistics().pings == 0
+
+    def test_larger_messages_wait_in_a_run(self, js, stream, monkeypatch):
+        """
+        A message of a kilobyte does not cost a write of its own by the caller's thread.
+        """
+        subject, caller, written = f"{stream.name}.a", threading.get_ident(), []
+        with fast(js) as publisher:
+            publisher.add(subject, b"0")
+            lane = publisher._lane
+            write = lane.write
+
+            def counted(*arguments, **options):
+                if threading.get_ident() == caller:
+                    written.append(arguments)
+                return write(*arguments, **options)
+
+            monkeypatch.setattr(lane, "write", counted)
+            for number in range(1, 20):
+                publisher.add(subject, b"%01000d" % number)
+            assert written == []
+        assert stored_in(stream) == [*range(20)]
 
     def test_hundred_thousand(self, js, stream):
         """
