@@ -23,7 +23,8 @@ SPANNING = {
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection",
-    "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox",
+    "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox publish/publisher",
+    "values/test_consumer_config.py": "values/support",
 }
 """Test files about modules of several folders, and the modules that they are about."""
 

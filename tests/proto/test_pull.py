@@ -324,6 +324,19 @@ class TestSeveral:
         engine.receive([status(second, ended(2))], clock())
         assert (first.messages, engine.pending_messages, engine.is_idle) == (2, 2, False)
 
+    def test_a_full_one_is_remembered_while_others_are_open(self, engine, clock):
+        """The end of one pull does not hide how much another one has left, until all are over."""
+        first, second, third = (
+            engine.open(PullRequest(max_messages=2, expires=1.0), clock()) for _ in range(3)
+        )
+        engine.receive([message()] * 3, clock())
+        engine.receive([status(second, ended(1))], clock())
+        assert (first.messages, third.messages) == (0, 2)
+        engine.receive([status(first, ended(1))], clock())
+        assert third.messages == engine.pending_messages == 1
+        engine.receive([status(third, ended(1))], clock())
+        assert not engine._full
+
     def test_bytes(self, engine, clock):
         """The counts of bytes are corrected in the same way."""
         request = PullRequest(max_messages=100, expires=1.0, max_bytes=100)

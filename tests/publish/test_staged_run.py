@@ -91,6 +91,21 @@ class TestPause:
         assert run.take() == [b"one", b"two"]
 
 
+class TestPlaces:
+    @pytest.mark.parametrize("places", [-1, 0])
+    def test_no_place(self, run, places):
+        """A message is staged only if there is a place for it."""
+        run.places = places
+        assert run.stage(b"a", b"three") == 0
+        assert run.frames == [b"one", b"two"]
+
+    def test_a_place(self, run):
+        """A staged message takes a place and the next number."""
+        run.places = 1
+        assert run.stage(b"a", b"three") == 1
+        assert (run.places, run.frames[2:]) == (0, [(b"a", 1, 5, b"three")])
+
+
 class TestOwner:
     def test_add_while_the_loop_sends(self, lane, run, monkeypatch):
         """A frame that the owner adds while the loop thread sends others is sent after them."""

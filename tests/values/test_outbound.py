@@ -18,6 +18,7 @@ from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     coerce_outbound,
+    final_message,
     outbound_header_pairs,
     payload_bytes,
 )
@@ -187,6 +188,26 @@ class TestCoerce:
         """Other types raise a TypeError."""
         with pytest.raises(InvalidTypeError):
             coerce_outbound(item)
+
+
+class TestFinalMessage:
+    def test_without_arguments(self):
+        """A commit without arguments has no final message."""
+        assert final_message(None, None, None, None, None, None) is None
+
+    @pytest.mark.parametrize("place", range(1, 6))
+    def test_without_a_subject(self, place):
+        """Any other argument needs a subject."""
+        arguments = [None] * 6
+        arguments[place] = ""
+        with pytest.raises(InvalidArgumentError, match="subject"):
+            final_message(*arguments)
+
+    def test_with_a_subject(self):
+        """The payload is empty by default."""
+        expect = Expect(last_sequence=1)
+        found = final_message("a", None, {"A": "b"}, "id", 5, expect)
+        assert found == OutboundMessage("a", b"", {"A": "b"}, "id", 5, expect)
 
 
 class TestOutboundMessage:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 
 import attrs
 import pytest
@@ -30,7 +31,12 @@ from jetsync.values.stream_config import (
     SubjectTransform,
 )
 from jetsync.values.stream_info import StreamInfo
-from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
+from jetsync.values.support import (
+    CONSUMER_NEEDS,
+    STREAM_NEEDS,
+    check_reply,
+    explain_refusal,
+)
 
 FIELDS = {
     *("name", "description", "subjects", "retention", "max_consumers", "max_msgs", "max_bytes"),
@@ -313,6 +319,37 @@ class TestRefusal:
         assert reason is not None
         assert (reason.feature, reason.server) == (feature, "2.12.8")
         assert needs in reason.needs
+
+    @pytest.mark.parametrize(
+        ("description", "explained"),
+        [
+            ("invalid JSON", True),
+            ('invalid JSON: cannot unmarshal "flow_control"', True),
+            ("bad request", False),
+            ("unknown", False),
+        ],
+    )
+    def test_an_unknown_value_becomes_not_supported(self, description, explained):
+        """
+        Server 2.10 names neither field nor value; later ones quote the value.
+        """
+        error = InvalidJsonError(description=description)
+        for sent, is_new in (
+            ({"ack_policy": "flow_control"}, True),
+            ({"ack_policy": "all"}, False),
+        ):
+            reason = explain_refusal(error, sent, CONSUMER_NEEDS, "2.10.26")
+            assert (reason is not None) is (explained and is_new)
+
+    @pytest.mark.parametrize("ttl", [0, 60])
+    def test_markers_turn_deny_purge_off(self, ttl):
+        """
+        A server that turns off ``deny_purge`` has dropped nothing if the stream has markers.
+        """
+        sent = {"deny_purge": True, "subject_delete_marker_ttl": ttl}
+        returned = {"subject_delete_marker_ttl": ttl}
+        with nullcontext() if ttl else pytest.raises(NotSupportedError, match="deny_purge"):
+            check_reply(STREAM_NEEDS, sent, returned, server="2.12.8", done="it was made")
 
     def test_other_bad_json_stays_invalid_json(self):
         """

@@ -88,6 +88,23 @@ class TestTransactions:
                 call()
         tx.discard()
 
+    def test_a_conflict_that_cannot_be_explained(self, kv, monkeypatch):
+        """
+        If the keys cannot be read after a refusal, the error still says that a revision is wrong.
+        """
+        kv.put("a", b"1")
+        failure = jetsync.RequestTimeoutError("x", timeout=1.0)
+
+        def fail(*arguments):
+            raise failure
+
+        monkeypatch.setattr("jetsync.kv.bucket.Bucket.last_at_origin", fail)
+        with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+            attempt(kv, ("update", "a", b"2", 9))
+        assert wrong.value.bucket == kv.bucket
+        assert wrong.value.__cause__ is failure
+        assert isinstance(failure.__cause__, jetsync.WrongLastSequenceError)
+
     def test_nothing(self, client, kv):
         """
         A block without changes sends nothing.
