@@ -47,6 +47,16 @@ def connection():
     return StubConnection()
 
 
+def test_a_time_to_live_is_noticed(connection):
+    """An encoder notes whether a message with a time-to-live was encoded."""
+    encoder = Encoder(connection)
+    encoder.frame(("a", b""), PREFIX, 1)
+    encoder.frame(OutboundMessage("a", headers={"A": "b"}), PREFIX, 2)
+    assert encoder.has_ttl is False
+    encoder.frame(OutboundMessage("a", ttl=5), PREFIX, 3)
+    assert encoder.has_ttl is True
+
+
 @pytest.fixture
 def encode(connection):
     """The encoder's method for one frame."""

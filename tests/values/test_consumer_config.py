@@ -14,7 +14,12 @@ from jetsync.values.consumer_config import (
     PriorityPolicy,
     ReplayPolicy,
 )
-from jetsync.values.consumer_info import ConsumerInfo
+from jetsync.values.consumer_info import (
+    ConsumerInfo,
+    PauseState,
+    PriorityGroupState,
+    SequenceInfo,
+)
 from jetsync.values.subjects import overlap
 from jetsync.values.support import (
     CONSUMER_NEEDS,
@@ -250,3 +255,26 @@ def test_level_in_the_metadata(metadata, level):
     A server that writes no level has the level None, not 0.
     """
     assert api_level_of(metadata) == level
+
+
+@pytest.mark.parametrize("model", [PauseState, PriorityGroupState, SequenceInfo])
+def test_parts_of_an_info(model):
+    """
+    What a server leaves out is 0, empty or None, and fields are given by name.
+    """
+    assert not any(attrs.asdict(from_wire(model, {})).values())
+    with pytest.raises(TypeError):
+        model("x")
+
+
+def test_an_empty_info():
+    """
+    An info without fields has an empty configuration, and counts of 0.
+    """
+    info = from_wire(ConsumerInfo, {})
+    assert (info.config, info.delivered) == (ConsumerConfig(), SequenceInfo())
+    assert info.ack_floor == SequenceInfo()
+    parts = {"config", "delivered", "ack_floor"}
+    assert not any(value for name, value in attrs.asdict(info).items() if name not in parts)
+    with pytest.raises(TypeError):
+        ConsumerInfo("S")

@@ -30,7 +30,15 @@ from jetsync.values.stream_config import (
     StreamSource,
     SubjectTransform,
 )
-from jetsync.values.stream_info import StreamInfo
+from jetsync.values.stream_info import (
+    ClusterInfo,
+    LostStreamData,
+    PeerInfo,
+    StreamAlternate,
+    StreamInfo,
+    StreamSourceInfo,
+    StreamState,
+)
 from jetsync.values.support import (
     CONSUMER_NEEDS,
     STREAM_NEEDS,
@@ -407,3 +415,25 @@ class TestLacks:
         """An unknown feature raises an error."""
         with pytest.raises(InvalidArgumentError, match="unknown feature 'speed'"):
             StreamConfig().lacks("direct", "speed")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [ClusterInfo, LostStreamData, PeerInfo, StreamAlternate, StreamSourceInfo, StreamState],
+)
+def test_parts_of_an_info(model):
+    """
+    What a server leaves out is 0, empty or None, and fields are given by name.
+    """
+    assert not any(attrs.asdict(from_wire(model, {})).values())
+    with pytest.raises(TypeError):
+        model("x")
+
+
+def test_an_empty_info():
+    """
+    An info without fields has an empty configuration and state.
+    """
+    assert from_wire(StreamInfo, {}) == StreamInfo(config=StreamConfig(), state=StreamState())
+    with pytest.raises(TypeError):
+        StreamInfo(StreamConfig())
