@@ -254,6 +254,8 @@ class TestWrite:
         for block in blocks:
             idle.lane.write(block, soon())
         assert idle.lane.outbox.size > 0
+        # The loop is told once.
+        assert idle.lane.outbox._writing
         assert idle.receive(5 * 300_000) == b"".join(blocks)
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
         assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
@@ -807,6 +809,7 @@ class TestRead:
         """
         A thread that has read returns the socket to the loop with a delay: it may wait again soon.
         """
+        assert rig.lane._gate.watched
         box = Mailbox()
         sid = rig.listen(box)
         release = rig.stall()
