@@ -176,17 +176,21 @@ class Baseline:
 
     def reaching(self, file: str, lines: tuple[int, int], files: list[str]) -> list[str]:
         """
-        Return the tests of some files that reach lines; all that reach the file, if none does.
+        Return the tests of some files that reach lines; if none does, those that reach the file.
 
-        Lines that run on import belong to no test. Tests that reach nothing run the package in
+        Lines that run on import belong to no test, and a class of values has no others. Tests that reach nothing run the package in
         processes of their own, and may reach each line. Tests without a server come first, then the
         quick ones.
         """
         known = self._reached.get(file, {})
         first, last = lines
         names = set().union(*(known.get(line, ()) for line in range(first, last + 1)))
-        names = self._of(names, files) or self._of(set().union(*known.values()), files)
-        names |= self._of(self.tests.keys() - self._inside, files)
+        everywhere = set(self.tests)
+        names = (
+            self._of(names, files)
+            or self._of(set().union(*known.values()), files)
+            or self._of(everywhere, files)
+        ) | self._of(everywhere - self._inside, files)
         places = {name: place for place, name in enumerate(self.tests)}
         return sorted(names, key=lambda name: (*self._cost(name), places[name]))
 

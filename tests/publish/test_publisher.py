@@ -564,6 +564,15 @@ class TestFailures:
             publisher.publish("a.b")
         assert publisher.pending == 0
 
+    def test_the_client_is_closed_while_a_message_is_in_flight(self, lane, make):
+        """
+        The message fails at once, and not when its ack is overdue.
+        """
+        future = make(ack_timeout=60.0).publish("a.b")
+        eventually(lambda: lane.writes)
+        lane.close()
+        assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
+
     def test_the_connection_is_lost_before_the_write(self, lane, make):
         """
         Staged messages are sent on the next connection, before later ones.

@@ -22,6 +22,7 @@ from jetsync._api.context import Context
 from jetsync._io.mailbox import Mailbox
 from jetsync.devserver import DevServer
 from jetsync.read import pages
+from jetsync.read.last import LastPlan
 from jetsync.read.pages import PageReader, ReadPlan
 from jetsync.testing import CutProxy
 from jetsync.values.frame import FrameRun
@@ -584,6 +585,24 @@ class TestManySubjects:
         else:
             assert (batch.missing, batch.vanished) == ((), 0)
         stream.delete()
+
+    @pytest.mark.parametrize("split", [False, True])
+    @pytest.mark.parametrize(("count", "too_many"), [(1024, False), (1025, True), (2049, True)])
+    def test_names_that_no_server_resolves_at_once(self, js, split, count, too_many):
+        """
+        A list that is too long for one request is split before the first request.
+        """
+        plan = LastPlan(
+            context=js._context,
+            stream="S",
+            subjects=tuple(f"s.{number}" for number in range(count)),
+            moment=None,
+            up_to_time=None,
+            page=None,
+            split=split,
+            reread=False,
+        )
+        assert plan.engine.too_many is plan.engine.done is (split and too_many)
 
     def test_more_names_than_a_server_resolves(self, any_client, unique):
         """
