@@ -178,9 +178,9 @@ class Baseline:
         """
         Return the tests of some files that reach lines; if none does, those that reach the file.
 
-        Lines that run on import belong to no test, and a class of values has no others. Tests that reach nothing run the package in
-        processes of their own, and may reach each line. Tests without a server come first, then the
-        quick ones.
+        Lines that run on import belong to no test, and a class of values has no others. Tests that
+        reach nothing run the package in processes of their own, and may reach each line. Tests
+        without a server come first, then the quick ones.
         """
         known = self._reached.get(file, {})
         first, last = lines

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jetsync._proto import frames
 from jetsync._proto.frames import MAX_CONTROL_LINE, MAX_LINE, SERVER_BUFFER, Splitter
 from jetsync.errors import MaxControlLineError
+from jetsync.values.frame import FrameRun
 
 OURS = (b"1000000", b"1000001", b"1000017")
 UNKNOWN = b"1000099"
@@ -394,3 +395,14 @@ class TestBuilders:
         assert (command.verb, command.subject.encode()) == ("PUB", subject)
         assert (command.reply.encode(), command.header) == (reply, header)
         assert command.data == payload
+
+
+def test_a_run_of_frames():
+    """A run has its frames by index from either end and in order, and loses its last one."""
+    run = FrameRun(b"s", b"..H1P1.H2P22..", [2, 4, 6, 7, 9, 12])
+    expected = [(b"s", b"", b"H1", b"P1"), (b"s", b"", b"H2", b"P22")]
+    assert list(run) == expected
+    assert [run[place] for place in (0, 1, -2, -1)] == expected * 2
+    assert len(run) == 2
+    run.pop()
+    assert list(run) == expected[:1]

@@ -242,7 +242,7 @@ def test_largest_expected_sequence(name):
 
 
 def test_defaults_of_acks():
-    """An ack that says no more than where a message is stored reports neither loss nor repetition."""
+    """An ack that only says where a message is stored reports neither loss nor repetition."""
     ack = PubAck("S", 1)
     assert (ack.duplicate, ack.value, ack.batch_id, ack.batch_size) == (False, None, None, None)
     batch = BatchAck("S", 3, "id", 2)
