@@ -14,6 +14,7 @@ from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
+from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.kv.bucket import Bucket
@@ -567,7 +568,8 @@ class JetStream:
         """
         context, filters = self._context, _by_subject(subject)
         found = pages(context, "STREAM.LIST", filters, timeout)
-        return (Stream(context, _stream_admin.stream_info(each)) for each in found)
+        made = (Stream(context, _stream_admin.stream_info(each)) for each in found)
+        return Iteration(made, "list of streams")
 
     def stream_names(
         self, subject: str | None = None, *, timeout: Seconds | None = None
@@ -575,7 +577,8 @@ class JetStream:
         """
         Iterate over the names of the streams, like :meth:`streams`, in pages of 1024.
         """
-        return pages(self._context, "STREAM.NAMES", _by_subject(subject), timeout)
+        names = pages(self._context, "STREAM.NAMES", _by_subject(subject), timeout)
+        return Iteration(names, "list of streams")
 
     def stream_name_by_subject(self, subject: str, *, timeout: Seconds | None = None) -> str:
         """
@@ -778,9 +781,10 @@ class JetStream:
             timeout: Seconds for each page of 1024.
         """
         found = self.stream_names(timeout=timeout)
-        return (
+        names = (
             name.removeprefix(STREAM_PREFIX) for name in found if name.startswith(STREAM_PREFIX)
         )
+        return Iteration(names, "list of buckets")
 
     def _create_bucket(self, wanted: KeyValueConfig, deadline: Deadline) -> KeyValue:
         config = wanted.to_stream_config()

@@ -14,6 +14,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, pages
 from jetsync._base.fields import aware, check_exclusive, whole_number
 from jetsync._base.integers import read_count
+from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync.consume.consumer import Consumer
@@ -404,14 +405,16 @@ class Stream:
         """
         endpoint = f"CONSUMER.LIST.{self._name}"
         found = pages(self._context, endpoint, {}, timeout, stream=self._name)
-        return (self._consumer(from_wire(ConsumerInfo, each)) for each in found)
+        made = (self._consumer(from_wire(ConsumerInfo, each)) for each in found)
+        return Iteration(made, "list of consumers")
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
         Iterate over the names of the consumers, like :meth:`consumers`, in pages of 1024.
         """
         endpoint = f"CONSUMER.NAMES.{self._name}"
-        return pages(self._context, endpoint, {}, timeout, stream=self._name)
+        names = pages(self._context, endpoint, {}, timeout, stream=self._name)
+        return Iteration(names, "list of consumers")
 
     def pause_consumer(
         self, name: str, until: dt.datetime, *, timeout: Seconds | None = None

@@ -23,6 +23,7 @@ _SENSITIVE = (
     _LIVE / "testing",
     _LIVE / "test_client.py",
     _LIVE / "test_process_life.py",
+    _LIVE / "test_shared_iterators.py",
     _LIVE / "test_signal_handlers.py",
     _LIVE / "consume" / "test_handlers.py",
     _LIVE / "publish" / "test_atomic_interrupts.py",

@@ -14,7 +14,7 @@ from jetsync._base.log import get_logger
 from jetsync.errors import InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -70,7 +70,7 @@ def pages(
     timeout: Seconds | None,
     *,
     stream: str | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """
     Yield the entries of a list endpoint, requesting each page when its first entry is needed.
 

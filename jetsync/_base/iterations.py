@@ -1,41 +1,165 @@
 """
-Iterators that only one thread at a time may advance.
+Iterators that only one call at a time may advance.
+
+The interpreter refuses a second call on a running generator with a bare ValueError, and without the
+GIL not even reliably. So each generator that users iterate over is inside one of these classes.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from jetsync.errors import ConflictingUseError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Sequence
 
 T = TypeVar("T")
 
 
-def one_at_a_time(running: Iterator[T], what: str) -> Generator[T, None, None]:
+class Iteration(Iterator[T]):
     """
-    Yield the items of a generator, or raise if another call is running it.
+    The items of a generator, for one call at a time.
 
-    Dropping the result does not close the generator.
+    If Ctrl-C interrupts a call, an item may be lost, so the iteration ends. The generator is closed
+    when nothing refers to the iteration any more.
 
     Args:
         running: The generator.
         what: The kind of object that is iterated over, for the error.
-
-    Raises:
-        ConflictingUseError: Another thread is running it, or this is a signal handler that
-            interrupted it.
     """
-    try:
-        # A plain `yield from running` would close `running` when this generator is closed.
-        yield from itertools.chain(running)
-    except ValueError as error:
-        # The interpreter raises this without running the generator, so no frame follows this one.
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+
+    __slots__ = ("__weakref__", "_free", "_running", "_what", "closing")
+
+    def __init__(self, running: Generator[T, None, None], what: str) -> None:
+        self._running = running
+        self._what = what
+        # Empty while a call runs the generator. Removing the entry is atomic, also without the GIL.
+        # Measured on Python 3.11, this costs 0.04 us per item. A lock costs 0.4 us, if Ctrl-C must
+        # not leave it locked.
+        self._free: list[None] = [None]
+        # Whether `close` was called.
+        self.closing: bool = False
+
+    def __next__(self) -> T:
+        """
+        Return the next item.
+
+        Raises:
+            ConflictingUseError: Another thread waits for an item, or this is a signal handler that
+                interrupted such a call.
+        """
+        free = self._free
+        try:
+            free.pop()
+        except IndexError:
+            if self.closing:
+                raise StopIteration from None
+            raise ConflictingUseError(
+                f"another call already takes the next item of this {self._what}"
+            ) from None
+        except BaseException:
+            # Ctrl-C strikes here only after the entry was removed.
+            free.append(None)
             raise
-        raise ConflictingUseError(
-            f"another call already waits for a message of this {what}"
-        ) from None
+        try:
+            try:
+                item = next(self._running)
+            finally:
+                free.append(None)
+            if self.closing:
+                self.close()
+        except StopIteration:
+            raise
+        except BaseException:
+            # If this is Ctrl-C outside of the generator, that is still open, and the item is lost.
+            self.close()
+            raise
+        return item
+
+    def close(self) -> bool:
+        """
+        Close the generator, or have the call that runs it do so; any thread, safe to repeat.
+
+        Returns whether it is closed. If not, the caller has to wake the call that runs it.
+        """
+        free = self._free
+        # Set first: a call that has just left the generator looks at it afterwards.
+        self.closing = True
+        try:
+            free.pop()
+        except IndexError:
+            return False
+        except BaseException:
+            # As above.
+            free.append(None)
+            raise
+        try:
+            self._running.close()
+        finally:
+            free.append(None)
+        return True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call waits for an item."""
+        return not self._free
+
+
+class RunIteration(Iterator[T]):
+    """
+    The items of the runs that a generator yields, much faster than one item at a time.
+
+    A call that finds an item takes it. So calls conflict only while one of them waits for a run.
+
+    Args:
+        runs: The generator of runs.
+        what: The kind of object that is iterated over, for the error.
+    """
+
+    __slots__ = ("_filling", "_items")
+
+    def __init__(self, runs: Generator[Sequence[T], None, None], what: str) -> None:
+        # The rest of the run, in reverse order.
+        self._items: list[T] = []
+        self._filling = Iteration(_fill(self._items, runs), what)
+
+    def __next__(self) -> T:
+        """
+        Return the next item.
+
+        Raises:
+            ConflictingUseError: As in :class:`Iteration`.
+        """
+        while True:
+            try:
+                return self._items.pop()
+            except IndexError:
+                pass
+            except BaseException:
+                # Ctrl-C strikes here only after an item was removed.
+                self.close()
+                raise
+            next(self._filling)
+            if self._filling.closing:
+                self._items.clear()
+
+    def close(self) -> bool:
+        """Drop the rest, and close the generator as in :class:`Iteration`."""
+        closed = self._filling.close()
+        self._items.clear()
+        return closed
+
+
+def _fill(items: list[T], runs: Generator[Sequence[T], None, None]) -> Generator[None, None, None]:
+    """Put one run after the other into a list, in reverse order."""
+    try:
+        for run in runs:
+            items[:] = run[::-1]
+            yield
+            while items:
+                # Another call put them there after this one had found none.
+                yield
+    finally:
+        runs.close()

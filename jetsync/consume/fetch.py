@@ -14,13 +14,14 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -440,8 +441,8 @@ class MessageBatch:
         self._prune_at = PRUNE_AT
         # If a plugin refused a message and the consumer wants no acks: the messages after it.
         self._kept: Iterator[Frame] = iter(())
-        # The generator. Only its user keeps it alive, so dropping it ends the batch.
-        self._generator: weakref.ref[Any] | None = None
+        # Only its user keeps the iteration alive, so dropping it ends the batch.
+        self._iteration: weakref.ref[Iteration[Message]] | None = None
         # The thread that iterates.
         self._thread = 0
 
@@ -454,16 +455,15 @@ class MessageBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        generator: Any = self._generator and self._generator()
-        me = threading.get_ident()
-        if generator is None:
-            generator = self._run()
-            self._generator, self._thread = weakref.ref(generator), me
-        elif self._thread != me or generator.gi_running:
+        iteration, me = self._running(), threading.get_ident()
+        if iteration is None:
+            iteration = Iteration(self._run(), "batch")
+            self._iteration, self._thread = weakref.ref(iteration), me
+        elif self._thread != me or iteration.is_running:
             raise errors.ConflictingUseError(
                 "another thread or call already iterates over this batch"
             )
-        return generator  # type: ignore[no-any-return]
+        return iteration
 
     def __enter__(self) -> Self:
         return self
@@ -489,14 +489,8 @@ class MessageBatch:
 
         If another call is waiting for a message of this batch, the iteration of that call ends.
         """
-        generator: Any = self._generator and self._generator()
-        try:
-            if generator is not None:
-                generator.close()
-        except ValueError as error:
-            # The interpreter raises this if the generator is running, so no frame follows this one.
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
+        iteration = self._running()
+        if iteration is not None and not iteration.close():
             self._fetch.interrupt()
             return
         self._kept = iter(())
@@ -522,6 +516,10 @@ class MessageBatch:
         count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
         self._yielded.clear()
         return count
+
+    def _running(self) -> Iteration[Message] | None:
+        """Return the iteration, if there is one."""
+        return None if self._iteration is None else self._iteration()
 
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages."""
@@ -555,7 +553,7 @@ class MessageBatch:
             if isinstance(raised, PluginError) and not acked:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
-                self._kept, self._generator, resumable = unused, None, True
+                self._kept, self._iteration, resumable = unused, None, True
             raise
         finally:
             fetch.end(self, error, () if resumable else list(unused))

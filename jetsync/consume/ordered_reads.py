@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.iterations import one_at_a_time
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
@@ -26,7 +25,7 @@ from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from typing_extensions import Self
 
@@ -336,14 +335,11 @@ class OrderedBatch(MessageBatch):
             f"received={self._received} of {self._request.max_messages}>"
         )
 
-    def __iter__(self) -> Iterator[Message]:
-        return one_at_a_time(super().__iter__(), "batch")
-
     @property
     def closed(self) -> bool:
         """Whether the batch has ended."""
-        generator: Any = self._generator and self._generator()
-        return self._over.is_set() and (generator is None or not generator.gi_running)
+        iteration = self._running()
+        return self._over.is_set() and (iteration is None or not iteration.is_running)
 
     @property
     def received(self) -> int:

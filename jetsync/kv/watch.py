@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
 from jetsync._base.pickling import refuse_copy
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from typing_extensions import Self
 
@@ -160,6 +161,10 @@ class Watch:
             HandleClosedError: The watch was closed before all entries had arrived.
             JetSyncError: The error that ended the watch. It is raised once.
         """
+        return Iteration(self._initial(timeout), "watch")
+
+    def _initial(self, timeout: Seconds | None) -> Generator[Entry, None, None]:
+        """Yield the initial entries."""
         deadline = Deadline.after(timeout)
         while True:
             try:

@@ -15,7 +15,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.fields import check_exclusive, whole_number, wrong_type
-from jetsync._base.iterations import one_at_a_time
+from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync.read.pages import LARGEST_PAGE, PAGE, ReadPlan
@@ -26,11 +26,12 @@ from jetsync.values.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from typing_extensions import Self
 
+    from jetsync._base.iterations import RunIteration
     from jetsync.read.last import LastPlan
     from jetsync.read.pages import PageReader
     from jetsync.values.stored import StoredMessage, StoredPage
@@ -56,7 +57,7 @@ class DirectBatch:
         self._last = last
         # The iteration refers to the reader and not to this object. The read ends when nothing
         # refers to either of them.
-        self._running: Generator[StoredMessage, None, None] | None = None
+        self._running: RunIteration[StoredMessage] | None = None
 
     def __repr__(self) -> str:
         return f"<DirectBatch {self._reader.description}>"
@@ -69,8 +70,8 @@ class DirectBatch:
 
     def __iter__(self) -> Iterator[StoredMessage]:
         if self._running is None:
-            self._running = self._reader.messages()
-        return one_at_a_time(self._running, "batch")
+            self._running = self._reader.messages("batch")
+        return self._running
 
     @property
     def last_sequence(self) -> int:
@@ -146,8 +147,7 @@ class StreamScan(Iterator["StoredMessage"]):
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
         # The iteration over messages or over pages. The read ends as in a DirectBatch.
-        self._running: Generator[Any, None, None] | None = None
-        self._by_pages = False
+        self._running: RunIteration[StoredMessage] | Iteration[StoredPage] | None = None
 
     def __repr__(self) -> str:
         return f"<StreamScan {self._reader.description}>"
@@ -159,13 +159,13 @@ class StreamScan(Iterator["StoredMessage"]):
         self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034 - not this object, see DirectBatch.
-        if self._by_pages:
+        if self._running is None:
+            self._running = self._reader.messages("scan")
+        if isinstance(self._running, Iteration):
             raise errors.ConflictingUseError(
                 "this scan is already read page by page: use another one"
             )
-        if self._running is None:
-            self._running = self._reader.messages()
-        return one_at_a_time(self._running, "scan")
+        return self._running
 
     def __next__(self) -> StoredMessage:
         return next(iter(self))
@@ -190,13 +190,12 @@ class StreamScan(Iterator["StoredMessage"]):
             ConflictingUseError: Your code already reads the scan message by message.
         """
         if self._running is None:
-            self._by_pages = True
-            self._running = self._reader.pages()
-        elif not self._by_pages:
+            self._running = self._reader.pages("scan")
+        if not isinstance(self._running, Iteration):
             raise errors.ConflictingUseError(
                 "this scan is already read message by message: use another one"
             )
-        return one_at_a_time(self._running, "scan")
+        return self._running
 
     def to_arrow(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.Table:
         """

@@ -21,6 +21,7 @@ from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import info as stream_info
 from jetsync._api.streams import read_info
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration, RunIteration
 from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState, raise_failure
@@ -217,8 +218,6 @@ class PageReader:
         self._error: Exception | None = None
         # The messages that arrived during the call, until the iteration begins.
         self._first: list[Run] | None = None
-        # The messages that are being handed out.
-        self._run: list[StoredMessage] = []
         # Set by `close`, perhaps in another thread.
         self._over = Latch()
 
@@ -242,39 +241,48 @@ class PageReader:
             self.close()
             raise
 
-    def close(self, iteration: Generator[object, None, None] | None = None) -> None:
+    def close(
+        self, iteration: Iteration[StoredPage] | RunIteration[StoredMessage] | None = None
+    ) -> None:
         """End the read, and an iteration over it, now; any thread, safe to repeat."""
         self._over.set()
         self._first = []
-        try:
-            if iteration is not None:
-                iteration.close()
-        except ValueError:
-            # Another thread runs the iteration, or this is a signal handler that interrupted it.
-            self._run.clear()
-            self.context.lane.interrupt(self._box)
-        else:
+        if iteration is None or iteration.close():
             self._end(None)
+        else:
+            # Another thread runs the iteration, or this is a signal handler that interrupted it.
+            self.context.lane.interrupt(self._box)
 
-    def messages(self) -> Generator[StoredMessage, None, None]:
-        """Yield the messages. Leaving the iteration in any way ends the read."""
+    def messages(self, what: str) -> RunIteration[StoredMessage]:
+        """
+        Return an iterator over the messages. Dropping it ends the read.
+
+        Args:
+            what: The kind of object that is iterated over, for errors.
+        """
+        return RunIteration(self._messages(), what)
+
+    def pages(self, what: str) -> Iteration[StoredPage]:
+        """Return an iterator over non-empty pages, as :meth:`messages` does."""
+        return Iteration(self._pages(), what)
+
+    def _messages(self) -> Generator[list[StoredMessage], None, None]:
         show = shown_by(self.context)
         with self._iteration():
             while runs := self._next_runs():
                 # The bytes of a run are released early, so that the next read reuses their memory.
                 while runs:
-                    self._run = messages_of(runs.pop(0))
+                    messages = messages_of(runs.pop(0))
                     if self._over.is_set():
                         # Closed meanwhile, perhaps by a signal handler.
                         break
                     if show is None:
-                        yield from self._run
+                        yield messages
                     else:
-                        for message in self._run:
-                            yield show(message)
+                        for message in messages:
+                            yield [show(message)]
 
-    def pages(self) -> Generator[StoredPage, None, None]:
-        """Yield the messages as non-empty pages. Leaving the iteration in any way ends the read."""
+    def _pages(self) -> Generator[StoredPage, None, None]:
         show = shown_by(self.context)
         with self._iteration():
             for runs in self._joined():

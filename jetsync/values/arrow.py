@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from array import array
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import ConfigurationError, InvalidArgumentError
@@ -89,7 +90,8 @@ class ArrowColumns:
 
     def reader(self, pages: Iterable[StoredPage]) -> pa.RecordBatchReader:
         """Return a reader with one record batch for each page."""
-        batches = (page.to_arrow(self.schema.names) for page in pages)
+        # Not a generator: a second call that the pages refuse would end it.
+        batches = map(methodcaller("to_arrow", self.schema.names), pages)
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
 
     def _quick_columns(self, run: FrameRun) -> dict[str, pa.Array]:

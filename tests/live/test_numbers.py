@@ -14,6 +14,7 @@ import pytest
 
 import jetsync
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration
 
 DURATIONS = (1e-10, 1_500_000_000, math.nan, math.inf, -1, "5", True)
 INTEGERS = (2**63, 2**64, 1.5, "5", True)
@@ -145,7 +146,7 @@ def test_calls_refuse_wrong_numbers(handles, name):
             checked += 1
             try:
                 result = call(*several, **{**needed, argument: value})
-                if inspect.isgenerator(result):
+                if isinstance(result, Iteration):
                     next(result)
             except (jetsync.InvalidArgumentError, jetsync.InvalidTypeError) as error:
                 if error.argument == argument:

@@ -1116,7 +1116,7 @@ class TestThreads:
         batch = worker.fetch(5, expires=20)
         with ThreadPoolExecutor(1) as pool, timed(0.0, 5.0):
             waiting = pool.submit(list, batch)
-            eventually(lambda: batch._generator().gi_running)
+            eventually(lambda: batch._running().is_running)
             batch.close()
             assert waiting.result(20) == []
 
@@ -1128,7 +1128,7 @@ class TestThreads:
             batch = client.jetstream().consumer(stream.name, "worker").fetch(5, expires=20)
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(list, batch)
-                eventually(lambda: batch._generator().gi_running)
+                eventually(lambda: batch._running().is_running)
                 proxy.refuse()
                 proxy.cut()
                 eventually(lambda: not client.is_connected)
