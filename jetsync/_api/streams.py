@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.values.stream_config import StreamConfig
 
+REPLACED: Final = "the stream was deleted, and another one has its name"
+"""The description of the error of a read that would continue in another stream of that name."""
+
 # Fields of an answer that do not describe the stream.
 _ENVELOPE: Final = ("total", "offset", "limit", "did_create")
 

@@ -14,14 +14,16 @@ Implements ADR-17 for pull consumers, see ADR-37.
 from __future__ import annotations
 
 import operator
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from jetsync._base.integers import read_digits
 from jetsync.errors import ProtocolError
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+
+if TYPE_CHECKING:
+    from jetsync.values.ack_subject import Metadata
 
 # Seconds without a pull after which servers delete a consumer.
 INACTIVE_THRESHOLD: Final = 300.0
@@ -75,8 +77,9 @@ class OrderedCursor:
         self._expected = 1
         self._before = 0
         self._pause = 0.0
-        # The position, and the one before the newest message: a stream sequence, or the reply
-        # subject that contains it. Most are never read, and reading one takes 0.2 us.
+        # The position, and the one before the newest message: a stream sequence before the first
+        # message, and then the reply subject that contains it. Most are never read, and reading one
+        # takes 0.2 us.
         self._position: int | bytes | None = None
         self._position_before: int | bytes | None = None
         #: The reply subjects of the next messages, which were checked; the last one first.
@@ -86,12 +89,13 @@ class OrderedCursor:
     def last(self) -> int | None:
         """The stream sequence up to which everything is known; None before there is one."""
         position = self._position
-        if not isinstance(position, bytes):
-            return position
-        parsed = parse_ack_reply(position)
-        if parsed is None:
-            raise ProtocolError(f"not the reply subject of a message: {position[:80]!r}")
-        return parsed.stream_sequence
+        return _read(position).stream_sequence if isinstance(position, bytes) else position
+
+    @property
+    def last_time(self) -> int | None:
+        """When the last message was stored, in nanoseconds since 1970; None before the first."""
+        position = self._position
+        return _read(position).timestamp_ns if isinstance(position, bytes) else None
 
     @property
     def delivered(self) -> int:
@@ -159,23 +163,16 @@ class OrderedCursor:
                 ahead.pop()
                 return "next"
             ahead.clear()
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
-        # with a domain and an account before the stream in the longer form.
-        numbers = reply.partition(self._token)[2].split(b".", 2)
-        if numbers == [b""]:
+        if self._token not in reply:
             return "repeat"
-        if len(numbers) < 3:
-            raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
-        expected, last = self._expected, self.last
-        if numbers[1] != b"%d" % expected:
-            read_digits(numbers[1])
+        said, last = _read(reply), self.last
+        if said.consumer_sequence != self._expected:
             return "gap"
-        sequence = read_digits(numbers[0])
-        self._expected = expected + 1
-        if last is not None and sequence <= last:
+        self._expected += 1
+        if last is not None and said.stream_sequence <= last:
             self._before -= 1
             return "repeat"
-        self._position_before, self._position = last, sequence
+        self._position_before, self._position = self._position, reply
         self._pause = 0.0
         return "next"
 
@@ -214,3 +211,11 @@ class OrderedCursor:
         self.ahead.clear()
         self._expected -= 1
         self._position = self._position_before
+
+
+def _read(reply: bytes) -> Metadata:
+    """Return what the reply subject of a consumer's message says; raises ProtocolError."""
+    said = parse_ack_reply(reply)
+    if said is None:
+        raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
+    return said

@@ -148,7 +148,8 @@ def follow(
                         return
                     except StreamNotFoundError as error:
                         # Without the consumer, which the user did not create.
-                        raise StreamNotFoundError(stream=stream) from error
+                        why = error.description
+                        raise StreamNotFoundError(description=why, stream=stream) from error
                     if message is not None:
                         yield message
 

@@ -83,7 +83,6 @@ def open_ordered(
     *,
     max_reset_attempts: int = -1,
     name_prefix: str | None = None,
-    keep_to_stream: bool = False,
     **wanted: Any,
 ) -> OrderedConsumer:
     """
@@ -97,8 +96,6 @@ def open_ordered(
         filter_subjects: Subjects and wildcards.
         max_reset_attempts: As for ``Stream.ordered_consumer``.
         name_prefix: As for ``Stream.ordered_consumer``.
-        keep_to_stream: End when the stream is deleted, even if a stream with the same name is
-            created later.
         **wanted: Other fields of the consumer's configuration.
     """
     starts = {
@@ -132,10 +129,9 @@ def open_ordered(
     if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
         # Servers require a filter with this policy.
         config = attrs.evolve(config, filter_subject=">")
-    source = OrderedSource(context, stream, OrderedCursor(config, prefix), max_reset_attempts)
+    cursor = OrderedCursor(config, prefix)
+    source = OrderedSource(context, stream, known.created, cursor, max_reset_attempts)
     info = source.make(deadline)
-    if keep_to_stream:
-        source.keep_to_stream(known.created)
     _consumer_admin.warn_about_filters(context, info, known.config, deadline)
     return OrderedConsumer(source)
 
@@ -154,9 +150,9 @@ class OrderedConsumer:
     delete the consumer.
 
     If the stream is deleted, a call that waits for messages raises StreamNotFoundError after
-    servers have reported for two seconds that there is no such stream. If the stream has been
-    created again by then, reading continues after the last sequence that your code has received.
-    Messages of the new stream up to that sequence are not delivered.
+    servers have reported for two seconds that there is no such stream. If the stream was deleted
+    and created again, or has lost messages that your code has received, that call and all later
+    reads raise StreamNotFoundError. Create another ordered consumer to read the new stream.
     """
 
     __reduce__ = refuse_copy
@@ -240,7 +236,8 @@ class OrderedConsumer:
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
             ConflictingUseError: Another read of this ordered consumer is still open.
-            StreamNotFoundError: The consumer had to be replaced, and the stream no longer exists.
+            StreamNotFoundError: The stream was deleted. The iteration also raises this if another
+                stream now has its name.
             HandleClosedError: The ordered consumer is closed.
         """
         return self._fetch(
@@ -297,7 +294,8 @@ class OrderedConsumer:
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
             ConflictingUseError: Another read of this ordered consumer is still open.
-            StreamNotFoundError: The stream no longer exists.
+            StreamNotFoundError: The stream was deleted. The iteration also raises this if another
+                stream now has its name.
             HandleClosedError: The ordered consumer is closed.
         """
         if handler is not None:

@@ -4,12 +4,14 @@ The server's consumer of an ordered consumer: created, replaced and deleted.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
+from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
@@ -17,14 +19,14 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
 from jetsync.values.consumer_config import AckPolicy
+from jetsync.values.stored import time_of
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from jetsync._api.context import Context
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
+    from jetsync.values.stream_info import StreamState
 
 # Seconds that a server has to create a consumer.
 CREATE_TIMEOUT: Final = 5.0
@@ -43,17 +45,14 @@ MISSING: Final = 2.0
 # Seconds before the second lookup of a stream that ends before the position.
 CATCH_UP: Final = 0.25
 
+# How much the clocks of two servers may differ.
+CLOCKS: Final = dt.timedelta(seconds=5)
+
 # Seconds for which the deletion of a consumer waits for a connection. Servers have deleted it by
 # then, unless it was created with a longer `inactive_threshold`.
 KEEP_DELETION: Final = 300.0
 
 _logger = get_logger("jetsync.ordered")
-
-
-class _OtherStreamError(errors.StreamNotFoundError):
-    """
-    The stream is gone, and another one has its name or its place.
-    """
 
 
 def _is_temporary(error: errors.JetSyncError) -> bool:
@@ -71,10 +70,22 @@ class OrderedSource:
     The server's consumer of an ordered consumer, replaced as often as necessary.
 
     Used by one thread at a time, except :attr:`closed`.
+
+    Args:
+        context: The context of its requests.
+        stream: The stream.
+        created: When the stream was created, if known.
+        cursor: The position.
+        max_attempts: How many attempts in a row may fail; -1 for no limit.
     """
 
     def __init__(
-        self, context: Context, stream: str, cursor: OrderedCursor, max_attempts: int
+        self,
+        context: Context,
+        stream: str,
+        created: dt.datetime | None,
+        cursor: OrderedCursor,
+        max_attempts: int,
     ) -> None:
         self.context = context
         self.stream = stream
@@ -91,9 +102,13 @@ class OrderedSource:
         #: The connection that the consumer was created on.
         self.epoch: int = 0
         self._max_attempts = max_attempts
-        # When the stream and its first consumer were created, if the read has to end with the
-        # stream. The stream may have been replaced between the two times.
-        self._created: tuple[dt.datetime | None, dt.datetime | None] = (None, None)
+        self._created = created
+        # When the first consumer was created. If the stream was replaced before that, then
+        # `_created` is not yet the time of its stream.
+        self._began: dt.datetime | None = None
+        self._is_certain = False
+        # Whether the position belongs to a stream that another one has replaced.
+        self._replaced = False
         # Since when servers have reported that the stream is missing.
         self._missing: float | None = None
         # The name of a consumer that may exist and has to be deleted.
@@ -114,7 +129,13 @@ class OrderedSource:
         return self.epoch == lane.epoch and lane.lost_epoch < self.epoch
 
     def make(self, deadline: Deadline) -> ConsumerInfo:
-        """Create the next consumer, and have the previous one deleted."""
+        """
+        Create the next consumer, and have the previous one deleted.
+
+        Raises:
+            StreamNotFoundError: There is no such stream, or it is not the one of the position.
+            JetSyncError: The consumer could not be created.
+        """
         self.fresh = False
         if self._live:
             self._forget(self._live)
@@ -140,6 +161,11 @@ class OrderedSource:
             self._forget(name)
             raise
         self._repeat_deletions()
+        if self.info is None:
+            self._began = info.created
+        else:
+            # After the creation, so that it is the consumer's stream or a later one.
+            self._check_stream(deadline)
         self.cursor.made(info.delivered.stream_seq)
         self.target = PullTarget(self.context, self.stream, name, AckPolicy.NONE)
         self.info, self.fresh, self.epoch = info, True, epoch
@@ -182,16 +208,6 @@ class OrderedSource:
                 self._report_reset(before, reason, attempts)
                 return
 
-    def keep_to_stream(self, created: dt.datetime | None) -> None:
-        """
-        From now on, end when the stream is deleted, even if another one gets its name.
-
-        Args:
-            created: When the stream was created, if known. Called once the first consumer exists.
-        """
-        assert self.info is not None
-        self._created = created, self.info.created
-
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server for the consumer."""
         self.info = _consumer_admin.info(self.context, self.stream, self.cursor.name, deadline)
@@ -231,8 +247,6 @@ class OrderedSource:
             step = UnlessSet(time.monotonic() + seconds, seconds, over)
             try:
                 self.make(step)
-                # Checked after the creation, so that it is the consumer's stream or a later one.
-                self._check_stream(step)
             except errors.JetSyncError as error:
                 if over.is_set():
                     return
@@ -248,30 +262,55 @@ class OrderedSource:
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise if another stream has the name, or if the stream has lost what was read."""
-        known, began = self._created
-        if began is None:
-            return
         info = _stream_admin.info(self.context, self.stream, deadline)
-        if info.created is not None and info.created != known and info.created > began:
-            raise _OtherStreamError(
-                description="the stream was deleted, and another one has its name",
-                stream=self.stream,
-            )
+        if info.created is not None and info.created != self._created:
+            if self._is_certain or self._began is None or info.created > self._began:
+                self._give_up(_stream_admin.REPLACED)
+            self._created = info.created
+        self._is_certain = True
         last = self.cursor.last
-        if last is None or info.state.last_seq >= last:
+        if last is None:
             return
-        # A new leader may need a moment to catch up.
-        time.sleep(CATCH_UP)
-        if _stream_admin.info(self.context, self.stream, deadline).state.last_seq < last:
-            raise _OtherStreamError(
-                description=f"the stream has lost its messages up to sequence {last}",
-                stream=self.stream,
-            )
+        if info.state.last_seq < last:
+            # A new leader may need a moment to catch up.
+            time.sleep(CATCH_UP)
+            info = _stream_admin.info(self.context, self.stream, deadline)
+        if info.state.last_seq < last or self._is_rewritten(info.state, last, deadline):
+            self._give_up(f"the stream has lost its messages up to sequence {last}")
+
+    def _is_rewritten(self, state: StreamState, last: int, deadline: Deadline) -> bool:
+        """
+        Return whether the stream has lost the message *last* and used its sequence again.
+
+        A stream in memory is empty after its only server was started again, but a cluster keeps the
+        time of its creation.
+        """
+        time_ns, first = self.cursor.last_time, state.first_ts
+        if time_ns is not None:
+            read = time_of(time_ns)
+        elif self._began is not None:
+            # What was stored before is not read.
+            read = self._began + CLOCKS
+        else:
+            return False
+        if first is None or first <= read or state.first_seq > last:
+            return False
+        # A stream stores messages in the order of their times, unless its leaders' clocks differ.
+        try:
+            found = leader_get(self.context, self.stream, {"seq": last}, deadline)
+        except (errors.MessageNotFoundError, errors.PermissionDeniedError):
+            return first > read + CLOCKS
+        return found.timestamp > read
+
+    def _give_up(self, why: str) -> NoReturn:
+        """Raise, because the position does not belong to the stream."""
+        self._replaced = True
+        self._forget(self._live)
+        raise errors.StreamNotFoundError(description=why, stream=self.stream)
 
     def _is_gone(self, error: errors.JetSyncError) -> bool:
         """Return whether a failed attempt shows that the stream is gone for good."""
-        if isinstance(error, _OtherStreamError):
-            self._forget(self._live)
+        if self._replaced:
             return True
         if not isinstance(error, errors.StreamNotFoundError):
             self._missing = None

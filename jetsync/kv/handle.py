@@ -440,7 +440,6 @@ class KeyValue:
                 deliver_policy=policy,
                 opt_start_seq=from_revision,
                 headers_only=meta_only or None,
-                keep_to_stream=True,
             )
             return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)
 

@@ -44,6 +44,9 @@ MOST: Final = 4
 # Seconds to wait for the server's answer.
 INFO_TIMEOUT: Final = 1.0
 
+# The description of the error if there is no stream, without a further reason.
+MISSING: Final = errors.StreamNotFoundError().description
+
 
 class Watch:
     """
@@ -254,9 +257,7 @@ class Watch:
                 except errors.ConsumptionClosedError:
                     self._end()
                 except errors.StreamNotFoundError as error:
-                    reason = (
-                        None if type(error) is errors.StreamNotFoundError else error.description
-                    )
+                    reason = None if error.description == MISSING else error.description
                     self._gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
                     self._end()
                     raise self._gone from error

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from jetsync import errors
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
+from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
-from jetsync._api.streams import read_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import Iteration, RunIteration
 from jetsync._base.locks import Latch, UnlessSet
@@ -585,10 +585,7 @@ class PageReader:
         """Raise an error if this is another stream than the one that the read began with."""
         known = self.plan.known
         if known is not None and info.created != known.created:
-            raise errors.StreamNotFoundError(
-                description="the stream was deleted, and another one has its name",
-                stream=self.stream,
-            )
+            raise errors.StreamNotFoundError(description=REPLACED, stream=self.stream)
 
     def info(self, subjects: str | None = None) -> StreamInfo:
         """Fetch the stream's info from the leader, with the subjects that a wildcard matches."""

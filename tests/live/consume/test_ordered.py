@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -231,19 +232,22 @@ class TestReset:
 class TestEnd:
     def test_the_stream_is_missing(self, js, stream):
         """
-        Starting raises an error while the stream is missing, and works once it exists.
+        Starting raises an error while the stream is missing, and a new reader reads a new stream.
         """
         ordered = stream.ordered_consumer()
         config = stream.config
         js.delete_stream(stream.name)
-        with pytest.raises(jetsync.StreamNotFoundError):
-            stream.ordered_consumer()
-        with pytest.raises(jetsync.StreamNotFoundError):
-            ordered.consume()
+        for begin in (stream.ordered_consumer, ordered.consume):
+            with pytest.raises(jetsync.StreamNotFoundError, match="not found"):
+                begin()
         js.create_stream(config)
         fill(js, stream, 2)
-        with ordered, ordered.consume() as messages:
-            assert take(messages, 2) == [0, 1]
+        with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+            ordered.consume()
+        # The handle is that of the old stream.
+        with stream.ordered_consumer() as ordered:
+            stream.delete_consumer(ordered.name)
+            assert take(ordered.consume(), 2) == [0, 1]
 
     def test_gives_up(self, js, stream):
         """
@@ -264,7 +268,7 @@ class TestEnd:
 
     def test_does_not_give_up(self, js, stream, ordered):
         """
-        With -1, the consumption continues if the stream is soon created again.
+        With -1, the consumption waits for a stream that may only be missing for a moment.
         """
         fill(js, stream, 1)
         config = stream.config
@@ -273,8 +277,8 @@ class TestEnd:
             js.delete_stream(stream.name)
             assert messages.next(timeout=0.3) is None
             js.create_stream(config)
-            fill(js, stream, 2)
-            assert take(messages, 1) == [1]
+            with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+                messages.next(timeout=20)
 
     @pytest.mark.parametrize("buffered", [0, 2000])
     def test_the_stream_is_deleted(self, js, stream, ordered, buffered):
@@ -375,6 +379,126 @@ class TestEnd:
         assert got == list(range(1, len(got) + 1))
         assert messages.closed
         assert messages.error is None
+
+
+class TestAnotherStream:
+    """A stream is deleted, and another one with its name has other messages."""
+
+    @pytest.fixture(params=["memory", "file"])
+    def old(self, js, unique, request):
+        """
+        A stream with ten messages.
+        """
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage=request.param)
+        fill(js, stream, 10)
+        yield stream
+        js.delete_stream(unique)
+
+    @pytest.fixture(params=[15, 5, 0], ids=["more", "fewer", "empty"])
+    def replace(self, js, old, request):
+        """
+        A function that replaces the stream by one with more or fewer messages.
+        """
+
+        def replace():
+            js.delete_stream(old.name)
+            js.create_stream(old.config)
+            fill(js, old, request.param, start=100)
+
+        return replace
+
+    @pytest.mark.parametrize("idle", [False, True])
+    @pytest.mark.parametrize("way", ["fetch", "next", "consume", "iterate"])
+    def test_is_not_read(self, client, old, replace, way, idle):
+        """
+        The open read and all later ones raise the same error as a scan, also after a reconnect.
+        """
+        ways = {
+            "fetch": lambda: list(ordered.fetch(20, expires=20)),
+            "next": lambda: ordered.next(20),
+            "consume": lambda: messages.next(timeout=20),
+            "iterate": lambda: next(messages),
+        }
+        with old.ordered_consumer() as ordered:
+            if way in {"fetch", "next"}:
+                assert fetched(ordered.fetch(10, expires=20)) == list(range(10))
+            else:
+                messages = ordered.consume()
+                assert take(messages, 10) == list(range(10))
+            if idle:
+                replace()
+                client.reconnect()
+                read = ways[way]
+            else:
+                # The read waits for a message, and the consumer is being replaced.
+                with ThreadPoolExecutor(1) as pool:
+                    waiting = pool.submit(ways[way])
+                    blocked(pool)
+                    old.delete_consumer(ordered.name)
+                    replace()
+                    read = lambda: waiting.result(60)  # noqa: E731
+            for again in (read, ways["fetch"], ordered.consume):
+                with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+                    again()
+                if way in {"consume", "iterate"}:
+                    messages.close()
+            eventually(lambda: not list(old.consumer_names()))
+
+    @pytest.mark.parametrize("way", ["fetch", "consume"])
+    def test_while_disconnected(self, proxied, old, replace, way):
+        """
+        The first read after an outage raises the error.
+        """
+        own, proxy = proxied()
+        ordered = own.stream(old.name).ordered_consumer()
+        assert fetched(ordered.fetch(10, expires=20)) == list(range(10))
+        messages = ordered.consume() if way == "consume" else None
+        proxy.refuse()
+        proxy.cut()
+        replace()
+        proxy.accept()
+        with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+            take(messages, 1) if messages else ordered.next(20)
+
+    @pytest.mark.parametrize("policy", ["new", "last"])
+    def test_before_the_first_message(self, js, stream, policy):
+        """
+        A reader whose position is that of the old stream does not read the new one from there.
+        """
+        fill(js, stream, 3)
+        config = stream.config
+        with stream.ordered_consumer(deliver_policy=policy) as ordered:
+            js.delete_stream(stream.name)
+            js.create_stream(config)
+            fill(js, stream, 5, start=100)
+            with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
+                ordered.next(20)
+
+    @pytest.mark.parametrize("is_deleted", [False, True])
+    @pytest.mark.parametrize("policy", ["all", "new"])
+    def test_a_stream_that_was_emptied(self, monkeypatch, policy, is_deleted, unique):
+        """
+        A stream that has lost its messages, and has stored as many again, is another one, too.
+        """
+        # There is only one clock.
+        monkeypatch.setattr("jetsync.consume.ordered_source.CLOCKS", dt.timedelta(0))
+        with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+            fill(js, stream, 3)
+            ordered = stream.ordered_consumer(deliver_policy=policy)
+            if policy == "all":
+                assert fetched(ordered.fetch(3, expires=20)) == [0, 1, 2]
+            server.stop()
+            (messages,) = server.store.glob(f"**/{unique}/msgs")
+            shutil.rmtree(messages)
+            server.start()
+            fill(js, stream, 5, start=100)
+            if is_deleted:
+                stream.delete_message(3)
+            assert stream.info().created == stream.cached_info.created
+            with pytest.raises(jetsync.StreamNotFoundError, match="has lost its messages up to"):
+                ordered.next(20)
 
 
 class TestThreads:
