@@ -283,12 +283,25 @@ class Client:
 
     def reconnect(self, *, timeout: Seconds | None = None) -> None:
         """
-        Drop the connection and reconnect, as after a connection loss.
+        Drop the connection, and wait until the client is connected again.
 
-        The call does not wait for the new connection.
+        Calls that start meanwhile wait for the new connection, within their own timeouts. Calls
+        that wait for an answer on the old connection fail as after a connection loss. If the client
+        is reconnecting already, this call only waits. So several threads that call it at the same
+        time make one new connection.
+
+        If the call raises DisconnectedError or is interrupted by Ctrl-C, the client continues to
+        reconnect. A signal handler may call this.
 
         Args:
-            timeout: Seconds to wait until the old connection is closed.
+            timeout: Seconds to wait. The default is the option ``request_timeout``.
+
+        Raises:
+            DisconnectedError: No server accepted the connection within the timeout.
+            ConnectionClosedError: The client is closed, or gave up reconnecting.
+            ConflictingUseError: The option ``max_reconnects`` is 0. The connection stays.
+            CallInSignalHandlerError: The handler interrupted a read or write of this client. The
+                connection stays.
         """
         self._connection.reconnect(self._connection.deadline(timeout))
 

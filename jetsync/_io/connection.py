@@ -372,10 +372,26 @@ class Connection:
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def reconnect(self, deadline: Deadline) -> None:
-        """Drop the connection and make a new one, to another server if there is one."""
+        """
+        Drop the connection and wait for the next one, to another server if there is one.
+
+        If the client is reconnecting already, only wait.
+
+        Raises:
+            DisconnectedError: There was no new connection before the deadline.
+            ConflictingUseError: The options do not allow reconnects.
+        """
         self.check()
-        assert self._nats is not None
-        self._bridge.call(self._nats.reconnect, deadline=deadline)
+        if self.options.max_reconnects == 0:
+            raise errors.ConflictingUseError("the client cannot reconnect: max_reconnects is 0")
+        lane = self.lane
+        # Read first, so that calls in several threads make one new connection.
+        epoch = lane.epoch
+        # Before the connection is dropped: the loop cannot replace it while a signal handler has
+        # interrupted a read or a write.
+        lane.prepare_wait()
+        lane.outbox.leave(epoch)
+        lane.write(b"", deadline)
 
     def probe(self) -> None:
         """

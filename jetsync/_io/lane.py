@@ -578,8 +578,7 @@ class Lane:
             if self._read_lock.acquire(timeout=LEADER_WAIT):
                 gate.close()
                 self._read_lock.release()
-        was_open = self.outbox.detach()
-        if was_open:
+        if self.outbox.detach():
             self.lost_epoch = self.epoch
             for receiver in self.receivers():
                 receiver.lost(self.lost_epoch)

@@ -162,10 +162,6 @@ class NatsConnection:
                 # Its signal wakes threads, not tasks.
                 await asyncio.sleep(PONG_CHECK)
 
-    async def reconnect(self) -> None:
-        """Drop the connection and make a new one."""
-        await self._client.force_reconnect()
-
     @property
     def last_failure(self) -> tuple[str | None, Exception | None]:
         """The server and the error of the last failed attempt of the first connect."""

@@ -95,6 +95,8 @@ class Outbox:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
+        # The last connection that was given up. Nothing more is written to it.
+        self.left_epoch: int = 0
         # Why the lane is closed.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
@@ -124,6 +126,8 @@ class Outbox:
         self._shared: deque[tuple[int, bytes]] = deque()
         # Whether the loop watches the socket for room.
         self._writing = False
+        # Whether the connection was given up, and its loss is not announced yet.
+        self._is_left = False
 
     def _own_lock(self) -> None:
         self.lock: threading.RLock = short_lock()
@@ -168,6 +172,7 @@ class Outbox:
                     self.state is _OPEN
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
+                    and self.left_epoch != self.epoch
                 ):
                     if pong is None:
                         self._send(block)
@@ -177,7 +182,7 @@ class Outbox:
                 changed = self._listen(epoch)
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
-                if self.state is LaneState.DOWN:
+                if self.state is LaneState.DOWN or self.left_epoch == self.epoch:
                     raise errors.DisconnectedError(
                         timeout=deadline.total, last_attempt=self.why_down
                     )
@@ -218,6 +223,8 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
+        if self.left_epoch == current:
+            return 0
         entry = (current, block)
         self._shared.append(entry)
         # The other thread looks for blocks after it has released this lock, so that one of the two
@@ -241,7 +248,8 @@ class Outbox:
         """Return a flag that is set when a write may be possible; raise if none ever will be."""
         if self.reason is not None:
             raise_failure(self.reason)
-        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+        is_gone = self.state is not LaneState.OPEN or self.left_epoch == self.epoch
+        if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
         return self._changed.listen()
 
@@ -272,6 +280,7 @@ class Outbox:
                 self.state is LaneState.OPEN
                 and self.size < OUT_LIMIT
                 and (epoch is None or epoch == self.epoch)
+                and self.left_epoch != self.epoch
             ):
                 self._post(block)
                 return self.epoch
@@ -475,6 +484,32 @@ class Outbox:
                 self._writing = False
                 self._loop.remove_writer(sock.fileno())
 
+    def leave(self, epoch: int) -> None:
+        """
+        Give up the connection *epoch*; any thread. Does nothing if it is gone.
+
+        From now on, writes wait for the next connection. The loop ends this one.
+        """
+        try:
+            # Without the lock, which other threads may hold for a while to send their blocks.
+            self.left_epoch = max(epoch, self.left_epoch)
+            self._loop.call_soon_threadsafe(self._end, epoch)
+        except RuntimeError:
+            pass  # The loop is closed.
+        except BaseException:
+            # Ctrl-C: ending the connection twice does no harm, but the loop must end it.
+            self._loop.call_soon_threadsafe(self._end, epoch)
+            raise
+
+    def _end(self, epoch: int) -> None:
+        """Send what is collected, and end the connection *epoch*; loop thread."""
+        with self.lock:
+            if self.state is _OPEN and epoch == self.epoch and self.sock is not None:
+                self._send(b"")
+                break_connection(self.sock)
+                self._is_left = True
+                self.state = LaneState.DOWN
+
     # The life of a connection; loop thread.
 
     def attach(self, sock: socket.socket) -> None:
@@ -500,7 +535,7 @@ class Outbox:
             self._changed.notify()
 
     def detach(self) -> bool:
-        """Drop the connection and what waits for it; return whether writes were allowed."""
+        """Drop the connection and what waits for it; return whether its loss has to be told."""
         with self.lock:
             if self.sock is not None:
                 if self._writing:
@@ -512,15 +547,16 @@ class Outbox:
             self._shared.clear()
             self.posted.clear()
             self.size = self._posted_size = 0
-            was_open = self.state is LaneState.OPEN
+            is_lost = self._is_left or self.state is LaneState.OPEN
             self.freeze()
             # A write that waits for this very connection fails.
             self._changed.notify()
-            return was_open
+            return is_lost
 
     def freeze(self) -> None:
         """Block all writes without an error, because the process ends with its waiting threads."""
         with self.lock:
+            self._is_left = False
             if self.state is LaneState.OPEN:
                 self.state = LaneState.DOWN
 

@@ -23,7 +23,12 @@ from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
 from jetsync._io.websocket import WebSocket, load_aiohttp
-from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+)
 
 LONG = 10.0
 """Seconds that are only reached if the code is broken."""
@@ -626,6 +631,66 @@ class TestReconnect:
             assert idle.receive(len(expected)) == expected
             idle.server.close()
             until(lambda: lane.state is LaneState.DOWN, "the loss")
+
+    def test_given_up(self, rig):
+        """After a connection is given up, writes wait for the next one, though the loop is late."""
+        box = Mailbox()
+        rig.listen(box)
+        rig.lane.write(b"old", soon())
+        release = rig.stall()
+        rig.lane.outbox.leave(1)
+        for call in (
+            lambda: rig.lane.write(b"x", soon(0.01)),
+            lambda: rig.lane.write(b"x", soon(0.01), shared=True),
+            lambda: rig.lane.post(b"x", 0.01),
+        ):
+            with pytest.raises(DisconnectedError, match="no connection to a server within"):
+                call()
+        with pytest.raises(ConnectionLostError, match="before the request was sent"):
+            rig.lane.write(b"x", soon(), 1)
+        with rig.lane.outbox._sending:
+            assert rig.lane.outbox._share(b"x", None) == 0
+        release.set()
+        assert rig.receive_all() == b"old"
+        assert rig.lane.wait(box, soon())
+        assert (box.take_lost(), rig.lane.lost_epoch) == (1, 1)
+        waiting = Background(rig.lane.write, b"new", soon())
+        until(lambda: rig.lane.outbox._changed._signals, "the wait for a connection")
+        rig.connect()
+        assert waiting.get() == 2
+        assert rig.receive(19) == b"SUB s  1000000\r\nnew"
+
+    def test_collected_blocks_of_a_connection_that_is_given_up(self, rig):
+        """Posted blocks and acks are sent before the connection ends."""
+        release = rig.stall()
+        rig.lane.post(b"posted", LONG)
+        rig.lane.ack(b"r", LONG)
+        rig.lane.outbox.leave(1)
+        release.set()
+        assert rig.receive_all() == b"postedPUB r  4\r\n+ACK\r\n"
+
+    def test_an_earlier_connection_is_given_up(self, rig):
+        """Giving up a connection that is gone does not affect the next one."""
+        rig.do(rig.lane.detach)
+        rig.connect()
+        rig.lane.outbox.leave(1)
+        rig.settle()
+        assert rig.lane.write(b"new", soon()) == 2
+        assert rig.receive(3) == b"new"
+
+    def test_interrupted_while_a_connection_is_given_up(self, rig):
+        """After Ctrl-C at any step the connection is used or ends. No write waits for ever."""
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            epoch = rig.lane.epoch
+            ended = interrupted_at(step, lambda: rig.lane.outbox.leave(epoch))  # noqa: B023
+            rig.settle()
+            if rig.lane.state is LaneState.DOWN:
+                until(lambda: rig.lane.lost_epoch == epoch, "the loss")  # noqa: B023
+                rig.connect()
+            rig.lane.write(b"x", soon())
+        assert step > 2
 
     def test_ended_subscriptions_are_not_restored(self, rig):
         """A subscription that has ended is not written again."""

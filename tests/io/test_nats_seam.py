@@ -270,7 +270,6 @@ class TestSeam:
         client = nats.aio.client.Client()
         for name in ("discovered_servers", "last_error"):
             assert isinstance(getattr(type(client), name), property)
-        assert inspect.iscoroutinefunction(client.force_reconnect)
 
 
 class TestTranslation:

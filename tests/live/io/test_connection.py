@@ -15,14 +15,14 @@ import threading
 import time
 
 import pytest
-from interrupts import is_locked
+from interrupts import handled_at, interrupted_at, is_locked, steps_of
 from waiting import LATE, at_some_pace, blocked, eventually, timed
 
 import jetsync
 from jetsync._io import connection as connection_module
 from jetsync._proto.pull import GRACE
 from jetsync.devserver import DevServer
-from jetsync.testing import HookRecorder
+from jetsync.testing import CutProxy, HookRecorder
 
 QUICK = {"reconnect_wait": 0.05}
 """Options of a client that reconnects quickly."""
@@ -589,21 +589,6 @@ class TestReconnect:
             with pytest.raises(jetsync.ConnectionLostError):
                 waiting.result(10)
 
-    def test_asking_for_a_new_connection(self, own_server, recorder):
-        """
-        reconnect() drops the connection, and the client reconnects.
-        """
-        with (
-            jetsync.connect(own_server.url, plugins=[recorder], **QUICK) as client,
-            client.subscribe("a") as subscription,
-        ):
-            first = client.server.client_id
-            client.reconnect()
-            eventually(lambda: kinds(recorder) == ["disconnected", "reconnected"])
-            client.publish("a", b"1")
-            assert subscription.next(timeout=20).data == b"1"
-            assert client.server.client_id != first
-
     def test_a_client_that_gives_up_is_closed(self, own_server, recorder):
         """
         After max_reconnects attempts every call raises ConnectionClosedError with the reason, and
@@ -654,6 +639,218 @@ class TestReconnect:
             assert events(recorder)[0].server == server.url
             assert client.server.lame_duck
             server.kill()
+
+
+class TestAskedReconnect:
+    """
+    Calls of client.reconnect().
+    """
+
+    def test_new_connection(self, own_server, recorder):
+        """
+        When the call returns, the client has another connection, with its subscriptions.
+        """
+        with (
+            jetsync.connect(own_server.url, plugins=[recorder], **QUICK) as client,
+            client.subscribe("a") as subscription,
+        ):
+            first = client.server.client_id
+            client.reconnect(timeout=20)
+            assert client.is_connected
+            assert client.server.client_id != first
+            client.publish("a", b"1")
+            assert subscription.next(timeout=20).data == b"1"
+            eventually(lambda: kinds(recorder) == ["disconnected", "reconnected"])
+
+    def test_next_publish(self, nats_server, stream):
+        """
+        The next publish is stored. It is never sent on the connection that was dropped.
+        """
+        with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
+            for turn in range(40):
+                client.reconnect(timeout=20)
+                ack = client.jetstream().publish(f"{stream.name}.A", timeout=20)
+                assert ack.sequence == client.statistics().reconnects == turn + 1
+
+    def test_calls_of_other_threads(self, nats_server, pool, stream, monkeypatch):
+        """
+        The calls that other threads start meanwhile wait for the next connection.
+        """
+        left, spans, unknown, over = [], [], [], threading.Event()
+
+        def publish():
+            while not over.is_set():
+                start = time.monotonic()
+                try:
+                    client.jetstream().publish(f"{stream.name}.A", timeout=20)
+                except jetsync.PublishOutcomeUnknownError:
+                    unknown.append(start)
+
+        with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
+            outbox = client._connection.lane.outbox
+            leave = outbox.leave
+
+            def leave_and_note(epoch):
+                leave(epoch)
+                left.append(time.monotonic())
+
+            monkeypatch.setattr(outbox, "leave", leave_and_note)
+            publishing = [pool.submit(publish) for _ in range(4)]
+            for turn in range(20):
+                sent = client.statistics().bytes_out
+                eventually(lambda: client.statistics().bytes_out > sent + 1000)  # noqa: B023
+                client.reconnect(timeout=20)
+                spans.append((left[-1], time.monotonic()))
+                assert client.statistics().reconnects == turn + 1
+            over.set()
+            concurrent.futures.wait(publishing)
+        assert len(spans) == len(left) == 20
+        assert [start for start in unknown for left, back in spans if left < start < back] == []
+
+    def test_calls_in_flight(self, own_server, pool):
+        """
+        A request that waits for its answer is lost, and the outcome of a publish is unknown.
+        """
+        with (
+            jetsync.connect(own_server.url) as other,
+            other.subscribe("quiet"),
+            jetsync.connect(own_server.url, **QUICK) as client,
+        ):
+            other.flush()
+            js = client.jetstream()
+            js.create_stream("S", subjects=["s"], no_ack=True)
+            request = pool.submit(client.request, "quiet", timeout=30)
+            publish = pool.submit(js.publish, "s", timeout=30)
+            eventually(lambda: client.statistics().requests_in_flight == 2)
+            with timed(0.0, 5.0):
+                client.reconnect(timeout=20)
+                assert isinstance(request.exception(10), jetsync.ConnectionLostError)
+                assert isinstance(publish.exception(10), jetsync.PublishOutcomeUnknownError)
+
+    def test_in_several_threads(self, own_server, pool, monkeypatch):
+        """
+        Threads that ask at the same time get one new connection.
+        """
+        with jetsync.connect(own_server.url, **QUICK) as client:
+            outbox, together = client._connection.lane.outbox, threading.Barrier(4)
+            leave = outbox.leave
+
+            def leave_together(epoch):
+                together.wait(20)
+                leave(epoch)
+
+            monkeypatch.setattr(outbox, "leave", leave_together)
+            for asking in [pool.submit(client.reconnect, timeout=20) for _ in range(4)]:
+                assert asking.result(30) is None
+            assert client.statistics().reconnects == 1
+
+    def test_while_the_client_reconnects(self, own_server, pool):
+        """
+        The call waits for the connection that the client is making already.
+        """
+        with jetsync.connect(own_server.url, **QUICK) as client:
+            own_server.stop()
+            eventually(lambda: not client.is_connected)
+            asking = pool.submit(client.reconnect, timeout=30)
+            blocked(pool)
+            own_server.start()
+            asking.result(20)
+            assert client.is_connected
+            assert client.statistics().reconnects == 1
+
+    def test_no_server(self, nats_server):
+        """
+        Without a server the call raises DisconnectedError in time. The client continues to try.
+        """
+        with (
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, request_timeout=0.3, **QUICK) as client,
+        ):
+            proxy.refuse()
+            for arguments in ({}, {"timeout": 0.3}):
+                with timed(0.3, 0.8), pytest.raises(jetsync.DisconnectedError, match=r"0\.3 s"):
+                    client.reconnect(**arguments)
+            proxy.accept()
+            client.reconnect(timeout=20)
+            client.flush(timeout=20)
+
+    def test_closed_meanwhile(self, nats_server, pool):
+        """
+        If the client is closed, the call raises ConnectionClosedError at once.
+        """
+        with CutProxy(nats_server.url) as proxy:
+            client = jetsync.connect(proxy.url, **QUICK)
+            proxy.refuse()
+            asking = pool.submit(client.reconnect, timeout=30)
+            eventually(lambda: not client.is_connected)
+            with timed(0.0, 2.0):
+                client.close()
+                assert isinstance(asking.exception(10), jetsync.ConnectionClosedError)
+
+    def test_gives_up_meanwhile(self, nats_server):
+        """
+        If the client gives up, the call raises ConnectionClosedError with the reason.
+        """
+        with CutProxy(nats_server.url) as proxy:
+            client = jetsync.connect(proxy.url, max_reconnects=2, **QUICK)
+            proxy.refuse()
+            with pytest.raises(jetsync.ConnectionClosedError, match="gave up reconnecting after"):
+                client.reconnect(timeout=30)
+            client.close()
+
+    def test_not_allowed(self, nats_server):
+        """
+        With max_reconnects=0 the call raises ConflictingUseError, and the connection stays.
+        """
+        with jetsync.connect(nats_server.url, max_reconnects=0) as client:
+            with pytest.raises(jetsync.ConflictingUseError, match="max_reconnects is 0"):
+                client.reconnect()
+            assert client.rtt(timeout=20) > 0.0
+
+    def test_interrupted(self, nats_server):
+        """
+        Ctrl-C at any step ends the call, and the client continues to reconnect if it has begun to.
+        """
+        with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
+
+            def is_usable():
+                with contextlib.suppress(jetsync.ConnectionLostError):
+                    client.flush(timeout=20)
+                    return True
+
+            struck = 0
+            for step in range(1, steps_of(client.reconnect) + 1):
+                struck += not interrupted_at(step, client.reconnect)
+                eventually(is_usable)
+            assert struck > 5
+
+    def test_in_a_signal_handler(self, nats_server, stream):
+        """
+        A handler that interrupts any step of a publish gets a new connection, or an error at once.
+        """
+        outcomes = []
+
+        def handler():
+            with timed(0.0, 4.0):
+                try:
+                    client.reconnect(timeout=20)
+                    outcomes.append("reconnected")
+                except jetsync.CallInSignalHandlerError:
+                    outcomes.append("refused")
+
+        def publish():
+            client.jetstream().publish(f"{stream.name}.A", timeout=20)
+
+        with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
+            for step in range(1, steps_of(publish) + 1):
+                before = client.statistics().reconnects
+                try:
+                    handled_at(step, publish, handler)
+                except jetsync.PublishOutcomeUnknownError:
+                    assert outcomes[-1] == "reconnected"
+                made = client.statistics().reconnects - before
+                assert made == 0 or outcomes[-1] == "reconnected"
+        assert set(outcomes) == {"reconnected", "refused"}
 
 
 @pytest.mark.cluster
