@@ -203,7 +203,7 @@ class Outbox:
         try:
             if self.held_here() or not take(self.lock, taken):
                 return False
-            if self.state is not _OPEN or epoch != self.epoch:
+            if self.state is not _OPEN or epoch != self.epoch or epoch == self.left_epoch:
                 self._listen(epoch)
             if self.size >= OUT_LIMIT:
                 return False
