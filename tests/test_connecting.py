@@ -47,7 +47,7 @@ class TestImports:
         program = f"""
             import sys, jetsync
             try:
-                jetsync.connect("{NOBODY}", loop="asyncio")
+                jetsync.connect("{NOBODY}", loop="asyncio", connect_timeout=60)
             except jetsync.ConnectError as error:
                 assert "refused" in str(error), error
             print(*sys.modules)
@@ -63,7 +63,7 @@ class TestImports:
         program = """
             import sys, jetsync
             try:
-                jetsync.connect("ws://127.0.0.1:1")
+                jetsync.connect("ws://127.0.0.1:1", connect_timeout=60)
             except jetsync.ConnectError:
                 print("aiohttp" in sys.modules)
         """
@@ -106,7 +106,7 @@ class TestDeadline:
                 print(error)
             release.set()
             try:
-                jetsync.connect("{NOBODY}")
+                jetsync.connect("{NOBODY}", connect_timeout=60)
             except jetsync.ConnectError as error:
                 print(type(error).__name__)
         """

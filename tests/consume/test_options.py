@@ -143,7 +143,9 @@ def ordered():
     """
     cursor = types.SimpleNamespace(name="C")
     info = types.SimpleNamespace(config=ConsumerConfig())
-    return OrderedConsumer(types.SimpleNamespace(stream="S", cursor=cursor, info=info))
+    context = types.SimpleNamespace(lane=types.SimpleNamespace(prepare_wait=None))
+    source = types.SimpleNamespace(stream="S", cursor=cursor, info=info, context=context)
+    return OrderedConsumer(source)
 
 
 @pytest.mark.parametrize(
