@@ -8,7 +8,7 @@ import contextlib
 import signal
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetsync import errors
 from jetsync._api.context import Context
@@ -103,10 +103,11 @@ class Client:
         """
         Close the connection. Safe to repeat, in any thread.
 
-        Pending publishes and acks are sent first. If there is a connection, open publishers wait
-        for their acks and open fast publishers commit. Open atomic batches are discarded.
-        Consumptions are closed, and the server redelivers their buffered messages immediately.
-        Calls that wait in other threads raise ConnectionClosedError.
+        Calls that wait in other threads raise ConnectionClosedError immediately, and so does every
+        new call. Pending publishes and acks are still sent. If there is a connection, open
+        publishers wait for their acks and open fast publishers commit, within the timeout. Open
+        atomic batches are discarded. Consumptions are closed, and the server redelivers their
+        buffered messages immediately.
 
         A signal handler may call this. If the handler interrupted a read or write of this client,
         the call returns immediately and the client closes when the handler has returned. If Ctrl-C
@@ -118,11 +119,16 @@ class Client:
         try:
             deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
             # The server redelivers what consumptions hold that cannot be ended here.
+            consumptions: list[Any] = []
             with contextlib.suppress(errors.CallInSignalHandlerError):
-                self._end_consumptions(deadline)
+                consumptions = self._end_consumptions()
+            connection = self._connection
+            # No other thread waits for what follows.
+            connection.begin_close()
+            _wait_until_given_back(consumptions, deadline)
             # Without a connection, nothing can be confirmed soon.
-            self._connection.finish_writers(deadline if self.is_connected else Deadline.after(0.0))
-            self._connection.close(deadline.remaining())
+            connection.finish_writers(deadline if connection.can_finish else Deadline.after(0.0))
+            connection.close(deadline.remaining())
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._connection.abandon()
@@ -169,7 +175,7 @@ class Client:
             until = deadline.at_most(CLOSING_WAIT)
             for consumption in settled:
                 consumption.wait_for_taker(until)
-            self._end_consumptions(deadline)
+            _wait_until_given_back(self._end_consumptions(), deadline)
             unconfirmed = connection.finish_writers(deadline)
             if unconfirmed:
                 outcome["unconfirmed"] = len(unconfirmed)
@@ -498,13 +504,18 @@ class Client:
                 f" lost: {error}"
             )
 
-    def _end_consumptions(self, deadline: Deadline) -> None:
-        """Close the consumptions and wait until their buffered messages are returned."""
+    def _end_consumptions(self) -> list[Any]:
+        """Close the consumptions and return them."""
         if self._connection.closed.is_set():
-            return
+            return []
         consumptions = list_of(self._connection.consumptions)
         for consumption in consumptions:
             consumption.end_with_client()
-        until = deadline.at_most(CLOSING_WAIT)
-        for consumption in consumptions:
-            consumption.wait_until_given_back(until)
+        return consumptions
+
+
+def _wait_until_given_back(consumptions: Iterable[Any], deadline: Deadline) -> None:
+    """Wait until consumptions that were closed have returned their buffered messages."""
+    until = deadline.at_most(CLOSING_WAIT)
+    for consumption in consumptions:
+        consumption.wait_until_given_back(until)

@@ -36,15 +36,18 @@ MODULES = (
 """The modules that users import from. Their `__all__` is what is public."""
 
 INTERNAL = {
+    "AtomicBatch.begin_finish",
     "AtomicBatch.finish",
     "ConnectOptions.nkey_text",
     "ConnectOptions.server_list",
     "Expect.pairs",
+    "FastPublisher.begin_finish",
     "FastPublisher.finish",
     "KeyValueConfig.stream_fields",
     "OrderedConsumption.take",
     "PublishFuture.listen",
     "PublishFuture.report",
+    "Publisher.begin_finish",
     "Publisher.finish",
     "StoredMessage.from_direct",
     "StreamConfig.lacks",

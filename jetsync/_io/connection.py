@@ -63,6 +63,13 @@ _logger = get_logger("jetsync.connection")
 class Writer(Protocol):
     """A handle that has to finish before the connection is closed."""
 
+    def begin_finish(self) -> None:
+        """
+        Wake the calls that wait for room, because the client begins to close; never waits.
+
+        The lane refuses what they would send. May raise CallInSignalHandlerError.
+        """
+
     def finish(self, deadline: Deadline) -> str | None:
         """
         Accept no more messages. Send the outstanding ones and wait for their acks, or discard them.
@@ -94,6 +101,8 @@ class Connection:
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         self.lane: Lane
         self.closed: Latch = Latch()
+        # Set before `closed`, when the client begins to close.
+        self.closing: Latch = Latch()
         self.reconnects: int = 0
         # The last permission errors, with the time at which each was read. They explain why a batch
         # is incomplete.
@@ -200,8 +209,8 @@ class Connection:
     def _close(self, deadline: Deadline) -> None:
         """Send outstanding data, report the end, and end the connection and the thread."""
         try:
-            if self.lane.state is LaneState.OPEN:
-                self.flush(deadline)
+            if self.can_finish:
+                self.flush(deadline, while_closing=True)
         except (errors.TransportError, errors.WaitTimeoutError):
             _logger.warning("closed", reason="some data could not be sent")
         try:
@@ -244,6 +253,21 @@ class Connection:
         wait, but each thread that appears in the list runs.
         """
         self._bridge.call(_start, threads, deadline=self.deadline(None))
+
+    def begin_close(self) -> None:
+        """
+        End all waits and refuse all calls, except for what :meth:`finish_writers` does.
+
+        Does nothing in a signal handler that has interrupted a read or a write of its own thread.
+        """
+        if self.forked or self.lane.is_busy_here():
+            return
+        self.lane.begin_close(translate_closed(None))
+        self.closing.set()
+        for writer in list_of(self.writers):
+            # The handler may have interrupted a call of this writer.
+            with contextlib.suppress(errors.CallInSignalHandlerError):
+                writer.begin_finish()
 
     def finish_writers(self, deadline: Deadline) -> list[str]:
         """Finish all publishers and batches; return a line about each with unconfirmed messages."""
@@ -299,6 +323,7 @@ class Connection:
         """End all waits and report once that the client is closed, or that nats-py gave up."""
         if self.closed.is_set() or self._exiting:
             return
+        self.closing.set()
         self.closed.set()
         reason = translate_closed(cause)
         if cause is not None:
@@ -345,23 +370,31 @@ class Connection:
         return not self.forked and self.lane.state is LaneState.OPEN
 
     @property
+    def can_finish(self) -> bool:
+        """Whether there is a connection on which publishers can finish."""
+        return not self.forked and self.lane.outbox.can_send
+
+    @property
     def state(self) -> str:
         """The state in one word, for the repr of the client."""
         return "forked" if self.forked else self.lane.state.value
 
-    def flush(self, deadline: Deadline) -> float:
+    def flush(self, deadline: Deadline, *, while_closing: bool = False) -> float:
         """
         Wait until the server has processed all earlier writes, and return the seconds it took.
+
+        Works while the client closes only if *while_closing* is true.
 
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm it
                 before the deadline.
         """
-        self.check()
+        if not while_closing:
+            self.check()
         self.lane.prepare_wait()
         start = time.perf_counter()
         pong = Waiter(b"PING")
-        self.lane.write(PING, deadline, pong=pong)
+        self.lane.write(PING, deadline, pong=pong, while_closing=while_closing)
         self.lane.wait(pong, deadline)
         if pong.reply is not None:
             self.has_published = False

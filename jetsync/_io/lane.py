@@ -159,7 +159,7 @@ class Lane:
         return self.outbox.epoch
 
     def check(self) -> None:
-        """Raise if the client is closed, or if this process is a forked child."""
+        """Raise if the client is closed or closes, or if this process is a forked child."""
         reason = self.outbox.reason
         if reason is not None:
             raise_failure(reason)
@@ -202,7 +202,7 @@ class Lane:
         # The rest comes last, so that after Ctrl-C a repeated call does it.
         if sid in self._boxes:
             self.post_nowait(frames.unsub(sid))
-            if grace and self.state is LaneState.OPEN:
+            if grace and self.outbox.can_send:
                 self.later(grace, self.drop, sid)
             else:
                 self.drop(sid)
@@ -605,6 +605,19 @@ class Lane:
         for receiver in self.receivers():
             receiver.failure = receiver.failure or self.outbox.reason
             receiver.wake()
+
+    def begin_close(self, reason: Exception) -> None:
+        """
+        End every wait and every write with *reason*, now and later, but let publishers finish.
+
+        They use mailboxes and writes that are marked with ``while_closing``.
+        """
+        if not self.outbox.begin_close(reason):
+            return
+        for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
+            if not (isinstance(receiver, Mailbox) and receiver.while_closing):
+                receiver.fail(reason)
+        self.wake_reader()
 
     def close(self, reason: Exception) -> None:
         """End every wait and every write, now and later, with *reason*."""

@@ -167,14 +167,22 @@ class Mailbox:
         interest: The subject that is subscribed to. If the server refuses it, the mailbox fails.
         collect_denials: Whether to keep the publishes that the server refuses, for an owner who
             knows which of them are its own.
+        while_closing: Whether a client that closes lets the owner finish before it ends the wait.
     """
 
-    def __init__(self, interest: bytes = b"", *, collect_denials: bool = False) -> None:
+    def __init__(
+        self,
+        interest: bytes = b"",
+        *,
+        collect_denials: bool = False,
+        while_closing: bool = False,
+    ) -> None:
         self.interest: bytes = interest
         self.signal: Signal = Signal()
         self.frames: deque[Frame] = deque()
         self.push: Callable[[Frame], object] = self.frames.append
         self.express: Callable[[bytes, int], int] | None = None
+        self.while_closing: bool = while_closing
         # Set once: after that, nothing arrives any more.
         self.failure: Exception | None = None
         # Called after each failure, in any thread. It must not block.

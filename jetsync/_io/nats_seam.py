@@ -157,7 +157,7 @@ class NatsConnection:
         ends = self._loop.time() + timeout
         pong = Waiter(b"PING")
         with contextlib.suppress(errors.TransportError):
-            self.lane.write(PING, Deadline.after(0.0), pong=pong)
+            self.lane.write(PING, Deadline.after(0.0), pong=pong, while_closing=True)
             while not pong.ready and self._loop.time() < ends:  # noqa: ASYNC110
                 # Its signal wakes threads, not tasks.
                 await asyncio.sleep(PONG_CHECK)

@@ -57,6 +57,9 @@ TICK: Final = 0.005
 # How often a thread sends the requests of others, before it leaves them to the loop.
 SHARED_SENDS: Final = 8
 
+# An epoch below every other.
+NO_EPOCH: Final = -1
+
 PING: Final = b"PING\r\n"
 
 WOULD_BLOCK: Final = (
@@ -72,14 +75,18 @@ class LaneState(enum.Enum):
     Whether blocks may be written.
 
     ``DOWN`` lasts until the handshake is complete and the subscriptions have been written again.
+    While the client closes, ``CLOSING`` replaces ``OPEN``: only publishers may write, to finish.
     """
 
     DOWN = "down"
     OPEN = "open"
+    CLOSING = "closing"
     CLOSED = "closed"
 
 
 _OPEN: Final = LaneState.OPEN
+_CLOSING: Final = LaneState.CLOSING
+_CAN_SEND: Final = (_OPEN, _CLOSING)
 
 
 class Outbox:
@@ -95,9 +102,9 @@ class Outbox:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
-        # The last connection that was given up. Nothing more is written to it.
-        self.left_epoch: int = 0
-        # Why the lane is closed.
+        # The connection that was given up, until its loss is announced. No call writes to it.
+        self.left_epoch: int = NO_EPOCH
+        # Why the lane is closed, or closes.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
         self.why_down: str | None = None
@@ -126,8 +133,6 @@ class Outbox:
         self._shared: deque[tuple[int, bytes]] = deque()
         # Whether the loop watches the socket for room.
         self._writing = False
-        # Whether the connection was given up, and its loss is not announced yet.
-        self._is_left = False
 
     def _own_lock(self) -> None:
         self.lock: threading.RLock = short_lock()
@@ -135,6 +140,11 @@ class Outbox:
         self.held_here: Callable[[], bool] = owner_check(self.lock)
         # Held during the system call that sends. A lock, because Ctrl-C cannot leave it held.
         self._sending = threading.Lock()
+
+    @property
+    def can_send(self) -> bool:
+        """Whether there is a connection on which jetsync may send blocks."""
+        return self.state in _CAN_SEND
 
     def write(
         self,
@@ -144,6 +154,7 @@ class Outbox:
         *,
         pong: Waiter | None = None,
         shared: bool = False,
+        while_closing: bool = False,
     ) -> int:
         """
         Send *block* and return the epoch of the connection that accepted it; any thread.
@@ -151,7 +162,8 @@ class Outbox:
         Waits, within *deadline*, for a connection and for room; with an *epoch*, only for room on
         that connection. If Ctrl-C interrupts the wait, nothing was sent. With *pong*, *block* is a
         PING and *pong* gets the answer. If *shared* is true and another thread is sending, that
-        thread sends *block* as well. This is for callers that wait for the answer next.
+        thread sends *block* as well. This is for callers that wait for the answer next. If
+        *while_closing* is true, *block* is also sent while the client closes.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
@@ -169,7 +181,7 @@ class Outbox:
                     return accepted
             with self.lock:
                 if (
-                    self.state is _OPEN
+                    (self.state is _OPEN or (while_closing and self.state is _CLOSING))
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
                     and self.left_epoch != self.epoch
@@ -179,7 +191,7 @@ class Outbox:
                     else:
                         self._send_ping(block, pong)
                     return self.epoch
-                changed = self._listen(epoch)
+                changed = self._listen(epoch, while_closing=while_closing)
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN or self.left_epoch == self.epoch:
@@ -194,6 +206,8 @@ class Outbox:
         """
         Send *block* on the connection *epoch* if that is possible at once; return whether it was.
 
+        For fast publishers: also while the client closes.
+
         Does not even wait for the lock, so the caller may hold another one.
 
         Raises:
@@ -203,8 +217,9 @@ class Outbox:
         try:
             if self.held_here() or not take(self.lock, taken):
                 return False
-            if self.state is not _OPEN or epoch != self.epoch or epoch == self.left_epoch:
-                self._listen(epoch)
+            is_gone = self.state not in _CAN_SEND or epoch == self.left_epoch
+            if is_gone or epoch != self.epoch:
+                self._listen(epoch, while_closing=True)
             if self.size >= OUT_LIMIT:
                 return False
             self._send(block)
@@ -241,14 +256,14 @@ class Outbox:
 
         Blocks for an earlier connection are lost with it.
         """
-        current = self.epoch if self.state is _OPEN else 0
+        current = self.epoch if self.state in _CAN_SEND else 0
         return b"".join(block for epoch, block in take_all(self._shared) if epoch == current)
 
-    def _listen(self, epoch: int | None) -> Signal:
+    def _listen(self, epoch: int | None, *, while_closing: bool) -> Signal:
         """Return a flag that is set when a write may be possible; raise if none ever will be."""
-        if self.reason is not None:
+        if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
             raise_failure(self.reason)
-        is_gone = self.state is not LaneState.OPEN or self.left_epoch == self.epoch
+        is_gone = self.state is LaneState.DOWN or self.left_epoch == self.epoch
         if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
         return self._changed.listen()
@@ -353,7 +368,7 @@ class Outbox:
 
     def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> None:
         """Post *block*, or keep it for the next connection; the lock is held."""
-        if self.state is LaneState.OPEN:
+        if self.state in _CAN_SEND:
             if epoch is None or epoch == self.epoch:
                 self._post(block)
         elif keep and self.state is LaneState.DOWN and self._kept_size + len(block) <= OUT_LIMIT:
@@ -409,7 +424,7 @@ class Outbox:
         assert self.held_here()
         acks = self.acks
         # Before the lane is open, the subscriptions come first.
-        if acks and self.state is _OPEN:
+        if acks and self.state in _CAN_SEND:
             self.posted.append(frames.answers(take_all(acks), ACK))
         if self.posted:
             self.posted.append(block)
@@ -425,7 +440,7 @@ class Outbox:
                     # First, see `post_nowait`.
                     block = self._take_shared() + block
                     # A thread adds an ack before it leaves its next request.
-                    if acks and self.state is _OPEN:
+                    if acks and self.state in _CAN_SEND:
                         block = frames.answers(take_all(acks), ACK) + block
                 sent = 0
                 with self._sending:
@@ -504,10 +519,11 @@ class Outbox:
     def _end(self, epoch: int) -> None:
         """Send what is collected, and end the connection *epoch*; loop thread."""
         with self.lock:
-            if self.state is _OPEN and epoch == self.epoch and self.sock is not None:
+            if self.state in _CAN_SEND and epoch == self.epoch and self.sock is not None:
                 self._send(b"")
                 break_connection(self.sock)
-                self._is_left = True
+                # Set again: Ctrl-C may have prevented it in `leave`.
+                self.left_epoch = epoch
                 self.state = LaneState.DOWN
 
     # The life of a connection; loop thread.
@@ -528,7 +544,7 @@ class Outbox:
             self._kept.clear()
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
-            self.state = LaneState.OPEN
+            self.state = LaneState.OPEN if self.reason is None else LaneState.CLOSING
             # Acks that were not sent on the last connection.
             self._send(b"")
             self.why_down = None
@@ -547,7 +563,7 @@ class Outbox:
             self._shared.clear()
             self.posted.clear()
             self.size = self._posted_size = 0
-            is_lost = self._is_left or self.state is LaneState.OPEN
+            is_lost = self.state in _CAN_SEND or self.left_epoch == self.epoch
             self.freeze()
             # A write that waits for this very connection fails.
             self._changed.notify()
@@ -556,8 +572,8 @@ class Outbox:
     def freeze(self) -> None:
         """Block all writes without an error, because the process ends with its waiting threads."""
         with self.lock:
-            self._is_left = False
-            if self.state is LaneState.OPEN:
+            self.left_epoch = NO_EPOCH
+            if self.state in _CAN_SEND:
                 self.state = LaneState.DOWN
 
     def after_fork(self) -> None:
@@ -575,6 +591,21 @@ class Outbox:
         self._changed = Notifier()
         self.reason = errors.ForkedProcessError()
         self.state = LaneState.CLOSED
+
+    def begin_close(self, reason: Exception) -> bool:
+        """
+        End every write without ``while_closing``, now and later, with *reason*.
+
+        Returns whether this is the first time.
+        """
+        with self.lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            if self.state is LaneState.OPEN:
+                self.state = LaneState.CLOSING
+            self._changed.notify()
+            return True
 
     def close(self, reason: Exception) -> bool:
         """End every write, now and later, with *reason*; return whether this is the first time."""

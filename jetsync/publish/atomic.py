@@ -479,6 +479,10 @@ class AtomicBatch:
             except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
                 return
 
+    def begin_finish(self) -> None:
+        """Discard the batch if no other call uses it, because the client begins to close."""
+        self._end(errors.ConnectionClosedError(), NO_WAIT)
+
     def finish(self, deadline: Deadline) -> None:
         """Discard the batch if it is open, because the client or the interpreter ends."""
         self._end(errors.ConnectionClosedError(), deadline)

@@ -28,6 +28,7 @@ from jetsync._base.html import html_table
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
+from jetsync._io.outbox import LaneState
 from jetsync._proto.fastingest import Phase
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
@@ -505,7 +506,8 @@ class FastPublisher:
                     link.abandon()
                 if link.closed:
                     return
-                self._lane.check()
+                if self._lane.outbox.state is LaneState.CLOSED:
+                    self._lane.check()
                 if self._enter_commit is None:
                     link.commit(None, deadline)
                     return
@@ -514,6 +516,10 @@ class FastPublisher:
                 self._report_gaps()
         # Plugins run without the lock.
         self._commit(None, deadline)
+
+    def begin_finish(self) -> None:
+        """Wake the calls that wait for room, because the client begins to close."""
+        self._link.wake()
 
     def finish(self, deadline: Deadline) -> str | None:
         """

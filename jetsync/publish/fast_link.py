@@ -57,7 +57,7 @@ class Answers(Mailbox):
     """The answers to one publisher. Whatever arrives ends the run of staged messages."""
 
     def __init__(self, interest: bytes, run: StagedRun) -> None:
-        super().__init__(interest, collect_denials=True)
+        super().__init__(interest, collect_denials=True, while_closing=True)
         self._run = run
 
     def wake(self) -> None:
@@ -141,7 +141,7 @@ class FastLink:
             self._start(item, deadline)
         number = self.ledger.added
         run.small = min(SMALL, stream.encoder.limit)
-        if not self.closed:
+        if not self.closed and self._lane.outbox.reason is None:
             run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
         return number
 
@@ -182,7 +182,7 @@ class FastLink:
         engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
         while engine.phase is not Phase.DONE:
-            self._make_room(1, deadline)
+            self._make_room(1, deadline, while_closing=True)
             if engine.phase is Phase.NEW:
                 if item is None and ledger.added:
                     engine.settle()
@@ -234,7 +234,7 @@ class FastLink:
                 # After Ctrl-C they are not written twice.
                 staged = run.take()
                 block = b"".join([*staged, block])
-            self._lane.write(block, deadline, self.run.epoch)
+            self._lane.write(block, deadline, self.run.epoch, while_closing=True)
         except errors.ConnectionLostError:
             engine.unclaim(count)
             engine.doubt(len(staged))
@@ -287,6 +287,7 @@ class FastLink:
         """Prepare a batch on the current connection; nothing is sent yet."""
         if self.closed:
             raise errors.BatchClosedError
+        self._lane.check()
         if self._box.failure is not None:
             raise_failure(self._box.failure)
         # Refusals and losses of an earlier connection do not concern the new batch.
@@ -359,8 +360,12 @@ class FastLink:
 
     # Waiting.
 
-    def _make_room(self, wanted: int, deadline: Deadline) -> int:
-        """Wait until messages may be sent and return how many, 0 if a batch has to start first."""
+    def _make_room(self, wanted: int, deadline: Deadline, *, while_closing: bool = False) -> int:
+        """
+        Wait until messages may be sent and return how many, 0 if a batch has to start first.
+
+        Raise if the client begins to close, unless *while_closing* is true.
+        """
         engine = self.engine
         if self._box.ready:
             self.receive()
@@ -377,6 +382,8 @@ class FastLink:
                 return room
             if over:
                 self.raise_end(deadline)
+            if not while_closing:
+                self._lane.check()
             if not self._advance(deadline):
                 if engine.recovering:
                     raise errors.NoStreamResponseError(
@@ -465,7 +472,7 @@ class FastLink:
         # Encoded again, because the next server may have lower limits.
         block = self._frame(op, seq, item)
         try:
-            lane.write(block, deadline, run.epoch)
+            lane.write(block, deadline, run.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self._lose_connection()
 
@@ -531,6 +538,10 @@ class FastLink:
     def stop(self) -> None:
         """End the call of the thread that holds the lock, and with it the batch; never waits."""
         self.unsubscribe()
+        self._lane.interrupt(self._box)
+
+    def wake(self) -> None:
+        """Have a call that waits look whether the client closes; never waits."""
         self._lane.interrupt(self._box)
 
     def unsubscribe(self) -> None:

@@ -127,7 +127,7 @@ class Publisher:
         self._lane = context.lane
         self._options = options
         self._on_report = on_report
-        self._window = Window(context, options, keep_acks=True)
+        self._window = Window(context, options, keep_acks=True, while_closing=True)
         self._pipeline = self._window.pipeline
         self._hooks = PublishHooks(context.plugins, options.size)
         self._lock = LongLock(Level.HANDLE)
@@ -480,6 +480,10 @@ class Publisher:
         self._unobserved.clear()
         return failures
 
+    def begin_finish(self) -> None:
+        """Wake the calls that wait for room, because the client begins to close."""
+        self._stop(errors.ConnectionClosedError())
+
     def finish(self, deadline: Deadline) -> str | None:
         """
         Close because the client or the interpreter ends; return a warning if messages may be lost.
@@ -509,11 +513,7 @@ class Publisher:
         self, deadline: Deadline, reason: Exception, callback_time: float = CALLBACK_TIME
     ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
-        self._check_locks()
-        with self._lock:
-            self._stopped = self._stopped or reason
-            self._room.notify()
-            self._wake_worker()
+        self._stop(reason)
         if self._is_worker():
             return
         self._wait(lambda: not self._window.open_count, self._ended, deadline)
@@ -521,6 +521,14 @@ class Publisher:
         self._lane.wake_reader()
         if self._worker_ended.wait(max(deadline.remaining(), callback_time)):
             self._worker.join(CALLBACK_TIME)
+
+    def _stop(self, reason: Exception) -> None:
+        """Accept no more messages because of *reason*; never waits."""
+        self._check_locks()
+        with self._lock:
+            self._stopped = self._stopped or reason
+            self._room.notify()
+            self._wake_worker()
 
     def _wake_worker(self) -> None:
         """End the worker's current wait; the lock is held."""

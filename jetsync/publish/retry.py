@@ -129,4 +129,4 @@ def wait_for_retry(
             )
         )
     # If the client is closed meanwhile, the next attempt raises.
-    context.connection.closed.wait(delay)
+    context.connection.closing.wait(delay)

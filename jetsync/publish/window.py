@@ -130,7 +130,14 @@ class Window:
     was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures.
     """
 
-    def __init__(self, context: Context, options: WindowOptions, *, keep_acks: bool) -> None:
+    def __init__(
+        self,
+        context: Context,
+        options: WindowOptions,
+        *,
+        keep_acks: bool,
+        while_closing: bool = False,
+    ) -> None:
         connection = context.connection
         self.options = options
         self._plugins = context.plugins
@@ -138,7 +145,9 @@ class Window:
         self._probe = connection.probe
         inbox = connection.new_inbox().encode()
         self.prefix: bytes = inbox + b"."
-        self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
+        self.box: Mailbox = Mailbox(
+            inbox + b".*", collect_denials=True, while_closing=while_closing
+        )
         self._listener = Listener(self._lane, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, keep_acks=keep_acks)
         # The connection whose limits the encoder knows.
@@ -299,7 +308,9 @@ class Window:
             if epoch != lane.epoch and self._renew(lane.epoch):
                 return True
             block = self._frames(chunk, first)
-            epoch = lane.write(block, NO_WAIT, epoch=self._epoch)
+            epoch = lane.write(
+                block, NO_WAIT, epoch=self._epoch, while_closing=self.box.while_closing
+            )
             self._enter(chunk, first, epoch, len(block))
         except (
             errors.DisconnectedError,

@@ -51,7 +51,7 @@ class StubLane:
         self.busy_here = False
         self.answer = lambda block: None
         self.outbox = types.SimpleNamespace(
-            why_down=None, reason=None, held_here=lambda: False, bytes_out=7
+            why_down=None, reason=None, held_here=lambda: False, bytes_out=7, can_send=True
         )
         self._sids = itertools.count(1_000_000)
 
@@ -535,21 +535,21 @@ class TestListener:
         """
         A close inside a close of the same thread returns and leaves the work to the outer one.
         """
-        connection.flush = lambda deadline: connection.close(1)
+        connection.flush = lambda deadline, while_closing: connection.close(1)
         connection.close(1)
         assert connection.closed.is_set()
 
     def test_closed_after_an_interrupt(self, connection):
         """A close that Ctrl-C interrupted can be repeated."""
 
-        def interrupted(deadline):
+        def interrupted(deadline, while_closing):
             raise KeyboardInterrupt
 
         connection.flush = interrupted
         with pytest.raises(KeyboardInterrupt):
             connection.close(1)
         assert not connection.closed.is_set()
-        connection.flush = lambda deadline: 0.0
+        connection.flush = lambda deadline, while_closing: 0.0
         connection.close(1)
         assert connection.closed.is_set()
 

@@ -1308,6 +1308,75 @@ class TestClose:
         assert late.failure is reason
         assert lane.wait(late, soon()) is True
 
+    def test_publishers_may_finish(self, rig):
+        """While the client closes, only marked mailboxes and writes work; acks are still sent."""
+        lane = rig.lane
+        box, marked, router = Mailbox(), Mailbox(b"m", while_closing=True), ReplyRouter(b"inbox")
+        rig.listen(box)
+        sid = rig.listen(marked)
+        rig.listen(router)
+        waiter, ping = Waiter(b"a"), Waiter(b"PING")
+        router.register(waiter)
+        lane.write(PING, soon(), pong=ping)
+        release = rig.stall()
+        lane.ack(b"r", LONG)
+        waiting = rig.leader(box), Background(lane.wait, marked, soon())
+        reason = ConnectionClosedError("enough")
+        lane.begin_close(reason)
+        lane.begin_close(ConnectionClosedError("again"))
+        assert waiting[0].get() is True
+        assert (box.failure, waiter.failure, ping.failure) == (reason,) * 3
+        for call in (
+            lambda: lane.write(b"x", soon()),
+            lambda: lane.write(b"x", soon(), 1, shared=True),
+            lambda: lane.post(b"x", 1.0),
+            lambda: lane.ack(b"x", 1.0),
+            lane.check,
+        ):
+            with pytest.raises(ConnectionClosedError, match="enough"):
+                call()
+        release.set()
+        assert lane.write(b"last", soon(), 1, while_closing=True) == 1
+        lane.post_nowait(b"posted")
+        expected = PING + b"PUB r  4\r\n+ACK\r\nlast" + b"posted"
+        assert rig.receive(len(expected)) == expected
+        rig.server.sendall(msg(sid, subject=b"m"))
+        assert waiting[1].get() is True
+        assert [frame[0] for frame in marked.drain()] == [b"m"]
+        assert lane.state is LaneState.CLOSING
+        lane.close(ConnectionClosedError("closed"))
+        assert str(marked.failure) == "closed"
+        with pytest.raises(ConnectionClosedError, match="closed"):
+            lane.write(b"x", soon(), while_closing=True)
+
+    @pytest.mark.parametrize("lost", ["before", "after"])
+    def test_publishers_may_finish_on_the_next_connection(self, rig, lost):
+        """A connection that is lost before or while the client closes does not end that."""
+        lane = rig.lane
+        if lost == "before":
+            rig.do(lane.detach)
+            waiting = Background(lane.write, b"x", soon())
+            until(lambda: lane.outbox._changed._signals, "the wait for a connection")
+            lane.begin_close(ConnectionClosedError("enough"))
+            with pytest.raises(ConnectionClosedError, match="enough"):
+                waiting.get()
+        else:
+            lane.begin_close(ConnectionClosedError("enough"))
+            rig.do(lane.detach)
+        with pytest.raises(ConnectionLostError):
+            lane.write(b"last", soon(), 1, while_closing=True)
+        with pytest.raises(DisconnectedError):
+            lane.write(b"last", soon(0.0), while_closing=True)
+        last = Background(lambda: lane.write(b"last", soon(), while_closing=True))
+        until(lambda: lane.outbox._changed._signals, "the wait for a connection")
+        rig.connect()
+        assert last.get() == 2
+        assert rig.receive(4) == b"last"
+        assert lane.lost_epoch == 1
+        assert lane.state is LaneState.CLOSING
+        with pytest.raises(ConnectionClosedError, match="enough"):
+            lane.write(b"x", soon())
+
     def test_stays_closed(self, rig):
         """A connection that is made during a close does not reopen the lane."""
         rig.do(rig.lane.detach)

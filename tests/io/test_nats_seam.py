@@ -869,7 +869,7 @@ class TestConnectionOnTheWire:
     def test_interrupted_close(self, connection, monkeypatch):
         """If Ctrl-C interrupts a close, the loop closes the connection and ends the thread."""
 
-        def interrupted(deadline):
+        def interrupted(deadline, while_closing):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(connection, "flush", interrupted)

@@ -49,7 +49,7 @@ def publish():
             shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
         )
-        connection = types.SimpleNamespace(exchange=ask, plugins=plugins, closed=Latch())
+        connection = types.SimpleNamespace(exchange=ask, plugins=plugins, closing=Latch())
         context = types.SimpleNamespace(connection=connection, plugins=plugins)
         message = OutboundMessage("a", b"x", msg_id=msg_id)
         return publish_one(context, message, Deadline.after(10), retries=0, retry_wait=0.0)

@@ -63,7 +63,7 @@ class ScriptedLane:
         self.box = box
         return b"SUB %b %b\r\n" % (box.interest, sid)
 
-    def write(self, block, deadline, epoch=None):
+    def write(self, block, deadline, epoch=None, while_closing=False):
         if self.state is LaneState.CLOSED:
             raise jetsync.ConnectionClosedError
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):

@@ -10,12 +10,14 @@ import gc
 import itertools
 import logging
 import re
+import signal
 import socket
 import threading
 import time
 
 import pytest
 from interrupts import handled_at, interrupted_at, is_locked, steps_of
+from streams import fast_stream, memory_stream
 from waiting import LATE, at_some_pace, blocked, eventually, timed
 
 import jetsync
@@ -379,6 +381,151 @@ class TestClose:
             assert {type(error) for error in errors} <= {jetsync.ConnectionClosedError, type(None)}
             assert jetsync.ConnectionClosedError in {type(error) for error in errors}
             other.jetstream().delete_stream(unique)
+
+    def test_only_publishers_get_the_time(self, own_server, unique):
+        """
+        While close() waits for the messages of publishers, all other calls have ended, and new ones
+        raise. The messages that the publishers had accepted are stored.
+        """
+        client = jetsync.connect(own_server.url)
+        js = client.jetstream(timeout=60)
+        stream = fast_stream(js, unique)
+        consumer = stream.create_consumer("c")
+        subscriptions = [client.subscribe(f"quiet.{n}") for n in range(2)]
+        accepted = {"publisher": 0, "fast": 0}
+
+        def endless():
+            while True:
+                yield f"{unique}.many", b""
+
+        def fill(name, add):
+            while True:
+                add()
+                accepted[name] += 1
+
+        first = js.publisher(ack_timeout=60)
+        second = js.publisher(window=10, ack_timeout=60)
+        fast = js.fast_publisher(flow=1, max_outstanding_acks=2, timeout=60)
+        fast.add(f"{unique}.fast", b"first")
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            waiting = [
+                pool.submit(lambda: list(consumer.fetch(5, expires=9))),
+                pool.submit(consumer.next, 9),
+                pool.submit(subscriptions[0].next, timeout=60),
+                # It has no stream, so it waits before the next attempt.
+                pool.submit(js.publish, "nobody", retries=1, retry_wait=50),
+            ]
+            iterated = pool.submit(list, subscriptions[1])
+            blocked(pool, 5)
+            own_server.pause()
+            future = first.publish(f"{unique}.one", b"")
+            waiting += [
+                pool.submit(js.publish, f"{unique}.other"),
+                pool.submit(client.request, "quiet", timeout=60),
+                pool.submit(client.flush, timeout=60),
+                pool.submit(js.publish_many, endless()),
+                pool.submit(fill, "publisher", lambda: second.publish(f"{unique}.two", b"")),
+                pool.submit(fill, "fast", lambda: fast.add(f"{unique}.fast", bytes(2000))),
+            ]
+            blocked(pool, 11)
+            closing = pool.submit(client.close, timeout=60)
+            kinds = {type(one.exception(20)) for one in waiting}
+            assert kinds == {
+                jetsync.ConnectionClosedError,
+                jetsync.PublishManyError,
+                jetsync.PublishOutcomeUnknownError,
+            }
+            assert iterated.result(20) == []
+            for call in (
+                lambda: client.publish("quiet"),
+                lambda: client.request("quiet"),
+                lambda: client.subscribe("quiet"),
+                client.flush,
+                client.reconnect,
+                lambda: js.publish(f"{unique}.other"),
+                lambda: js.publish_many([(f"{unique}.many", b"")]),
+                js.publisher,
+                lambda: first.publish(f"{unique}.one"),
+                lambda: second.publish(f"{unique}.two"),
+                lambda: fast.add(f"{unique}.fast", b""),
+                lambda: fast.commit(f"{unique}.fast", b""),
+                lambda: js.fast_publisher().add(f"{unique}.fast", b""),
+                lambda: consumer.fetch(1),
+            ):
+                with pytest.raises(jetsync.ConnectionClosedError):
+                    call()
+            assert not closing.done()
+            assert not client.is_closed
+            own_server.resume()
+            closing.result(60)
+        assert future.result(0).stream == unique
+        assert accepted["publisher"] == second.statistics().acknowledged == 10
+        assert accepted["fast"] > 0
+        assert (fast.ack.size, fast.ack.lost) == (accepted["fast"] + 1, 0)
+        for publisher in (first, second, fast):
+            publisher.close()
+
+    def test_the_connection_is_lost_while_a_publisher_finishes(self, own_server, unique, pool):
+        """
+        The publisher sends the rest on the next connection. All other calls still raise.
+        """
+        with (
+            jetsync.connect(own_server.url) as other,
+            CutProxy(own_server.url) as proxy,
+            jetsync.connect(proxy.url, **QUICK) as client,
+        ):
+            js = client.jetstream(timeout=20)
+            # The message has no stream yet, and is sent again in a second.
+            publisher = js.publisher(ack_timeout=60, retry_wait=1)
+            future = publisher.publish(f"{unique}.a", b"")
+            eventually(lambda: publisher._window.waiting)
+            memory_stream(other.jetstream(), unique)
+            closing = pool.submit(client.close, timeout=60)
+            eventually(lambda: repr(client).startswith("<Client closing"))
+            proxy.cut()
+            eventually(lambda: client.statistics().reconnects == 1)
+            with pytest.raises(jetsync.ConnectionClosedError):
+                js.publish(f"{unique}.a", b"")
+            closing.result(60)
+            assert future.result(0).sequence == 1
+
+    def test_closing_in_a_signal_handler(self, own_server, pool, unique):
+        """
+        A handler that closes the client waits for the publisher. The call of another thread ends.
+        """
+        client = jetsync.connect(own_server.url)
+        js = client.jetstream(timeout=60)
+        stream = memory_stream(js, unique)
+        consumer = stream.create_consumer("c", filter_subject=f"{unique}.b")
+        subscription = client.subscribe("quiet")
+        publisher = js.publisher(ack_timeout=60)
+        own_server.pause()
+        future = publisher.publish(f"{unique}.a", b"")
+        waiting = pool.submit(subscription.next, timeout=60)
+        blocked(pool)
+
+        def resume():
+            try:
+                return waiting.exception(20)
+            finally:
+                own_server.resume()
+
+        resuming = []
+
+        def close(*_):
+            resuming.append(pool.submit(resume))
+            client.close(timeout=60)
+
+        before = signal.signal(signal.SIGALRM, close)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(jetsync.ConnectionClosedError):
+                consumer.next(60)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert isinstance(resuming[0].result(20), jetsync.ConnectionClosedError)
+        assert future.result(0).stream == unique
 
     def test_closing_wakes_calls_that_wait_for_a_connection(self, own_server, pool):
         """

@@ -137,7 +137,7 @@ class TestGaps:
             publisher.add(subject, b"%d" % number)
         lane = publisher._link._lane
 
-        def interrupted(*_):
+        def interrupted(*_, **__):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
