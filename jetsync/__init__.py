@@ -24,6 +24,7 @@ from jetsync._base import loading as _loading
 from jetsync._base.deadline import Deadline as _Deadline
 from jetsync._base.log import EventLogger as EventLogger
 from jetsync._base.log import get_logger as get_logger
+from jetsync._base.reprs import tolerant_repr as _tolerant_repr
 from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
 from jetsync.connecting import *
@@ -101,6 +102,8 @@ def _show_as_public(names: Iterable[str]) -> None:
         value = globals()[name]
         if getattr(value, "__module__", "").startswith("jetsync."):
             value.__module__ = "jetsync"
+            if isinstance(value, type):
+                _tolerant_repr(value)
 
 
 def _load() -> None:

@@ -37,6 +37,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
+from jetsync._base.reprs import tolerant_repr
 from jetsync._io.mailbox import Signal
 from jetsync._io.resolve import look_up
 
@@ -53,6 +54,7 @@ _numbers = itertools.count(1)
 _live: weakref.WeakSet[Bridge] = weakref.WeakSet()
 
 
+@tolerant_repr
 class Bridge:
     """
     A daemon thread with an event loop, as blocking code sees it.

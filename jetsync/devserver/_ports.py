@@ -15,9 +15,12 @@ from __future__ import annotations
 import socket
 import sys
 
+from jetsync._base.reprs import tolerant_repr
+
 _HOLDS_WHILE_LISTENING = sys.platform == "linux"
 
 
+@tolerant_repr
 class PortReservation:
     """
     Hold one port on 127.0.0.1 until `release`.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.reprs import tolerant_repr
 from jetsync.devserver import _config, _monitor, _ready
 from jetsync.devserver._binary import find_server
 from jetsync.devserver._members import Layout, Member, make_members
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT = 15.0
 
 
+@tolerant_repr
 class DevServer:
     """
     Run a real nats-server for tests, examples and experiments.

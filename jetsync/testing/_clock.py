@@ -4,7 +4,10 @@ A clock that only tests advance.
 
 from __future__ import annotations
 
+from jetsync._base.reprs import tolerant_repr
 
+
+@tolerant_repr
 class ManualClock:
     """
     Replace ``time.monotonic``. Calling the object returns the time, and `advance` moves it.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import attrs
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.devserver._ports import PortReservation
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _ACTION_TIMEOUT: Final = 10.0
 T = TypeVar("T")
 
 
+@tolerant_repr
 @attrs.frozen
 class ProxyStatistics:
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.testing._forwarder import DIRECTIONS, Direction, Forwarder, ProxyStatistics
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+@tolerant_repr
 class CutProxy:
     """
     Forward connections to a server, and cut, pause or delay them on request.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ HOOKS = (
 )
 
 
+@tolerant_repr
 @attrs.define
 class HookCall:
     """
@@ -68,6 +70,7 @@ class HookCall:
         return self.arguments[argument]
 
 
+@tolerant_repr
 class HookRecorder:
     """
     Record every hook call. Pass it to ``jetsync.connect(plugins=[recorder])``.

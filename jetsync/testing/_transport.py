@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.values.headers import Headers, encode_headers
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _VERBS_WITH_PAYLOAD = {b"PUB", b"HPUB"}
 
 
+@tolerant_repr
 @attrs.frozen
 class Command:
     """
@@ -52,6 +54,7 @@ class Command:
         return Headers() if self.header is None else Headers.parse(self.header)[2]
 
 
+@tolerant_repr
 class ScriptedTransport:
     """
     Play the server for a protocol engine, a part of jetsync that does no I/O.

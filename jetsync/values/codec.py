@@ -31,6 +31,7 @@ import cattrs
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync._base.fields import LARGEST_COUNT, Choice, aware, known_or_new, whole_number
 from jetsync._base.html import html_table
+from jetsync._base.reprs import tolerant_repr
 from jetsync.errors import InvalidArgumentError, ProtocolError
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class WireModel:
         cls._home = cls.__module__
 
 
+@tolerant_repr
 @attrs.define(kw_only=True, repr=False)
 class ConfigModel(WireModel):
     """
