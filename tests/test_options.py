@@ -559,7 +559,7 @@ class TestContext:
         with pytest.raises(ConfigurationError, match="name"):
             ConnectOptions.from_context(name)
 
-    @pytest.mark.parametrize("text", ["{password: hunter2", "[]", "5", "\udcff"])
+    @pytest.mark.parametrize("text", ["{password: hunter2", "[]", "5", "\udcff", "[" * 100_000])
     def test_broken(self, contexts, text):
         """The error about an invalid file does not show its contents."""
         folder = contexts("dev")
@@ -569,6 +569,13 @@ class TestContext:
             ConnectOptions.from_context("dev")
         assert "hunter2" not in repr(caught.value)
         assert caught.value.__cause__ is None
+
+    def test_broken_selection(self, contexts):
+        """If the selected name cannot be read, the error names the file."""
+        folder = contexts("dev")
+        (folder / "context.txt").write_bytes(b"\xff")
+        with pytest.raises(ConfigurationError, match=r"context\.txt cannot be read"):
+            ConnectOptions.from_context()
 
     @pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
     def test_unsupported(self, contexts, field):

@@ -299,7 +299,7 @@ def read_config(path: Path) -> StreamConfig:
     """
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} is not JSON: {error}") from error
     # `stream info --json` has the configuration below this key.
     if isinstance(content, dict) and isinstance(content.get("config"), dict):

@@ -68,7 +68,7 @@ def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str,
         connection.close()
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = {"text": body.decode(errors="replace")}
     return response.status, answer
 

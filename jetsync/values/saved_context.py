@@ -82,7 +82,7 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
 def _selected(folder: Path) -> str:
     try:
         return (folder / "context.txt").read_text(encoding="utf-8").strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"no context is selected: {folder / 'context.txt'} cannot be read"
         ) from error
@@ -97,7 +97,7 @@ def _load(folder: Path, name: str) -> Mapping[str, Any]:
         raise ConfigurationError(f"no context {name!r} in {folder}; known: {known}") from None
     except OSError as error:
         raise ConfigurationError(f"context {name!r} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # The cause would contain the whole text with its passwords.
         raise ConfigurationError(f"context {name!r} is not JSON: {type(error).__name__}") from None
     if not isinstance(saved, dict):

@@ -735,12 +735,13 @@ class TestStreamOptions:
 
         assert (read.name, read.subjects, read.max_age) == ("S", ["s.>"], 60.0)
 
-    def test_a_configuration_that_is_not_json(self, run, tmp_path):
+    @pytest.mark.parametrize("text", ["name: S", "[" * 100_000])
+    def test_a_configuration_that_is_not_json(self, run, tmp_path, text):
         """
         The error names the file.
         """
         path = tmp_path / "config.json"
-        path.write_text("name: S")
+        path.write_text(text)
 
         result = run("stream", "create", "S", "--config", str(path), "-s", NO_SERVER)
 

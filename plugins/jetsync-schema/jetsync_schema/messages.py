@@ -53,7 +53,7 @@ def violation_of(message: jetsync.Message | jetsync.StoredMessage) -> ViolationE
         found = json.loads(said)
         violations = [Violation(str(path), str(reason)) for path, reason in found["violations"]]
         return ViolationError(message.subject, str(found["contract"]), violations)
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return ViolationError(message.subject, "unknown", [Violation("$", said)])
 
 

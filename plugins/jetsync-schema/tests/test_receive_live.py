@@ -205,6 +205,18 @@ def test_mark_hands_the_message_over(reading, orders, stream):
     assert plugin.statistics().marked == 1
 
 
+@pytest.mark.parametrize("said", ["mine", "5", "{}", "[" * 10_000])
+def test_a_mark_of_another_program(said):
+    """
+    A header that is not a mark of this plugin is shown as it is, also if it is nested too deeply.
+    """
+    found = violation_of(
+        jetsync.StoredMessage("S", "s", 1, 0, jetsync.Headers({SCHEMA_VIOLATION: said}))
+    )
+    assert found.contract == "unknown"
+    assert said[:100] in str(found)
+
+
 def test_a_second_plugin_leaves_the_mark_of_the_first(connect, orders, stream):
     """
     The result is the same in either order, also if the second plugin has no contract for the

@@ -227,7 +227,9 @@ class TestAgreement:
         assert state.first_seq == 1
         assert state.subjects[f"ledger.{target.name}.q.plan"] == 1
 
-    @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
+    @pytest.mark.parametrize(
+        "data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]", b"[" * 100_000]
+    )
     def test_a_foreign_plan_is_left_alone(self, plan, target, js, data):
         """
         A message that is not a plan is an error with its subject.

@@ -152,3 +152,11 @@ class TestFingerprint:
         """
         with pytest.raises(JetStreamSparkError, match="version 9"):
             LedgerEntry.from_bytes(b'{"v":9}', "s")
+
+    @pytest.mark.parametrize("data", [b"mine", b"5", b"{}", b"[" * 100_000])
+    def test_a_foreign_message_is_refused(self, data):
+        """
+        A message that is not an entry is an error, also if its JSON is nested too deeply to parse.
+        """
+        with pytest.raises(JetStreamSparkError, match="not written by jetsync-spark"):
+            LedgerEntry.from_bytes(data, "s")

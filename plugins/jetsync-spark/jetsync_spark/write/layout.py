@@ -126,7 +126,7 @@ def _read(stream: jetsync.Stream, subject: str) -> tuple[tuple[int, int] | None,
     try:
         said = json.loads(bytes(found.data))
         return (int(said["batch"]), int(said["partitions"])), found.sequence
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise JetStreamSparkError(
             "the last plan of the ledger was not written by jetsync-spark",
             stream=stream.name,

@@ -128,7 +128,7 @@ class LedgerEntry:
             if version == VERSION:
                 return cls(**fields)
             what = f"the ledger has version {version}, not {VERSION}"
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             what = "the last message of the ledger was not written by jetsync-spark"
         raise JetStreamSparkError(
             what, subject=subject, cure="set another ledgerSubject, or update jetsync-spark"
