@@ -32,7 +32,7 @@ LEAST = 0.85
 """The share of the mutants that have to be killed."""
 CONTROL = 20
 """One run in so many is of unchanged code. If it fails, failures prove nothing."""
-COLUMNS = ("sampled", "fast", "live", "timed out", "survived", "unreached", "equivalent")
+COLUMNS = ("sampled", "fast", "live", "timed out", "survived", "equivalent")
 """The verdicts on a mutant, after the number of them."""
 
 
@@ -82,14 +82,13 @@ class Campaign:
             "tests": 0,
             "killer": "",
             "seconds": 0.0,
+            "verdict": "survived",
         }
         files = test_files(tree.root, mutant.file.partition("/")[2].removesuffix(".py"))
         names = self.base.reaching(mutant.file, mutant.lines, files)
         if (mutant.file, mutant.function, before, after) in EQUIVALENT:
             result["verdict"] = "equivalent"
-        elif not names:
-            result["verdict"] = "unreached"
-        else:
+        elif names:
             if number % CONTROL == 0:
                 self._control(tree, names, mutant)
             run = self._run(tree, names, mutant.file, mutant.source(tree.root))
@@ -236,7 +235,7 @@ def report(campaign: Campaign, seed: int, seconds: float) -> int:
     """
     print("\nSurvivors:")
     for result in sorted(campaign.found, key=lambda result: (result["file"], result["line"])):
-        if result["verdict"] in {"survived", "unreached"}:
+        if result["verdict"] == "survived":
             print(f"  {result['file']}:{result['line']} {result['function']} {result['operator']}")
             print(f"    - {result['before']}\n    + {result['after']}")
     print(f"\nSeed {seed}, {seconds / 60:.0f} minutes", *table(campaign.found), sep="\n")
@@ -244,7 +243,7 @@ def report(campaign: Campaign, seed: int, seconds: float) -> int:
         print(line)
     count = Counter(result["verdict"] for result in campaign.found)
     count["sampled"] = len(campaign.found)
-    if not count["sampled"] - count["equivalent"] - count["unreached"]:
+    if not any(result["tests"] for result in campaign.found):
         print("No mutant was tested.")
         return 1
     if campaign.broken:

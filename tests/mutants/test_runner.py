@@ -109,10 +109,10 @@ def test_a_mutant_that_no_test_reaches_is_no_kill(runner):
     """
     A mutant in a function that no test calls counts against the tests.
     """
-    done = runner.run(UNCHECKED, "import jetsync.kv.tiny\n\ndef test_nothing():\n    pass\n")
+    done = runner.run(CHECKED + UNCHECKED, CHECKS)
 
     assert done.returncode == 1
-    assert runner.verdicts() == {"label": {"unreached"}}
+    assert runner.verdicts() == {"is_large": {"fast"}, "add": {"fast"}, "label": {"survived"}}
 
 
 def test_a_mutant_that_hangs_is_killed_by_the_timeout(runner):
