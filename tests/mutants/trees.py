@@ -21,6 +21,7 @@ from places import FOLDERS
 
 HERE = Path(__file__).parent
 SPANNING = {
+    "live/publish/test_atomic_rules.py": "publish/atomic_commit",
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection",

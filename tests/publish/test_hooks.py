@@ -4,6 +4,8 @@ The windows that plugins wrap, without a connection.
 
 from __future__ import annotations
 
+import pytest
+
 from jetsync._hooks.manager import Plugins
 from jetsync.errors import HandleClosedError
 from jetsync.publish.hooks import PublishHooks
@@ -16,12 +18,14 @@ class Entered:
 
     def __init__(self):
         self.left = 0
+        self.error = None
 
     def leave(self, result, error):
         """
         Count one leaving.
         """
         self.left += 1
+        self.error = error
 
 
 def make(enter, size=2):
@@ -64,3 +68,23 @@ def test_a_window_is_over_when_it_is_full_and_its_messages_have_ended():
     hooks.part(window, None)
     assert hooks.take_over() == [window]
     assert hooks.close()
+
+
+def test_a_window_whose_headers_cannot_be_made_is_left():
+    """
+    If a plugin fails after another one has entered the window, the latter leaves with the error.
+    """
+    entered, failure = Entered(), LookupError("a bug")
+
+    def fail(operation):
+        raise failure
+
+    plugins = Plugins(enter_publish=lambda operation: entered, shared_headers=fail)
+    hooks = PublishHooks(plugins, 2)
+    with pytest.raises(LookupError):
+        hooks.join(object)
+    assert (entered.left, entered.error) == (1, failure)
+    assert hooks.close()
+    # Without a window to leave, the error passes.
+    with pytest.raises(LookupError):
+        PublishHooks(Plugins(shared_headers=fail), 2).join(object)

@@ -13,6 +13,7 @@ from interrupts import interrupted_at
 from waiting import LATE, eventually, timed
 
 import jetsync
+from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
@@ -709,6 +710,18 @@ class TestFailures:
             assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
         assert publisher.flush() == 0
         assert publisher.statistics().failed == 2
+
+    @pytest.mark.parametrize(("count", "noun"), [(1, "message"), (2, "messages"), (0, None)])
+    def test_what_a_client_says_that_ends(self, lane, make, count, noun):
+        """
+        A client that ends says how many messages of a publisher were not acknowledged.
+        """
+        publisher = make()
+        for _ in range(count):
+            publisher.publish("a.b")
+        text = publisher.finish(Deadline.after(0.0))
+        expected = f"{count} {noun} of a publisher may not be stored"
+        assert text is None if noun is None else text.partition(";")[0] == expected
 
     def test_failures_are_kept_within_bounds(self, lane, make):
         """

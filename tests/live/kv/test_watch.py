@@ -78,6 +78,19 @@ class TestInitial:
                 kv.put(key, b"new")
             assert watch.next(timeout=10).value == b"new"
 
+    def test_waiting_for_entries_that_this_thread_takes(self, kv):
+        """
+        A signal handler cannot wait for the initial entries while its thread takes them.
+        """
+        fill(kv)
+        with kv.watch() as watch:
+            with watch._taking, pytest.raises(jetsync.CallInSignalHandlerError):
+                watch.wait_current(timeout=0)
+            assert not watch.wait_current(timeout=0)
+            seen(watch.initial(timeout=10))
+            with watch._taking:
+                assert watch.wait_current(timeout=0)
+
     def test_empty(self, kv):
         """
         A watch of an empty bucket is current at once.
