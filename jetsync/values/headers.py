@@ -105,13 +105,14 @@ KV_OPERATION: Final = "KV-Operation"
 """``DEL`` or ``PURGE`` on the message that deletes a key."""
 
 _MAGIC: Final = b"NATS/1.0"
-_FIRST_LINE: Final = _MAGIC + b"\r\n"
+FIRST_LINE: Final = _MAGIC + b"\r\n"
+"""The first line of a message, unless its publisher sent another one."""
 
 # The first line that servers add to a stored message in a direct get. The values of its lines have
 # no spaces, so the last such text in a block is the server's.
 _ADDED: Final = STREAM.encode() + b": "
 
-NO_OWN_HEADERS: Final = len(_FIRST_LINE)
+NO_OWN_HEADERS: Final = len(FIRST_LINE)
 """The :func:`own_size` of a stored message without headers."""
 
 # The start of a line that is not a header: it has no name, or it continues the line before it.
@@ -420,7 +421,7 @@ def parse_status(block: bytes) -> tuple[int | None, str]:
 
     Returns ``(None, "")`` for an ordinary message.
     """
-    if block.startswith(_FIRST_LINE):
+    if block.startswith(FIRST_LINE):
         return None, ""
     return _split_status(block.partition(b"\r\n")[0])
 
@@ -432,7 +433,7 @@ def is_status(block: bytes) -> bool:
     Servers before 2.12 store status lines of publishers, too. But they add the name of the stream
     to each message, and never to a status.
     """
-    return not block.startswith(_FIRST_LINE) and _ADDED not in block
+    return not block.startswith(FIRST_LINE) and _ADDED not in block
 
 
 def own_size(block: bytes) -> int:
