@@ -54,7 +54,7 @@ class Part:
 
 
 PARTS = [
-    Part("faults", 0.28, 150.0),
+    Part("faults", 0.26, 150.0),
     Part("signals", 0.14, 15.0, 800),
     Part("ctrlc", 0.14, 15.0, 800),
     Part("hostile", 0.08, 60.0),

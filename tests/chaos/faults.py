@@ -510,8 +510,12 @@ def step_down(network, chance, observer) -> None:
 # Afterwards.
 
 
-def settle(jobs: Jobs, report: Report, stream, kv) -> None:
-    """Wait until everything works again, and compare the streams with the calls' outcomes."""
+def settle(jobs: Jobs, report: Report, stream, kv, wait_quiet=lambda: None) -> None:
+    """
+    Wait until everything works again, and compare the streams with the calls' outcomes.
+
+    *wait_quiet* waits until no message is on its way any more, after the last call.
+    """
     client, ledger = jobs.client, jobs.ledger
     end = time.monotonic() + BACK + LATE
     while True:
@@ -534,6 +538,7 @@ def settle(jobs: Jobs, report: Report, stream, kv) -> None:
         thread.join(LIMIT + LATE)
         if thread.is_alive():
             report.violation("hang", f"{thread.name} does not end")
+    wait_quiet()
     stored = read_all(stream)
     report.counts["stored"] += len(stored)
     compare(ledger, stored, report)

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 
 import attrs
-from faults import cut, cut_in_a_frame, delay, freeze, hold, kill, patiently, sigstop, wait_for
+from faults import cut, cut_in_a_frame, freeze, hold, kill, patiently, sigstop, wait_for
 from linearizable import Change, Operation, UndecidedError, refutation
 from trial import LATE, Base, Report
 
@@ -34,6 +34,8 @@ ENOUGH = 100
 """After the faults, a round continues for a moment until it has this many operations."""
 PAUSE = 0.15
 """The longest pause of a thread between two operations, in seconds."""
+LAG = 0.03
+"""The longest delay of a proxy, in seconds, so that faults meet operations without an answer."""
 CLIENTS = 3
 THREADS = 2
 """Threads of each client."""
@@ -222,6 +224,8 @@ def play(world: World, chance, report: Report) -> None:
         proxies = [
             stack.enter_context(CutProxy(world.servers.ports(index)["nats"])) for index in range(3)
         ]
+        for proxy in proxies:
+            proxy.delay(LAG * chance.random())
         urls = [f"nats://127.0.0.1:{proxy.port}" for proxy in proxies]
         clients = [
             stack.enter_context(
@@ -274,7 +278,7 @@ def step_down(world: World, chance, bucket: str) -> None:
 
 
 SERVER_FAULTS = [kill, sigstop]
-FAULTS = [cut, cut_in_a_frame, freeze, hold, delay, *[step_down] * 3, *SERVER_FAULTS * 2]
+FAULTS = [*[cut, cut_in_a_frame, freeze, hold] * 2, *[step_down] * 3, *SERVER_FAULTS * 2]
 
 
 # Afterwards.

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import attrs
-from faults import Jobs, answer, end_all, make_streams, patiently, settle
+from faults import Jobs, answer, end_all, make_streams, patiently, settle, wait_for
 from trial import Base, Report, Skipped
 
 import jetsync
@@ -33,6 +33,8 @@ from jetsync.devserver._process import ServerProcess
 
 SECONDS = 5.0
 """Seconds in which one round makes faults."""
+UNSENT = 60.0
+"""Seconds in which the kernels send what connections still hold."""
 SIZE = 3
 JOBS, OBSERVER, ROUTES = range(3)
 """The third byte of the addresses that are used by the jobs, the observer and the servers."""
@@ -58,11 +60,13 @@ def address(plane: int, index: int) -> str:
     return f"10.77.{plane}.{10 + index}"
 
 
-def run(command: str, namespace: str | None = None) -> None:
+def run(command: str, namespace: str | None = None) -> str:
+    """Run a command, perhaps in a namespace, and return its output."""
     inside = f"ip netns exec {namespace} " if namespace else ""
     done = subprocess.run(f"{inside}{command}".split(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{inside}{command}: {done.stderr.strip()}")
+    return done.stdout
 
 
 class Net:
@@ -226,7 +230,7 @@ def play(world: World, chance, report: Report, *, size: int) -> None:
             fault(world.net, servers, chosen, chance)
             world.net.heal()
             report.counts["faults"] += 1
-        settle(jobs, report, stream, kv)
+        settle(jobs, report, stream, kv, wait_sent)
         report.counts["reconnects"] += client.statistics().reconnects
         end_all(jobs, report)
         stop.set()
@@ -236,6 +240,26 @@ def play(world: World, chance, report: Report, *, size: int) -> None:
 def connect(stack, urls, quick) -> jetsync.Client:
     """Connect to servers that may have to start first."""
     return stack.enter_context(patiently(lambda: jetsync.connect(urls, **quick)))
+
+
+def wait_sent() -> None:
+    """
+    Wait until all kernels have sent what connections still hold, closed ones and routes included.
+
+    A kernel repeats lost packets after a close, too, so a message of a call that has failed may
+    arrive seconds later.
+    """
+    wait_for(lambda: not any(map(unsent, [None, *(f"s{index}" for index in range(SIZE))])), UNSENT)
+    # A replica still has to store what has just arrived.
+    time.sleep(0.5)
+
+
+def unsent(namespace: str | None) -> bool:
+    """Return whether a connection has data, or an end, that the other side has not confirmed."""
+    lines = run("cat /proc/net/tcp", namespace).splitlines()[1:]
+    ending = {"04", "09", "0B"}  # FIN_WAIT1, LAST_ACK, CLOSING
+    fields = [line.split() for line in lines]
+    return any(state in ending or int(queues[:8], 16) for _, _, _, state, queues, *_ in fields)
 
 
 # The faults. Each lasts a moment, and is ended afterwards.

@@ -338,7 +338,7 @@ def full(world: World, chance, report: Report) -> None:
                 # A server that has no room for a message switches JetStream off.
                 server.dev.restart()
             else:
-                patiently(observer.jetstream().stream("FILLER").purge)
+                patiently(lambda: observer.jetstream().stream("FILLER").purge())
 
 
 def fill_disk(path: Path) -> None:

@@ -154,7 +154,7 @@ def add_features(observer: jetsync.Client, version: tuple[int, ...], report: Rep
         changes["allow_atomic"] = True
     if version >= FAST:
         changes["allow_batched"] = True
-    config = patiently(js.stream("F").info).config
+    config = patiently(lambda: js.stream("F").info()).config
     patiently(lambda: js.update_stream(attrs.evolve(config, **changes)))
     if version >= BATCHES:
         patiently(lambda: js.update_key_value("K", atomic=True))
