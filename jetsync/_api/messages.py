@@ -7,16 +7,18 @@ A direct get is faster and may be a moment behind. The leader always knows the l
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import reprlib
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.mirrors import may_answer
+from jetsync._api.mirrors import TRANSIENT, may_answer
 from jetsync._base.integers import read_count
 from jetsync._proto.direct import status_error
 from jetsync.values.codec import parse_time_ns
-from jetsync.values.headers import is_status, parse_status
+from jetsync.values.headers import FIRST_LINE, is_status, parse_status
 from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
+
+# Seconds before another direct get if no server answered one; doubled each time up to the limit.
+RETRY_WAIT: Final = 0.05
+RETRY_WAIT_LIMIT: Final = 0.5
+
+# Seconds to wait for the stream's info in between. Without a leader, it is not answered either.
+INFO_TIMEOUT: Final = 1.0
 
 
 def leader_get(
@@ -69,30 +78,66 @@ def direct_get(
     """
     Ask any replica of a stream, or of its mirrors, for one message.
 
+    If no server answers, the request is repeated until the deadline. A stream without a leader has
+    no other sign. Neither has one that allows no direct gets, so its configuration is fetched.
+
     Raises:
         MessageNotFoundError: The server that answered has no such message.
-        DirectNotSupportedError: The stream does not allow direct gets, or no server answers now.
+        DirectNotSupportedError: The stream does not allow direct gets.
+        RequestTimeoutError: No server answered before the deadline.
+        StreamNotFoundError: The stream does not exist.
+    """
+    wait, refused = RETRY_WAIT, ""
+    while True:
+        try:
+            return _ask_any(context, stream, request, deadline)
+        except errors.NoRespondersError as error:
+            refused = error.subject
+        except errors.RequestTimeoutError:
+            if not refused:
+                raise
+            raise no_server(stream, refused, deadline.total) from None
+        with contextlib.suppress(*TRANSIENT):
+            known = context.streams.named(stream, deadline.at_most(INFO_TIMEOUT), fresh=True)
+            if not known.config.allow_direct:
+                raise errors.DirectNotSupportedError(stream)
+        if deadline.remaining() <= wait:
+            raise no_server(stream, refused, deadline.total)
+        time.sleep(wait)
+        wait = min(2.0 * wait, RETRY_WAIT_LIMIT)
+
+
+def no_server(stream: str, subject: str, seconds: float) -> errors.RequestTimeoutError:
+    """Return the error of a read for which no server had the stream, as without a leader."""
+    what = f"no server that stores stream {stream!r} answered"
+    return errors.RequestTimeoutError(subject, seconds, what=what)
+
+
+def _ask_any(
+    context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
+) -> StoredMessage:
+    """
+    Send one direct get and return the message.
+
+    Raises:
+        NoRespondersError: No server answers.
     """
     subject = request.get("last_by_subj")
     exchange = context.connection.exchange
     where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
-    try:
-        if subject is None:
+    if subject is None:
+        frame = exchange(where, None, json.dumps(request).encode(), deadline)
+    else:
+        try:
+            # The short form needs no JSON, and permissions can be bound to the subject.
+            frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
+        except errors.MaxControlLineError:
+            # The subject is too long for the API subject, so send it in the body.
             frame = exchange(where, None, json.dumps(request).encode(), deadline)
-        else:
-            try:
-                # The short form needs no JSON, and permissions can be bound to the subject.
-                frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
-            except errors.MaxControlLineError:
-                # The subject is too long for the API subject, so send it in the body.
-                body = json.dumps(request).encode()
-                frame = exchange(where, None, body, deadline)
-    except errors.NoRespondersError as error:
-        raise errors.DirectNotSupportedError(stream) from error
     block = frame[2]
     if block is None:
         raise errors.ProtocolError("an answer to a direct get has no headers")
-    if not is_status(block):
+    if block.startswith(FIRST_LINE) or not is_status(block):
         return StoredMessage.from_direct(block, frame[3])
     status = parse_status(block)
     raise _not_found(stream, request) if status[0] == 404 else status_error(status, stream)
@@ -129,11 +174,11 @@ def confirmed_get(
     message: StoredMessage | None = None
     nothing: errors.MessageNotFoundError | None = None
     try:
-        message = direct_get(context, stream, request, deadline)
+        message = _ask_any(context, stream, request, deadline)
         origin = message.stream
         if origin == stream or may_answer(context, origin, stream, _reading(request), deadline):
             return message
-    except errors.DirectNotSupportedError:
+    except errors.NoRespondersError:
         pass
     except errors.MessageNotFoundError as error:
         nothing = error

@@ -193,7 +193,7 @@ class NotSupportedError(JetSyncError):
 
 class DirectNotSupportedError(NotSupportedError):
     """
-    The stream does not allow direct gets, or no server answers them.
+    The stream does not allow direct gets.
     """
 
     def __init__(self, stream: str, *, needs: str = "allow_direct=True on the stream") -> None:

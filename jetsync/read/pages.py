@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync import errors
-from jetsync._api.messages import leader_get, shown_by
+from jetsync._api.messages import leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
@@ -526,10 +526,7 @@ class PageReader:
                 probe = deadline.at_most(INFO_TIMEOUT)
                 check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._retry_wait:
-                raise errors.DirectNotSupportedError(
-                    self.stream,
-                    needs="a server that answers them, but no server does at the moment",
-                )
+                raise no_server(self.stream, self._target.decode(), self.seconds)
             self.context.lane.wait(self._box, deadline.at_most(self._retry_wait))
         self._retry_wait = min(2.0 * self._retry_wait, PAGE_RETRY_WAIT_LIMIT)
 

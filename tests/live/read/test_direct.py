@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from waiting import eventually, timed
+from waiting import CLUSTER_CLIENT, blocked, eventually, timed
 
 import jetsync
 from jetsync._api.messages import direct_get
@@ -519,8 +520,9 @@ class TestNotSupported:
         with timed(0, 1), pytest.raises(jetsync.DirectNotSupportedError):
             stream.get_batch(3)
         stream.delete()
-        with timed(0, 1), pytest.raises(jetsync.StreamNotFoundError):
-            stream.get_batch(3)
+        for read in (lambda: stream.get_batch(3), lambda: stream.get_message(1, direct=True)):
+            with timed(0, 1), pytest.raises(jetsync.StreamNotFoundError):
+                read()
 
     @pytest.fixture
     def readers(self, unique):
@@ -567,6 +569,58 @@ class TestNotSupported:
         assert sequences(stream.get_batch(30)) == [*range(1, 21)]
         assert sequences(stream.get_last_for([f"{unique}.*"], up_to_sequence=5)) == [4, 5]
         assert sequences(stream.get_last_for([f"{unique}.*"], batch=1)) == [19, 20]
+
+
+class TestWithoutLeader:
+    def test_the_only_server_is_down(self, unique):
+        """
+        While the only server of a stream is down, every read waits for it and says what is missing.
+        """
+        with DevServer(cluster=3) as server, ExitStack() as stack:
+            clients = [
+                stack.enter_context(jetsync.connect(url, **CLUSTER_CLIENT)) for url in server.urls
+            ]
+            stream = make_foo(clients[0].jetstream(), unique, storage="file")
+            leader = server.wait_stream_leader(unique)
+            # A client of another server, which knows the configuration.
+            stream = clients[leader - 1].jetstream().stream(unique)
+            assert len(list(stream.scan())) == 20
+            subject = f"{unique}.A"
+            reads = {
+                "get_message": lambda time: [stream.get_message(1, direct=True, timeout=time)],
+                "get_last": lambda time: [stream.get_last(subject, direct=True, timeout=time)],
+                "get_next": lambda time: [stream.get_next(subject, direct=True, timeout=time)],
+                "get_at": lambda time: [stream.get_at(0, direct=True, timeout=time)],
+                "get_batch": lambda time: stream.get_batch(1, timeout=time),
+                "get_last_for": lambda time: stream.get_last_for(subject, timeout=time),
+                "scan": lambda time: stream.scan(end=1, timeout=time),
+            }
+            server.kill(leader)
+            with ThreadPoolExecutor(len(reads)) as pool:
+
+                def begin(time):
+                    return {
+                        name: pool.submit(lambda read=read: list(read(time)))
+                        for name, read in reads.items()
+                    }
+
+                texts = {name: str(failed.exception(60)) for name, failed in begin(2).items()}
+                # A scan begins with the stream's info.
+                assert (
+                    texts.pop("scan") == f"no answer on '$JS.API.STREAM.INFO.{unique}' within 2 s"
+                )
+                text = f"no server that stores stream {unique!r} answered within 2 s"
+                assert texts == dict.fromkeys(texts, text)
+                # It waits for that for half of its time.
+                del reads["scan"]
+                waiting = begin(60)
+                blocked(pool, len(reads))
+                server.start(leader)
+                found = {
+                    name: [message.sequence for message in done.result(90)]
+                    for name, done in waiting.items()
+                }
+            assert found == {name: [19] if "last" in name else [1] for name in reads}
 
 
 def reaches(js):
