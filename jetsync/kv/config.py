@@ -25,6 +25,7 @@ from jetsync.values.stream_config import (
     storage_type,
 )
 from jetsync.values.stream_info import StreamInfo
+from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
@@ -58,7 +59,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-def _source(value: StreamSource | str | None) -> StreamSource | None:
+def _origin(value: StreamSource | str | None) -> StreamSource | None:
     """Accept a bucket by its name, or as a source with the name of the bucket or its stream."""
     if value is None:
         return None
@@ -72,6 +73,14 @@ def _source(value: StreamSource | str | None) -> StreamSource | None:
         source = attrs.evolve(source, name=STREAM_PREFIX + name)
     check_bucket((source.name or "").removeprefix(STREAM_PREFIX))
     return source
+
+
+def _source(value: StreamSource | str | None) -> StreamSource | None:
+    """Accept a bucket, or a source that transforms the subjects of any stream itself."""
+    if isinstance(value, StreamSource) and value.subject_transforms:
+        validate_name("stream", value.name or "")
+        return value
+    return _origin(value)
 
 
 def _sources(value: Iterable[StreamSource | str] | None) -> tuple[StreamSource, ...] | None:
@@ -143,13 +152,17 @@ class KeyValueConfig:
     republish: Republish | None = None
     """How the server also publishes changes as core NATS messages."""
 
-    mirror: StreamSource | None = attrs.field(default=None, converter=_source)
+    mirror: StreamSource | None = attrs.field(default=None, converter=_origin)
     """
     The bucket that this one mirrors: a name or a StreamSource. jetsync sends writes to that bucket.
     """
 
     sources: tuple[StreamSource, ...] | None = attrs.field(default=None, converter=_sources)
-    """Buckets whose changes the server copies into this one: names or StreamSource objects."""
+    """
+    Buckets whose changes the server copies into this one: names or StreamSource objects. A
+    StreamSource with ``subject_transforms`` is used as it is. Its name is that of any stream, and
+    it has to transform the subjects into those of this bucket, such as ``$KV.stock.>``.
+    """
 
     compression: bool | None = None
     """Whether to compress the files."""

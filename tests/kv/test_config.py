@@ -13,6 +13,12 @@ def wire(**fields) -> dict:
     return to_wire(KeyValueConfig(**fields).to_stream_config())
 
 
+def transformed(name) -> jetsync.StreamSource:
+    """Return a source whose orders become the keys of bucket B."""
+    transform = jetsync.SubjectTransform(src="orders.>", dest="$KV.B.>")
+    return jetsync.StreamSource(name=name, subject_transforms=[transform])
+
+
 class TestLayout:
     def test_plain(self):
         """The stream of a bucket is the same as that of other clients."""
@@ -93,6 +99,24 @@ class TestLayout:
         ]
         assert sent["subjects"] == ["$KV.B.>"]
 
+    @pytest.mark.parametrize("name", ["ORDERS", "KV_O", "orders:eu"])
+    def test_sources_with_transforms(self, name):
+        """A source that has transforms may be any stream, and is used as it is."""
+        plain = jetsync.StreamSource(name="P", opt_start_seq=3)
+        sent = wire(bucket="B", sources=[transformed(name), plain])
+        assert sent["sources"] == [
+            {"name": name, "subject_transforms": [{"src": "orders.>", "dest": "$KV.B.>"}]},
+            {
+                "name": "KV_P",
+                "opt_start_seq": 3,
+                "subject_transforms": [{"src": "$KV.P.>", "dest": "$KV.B.>"}],
+            },
+        ]
+
+    def test_a_mirror_with_transforms(self):
+        """The origin of a mirror is always a bucket."""
+        assert wire(bucket="M", mirror=transformed("O"))["mirror"]["name"] == "KV_O"
+
     def test_only_given_fields(self):
         """An update only changes the given fields, and 0 removes a limit."""
         assert KeyValueConfig(bucket="B").stream_fields() == {
@@ -130,6 +154,9 @@ class TestBadInput:
             ({"bucket": "B", "mirror": "a.b"}, ValueError),
             ({"bucket": "B", "mirror": 5}, TypeError),
             ({"bucket": "B", "sources": "O"}, TypeError),
+            ({"bucket": "B", "sources": ["a.b"]}, ValueError),
+            ({"bucket": "B", "sources": [transformed("a.b")]}, ValueError),
+            ({"bucket": "B", "sources": [transformed(None)]}, ValueError),
         ],
     )
     def test_refused(self, fields, error):

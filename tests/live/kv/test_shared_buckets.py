@@ -321,6 +321,26 @@ class TestMirrors:
         assert kv.get("a").value == b"1"
         js.delete_key_value(f"{unique}-o")
 
+    def test_a_source_that_is_no_bucket(self, js, bucket, unique):
+        """
+        A bucket with a plain stream as source has its messages, under the keys of the transform.
+        """
+        orders = js.create_stream(f"{unique}-o", subjects=[f"{unique}.>"], storage="memory")
+        js.publish(f"{unique}.stock.oak", b"1")
+        js.publish(f"{unique}.price.oak", b"2")
+        transform = jetsync.SubjectTransform(
+            src=f"{unique}.stock.*", dest=f"$KV.{bucket}.stock.{{{{wildcard(1)}}}}"
+        )
+        source = jetsync.StreamSource(name=orders.name, subject_transforms=[transform])
+        kv = js.create_key_value(bucket, sources=[source], storage="memory")
+        eventually(lambda: kv.keys() == ["stock.oak"])
+        js.publish(f"{unique}.stock.ash", b"3")
+        eventually(lambda: len(kv.keys()) == 2)
+        kv.put("own", b"4")
+        values = {key: entry.value for key, entry in kv.get_many(">").items()}
+        assert values == {"stock.oak": b"1", "stock.ash": b"3", "own": b"4"}
+        orders.delete()
+
 
 class TestDomains:
     def test_in_a_domain(self, hub, unique):
