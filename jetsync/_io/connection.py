@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import secrets
 import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import find_creator, when_dropped
-from jetsync._base.locks import Latch, held_here, refuse_reentry, take
+from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
@@ -36,6 +35,7 @@ from jetsync.values.message import ACK
 from jetsync.values.server_info import ServerInfo, Statistics
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from jetsync._base.deadline import Seconds
@@ -90,7 +90,7 @@ class Connection:
         self.forked: bool = False
         # The contexts of this client.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._fork_lock = threading.RLock()
+        self._fork_lock = LongLock(Level.HANDLE)
         self._reset()
 
     def _reset(self) -> None:
@@ -128,7 +128,7 @@ class Connection:
         # The server that the client is connected to, or was connected to last.
         self.server: ServerInfo = ServerInfo()
         self._numbers = itertools.count(1)
-        self._close_lock = threading.RLock()
+        self._close_lock = LongLock(Level.TURN)
         # Whether the interpreter is exiting.
         self._exiting = False
         # Whether the thread was stopped. It still runs after nats-py has given up.
@@ -189,7 +189,7 @@ class Connection:
         Can be called repeatedly. If a signal handler calls this while its own thread was reading or
         writing, the loop does the work and this returns at once.
         """
-        if self.forked or held_here(self._close_lock):
+        if self.forked or self._close_lock.held_here():
             # A signal handler has interrupted close(), which continues afterwards.
             return
         if self.lane.is_busy_here():
@@ -198,8 +198,11 @@ class Connection:
         deadline = Deadline.after(timeout)
         taken: list[bool] = []
         try:
+            # In a signal handler, another thread that is closing may wait for the interrupted call.
+            with contextlib.suppress(errors.CallInSignalHandlerError):
+                self._close_lock.take(taken, deadline)
             # If the lock is not free in time, another thread is still closing.
-            if take(self._close_lock, taken, deadline.remaining()) and not self._stopped:
+            if True in taken and not self._stopped:
                 self._close(deadline)
         finally:
             if True in taken:
@@ -313,7 +316,7 @@ class Connection:
         """
         self.forked = True
         # A thread that does not exist here may hold the old one.
-        self._fork_lock = threading.RLock()
+        self._fork_lock = LongLock(Level.HANDLE)
         if self._nats is not None:
             self.lane.after_fork()
         for consumption in list(self.consumptions):
@@ -345,7 +348,6 @@ class Connection:
         """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""
         if self.options.after_fork == "error":
             raise errors.ForkedProcessError
-        refuse_reentry(self._fork_lock)
         with self._fork_lock:
             if not self.forked:
                 return  # Another thread has connected.

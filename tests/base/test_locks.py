@@ -4,9 +4,11 @@ Locks and latches that a signal handler may meet.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from interrupts import handled_at, interrupted_at, is_locked
@@ -143,6 +145,35 @@ class TestLongLock:
         assert [len(known) for known in locks._locks.values()] == [n + 1 for n in before.values()]
         del kept
         assert {level: len(known) for level, known in locks._locks.items()} == before
+
+
+UNLEVELED = {
+    ("_io/lane.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
+    ("_io/mailbox.py", "Lock"): "a signal: one thread waits for another one to release it",
+    (
+        "_io/outbox.py",
+        "Lock",
+    ): "held during one call of the system, by the holder of the short lock",
+    ("consume/handlers.py", "Lock"): "only threads of jetsync take it, which no signal interrupts",
+}
+"""Locks without a level, and why they need none."""
+
+
+def test_every_lock_has_a_level():
+    """
+    A lock of a module that signal handlers reach is a short or a long lock.
+    """
+    package = Path(jetsync.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        where = path.relative_to(package).as_posix()
+        if where.startswith(("cli/", "devserver/", "testing/")) or where == "_base/locks.py":
+            continue
+        for kind in re.findall(
+            r"threading\.(R?Lock|Condition|Semaphore|Event)\(", path.read_text()
+        ):
+            found.add((where, kind))
+    assert found == set(UNLEVELED)
 
 
 class TestLatch:
