@@ -183,7 +183,7 @@ class TestFork:
                     future = publisher.publish(name)
                     is_child = os.fork() == 0
                 if is_child:
-                    owner = threading.Thread(target=publisher._lock.acquire)
+                    owner = threading.Thread(target=publisher._lock.enter)
                     owner.start()
                     owner.join()
                     signal.alarm(30)
@@ -367,6 +367,7 @@ class TestReconnectAfterFork:
         with DevServer(jetstream=False) as server:
             script = """
                 import os, sys, jetsync
+                from jetsync.client import Client  # Takes longer than a second on a busy machine.
                 from jetsync.devserver import DevServer
                 client = jetsync.connect(sys.argv[1], after_fork="reconnect", connect_timeout=1)
                 pid = os.fork()
