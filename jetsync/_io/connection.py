@@ -698,6 +698,8 @@ async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, gr
     try:
         if nats is not None:
             if grace:
+                # Not done yet if a signal handler closes the client.
+                nats.lane.begin_close(errors.ConnectionClosedError())
                 await nats.flush(grace)
             await nats.stop()
     finally:

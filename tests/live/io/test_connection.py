@@ -527,6 +527,22 @@ class TestClose:
         assert isinstance(resuming[0].result(20), jetsync.ConnectionClosedError)
         assert future.result(0).stream == unique
 
+    def test_closing_in_a_signal_handler_that_interrupted_a_write(self, own_server, pool):
+        """
+        The client closes in the background. The call of another thread ends at once there, too.
+        """
+        client = jetsync.connect(own_server.url)
+        subscription = client.subscribe("quiet")
+        client.flush(timeout=20)
+        own_server.pause()
+        waiting = pool.submit(subscription.next, timeout=60)
+        blocked(pool)
+        with client._connection.lane.outbox.lock:
+            client.close(timeout=60)
+        assert isinstance(waiting.exception(20), jetsync.ConnectionClosedError)
+        own_server.resume()
+        eventually(lambda: client.is_closed)
+
     def test_closing_wakes_calls_that_wait_for_a_connection(self, own_server, pool):
         """
         Publishes that wait for a reconnect end with ConnectionClosedError, because nothing was
