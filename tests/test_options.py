@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jetsync import options as options_module
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.options import DEFAULT_URL, ConnectOptions
+from jetsync.values.server_urls import user_info
 
 SEED = "SU" + "A" * 56
 PUBLIC = "U" + "A" * 55
@@ -613,3 +614,21 @@ class TestNkey:
             with pytest.raises(ConfigurationError) as caught:
                 ConnectOptions(nkey_seed=seed).nkey_text()
             assert seed not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("nats://a:4222", None),
+        ("nats://@a:4222", None),
+        ("nats://token@a:4222", ("token", None)),
+        ("nats://u:@a:4222", ("u", "")),
+        ("nats://:p@a:4222", ("", "p")),
+        ("nats://u%40x:p%3A@a:4222", ("u@x", "p:")),
+    ],
+)
+def test_login_of_a_url(url, login):
+    """
+    The user and the password of a URL are decoded; a user without a password is a token.
+    """
+    assert user_info(url) == login

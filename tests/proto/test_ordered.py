@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetsync._proto.ordered import LONGEST_PAUSE, OrderedCursor
+from jetsync.errors import ProtocolError
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
 
@@ -67,6 +68,14 @@ class TestConfig:
 
 
 class TestOrder:
+    @pytest.mark.parametrize("numbers", [b"x.1", b"1.x", b"1.", b"-1.1", b"1.-2"])
+    def test_a_malformed_sequence(self, numbers):
+        """
+        A reply subject with a sequence that is no number is a protocol error, not a gap.
+        """
+        with pytest.raises(ProtocolError):
+            cursor().take(b"$JS.ACK.S.R_1.1.%b.1700000000.0" % numbers)
+
     @pytest.mark.parametrize("head", [b"$JS.ACK", b"$JS.ACK._.hash"])
     def test_in_order(self, head):
         """

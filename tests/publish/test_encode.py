@@ -4,6 +4,7 @@ import array
 import pickle
 import types
 
+import attrs
 import pytest
 
 from jetsync.errors import (
@@ -332,3 +333,19 @@ class TestSharedHeaders:
         copy.add("C", "3")
         assert "C" not in self.SHARED
         assert pickle.loads(pickle.dumps(self.SHARED)).block == self.BLOCK
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_plugins_prepare_each_message(connection, known):
+    """Plugins also get the pairs whose subject is known."""
+    encoder, frames = Encoder(connection), []
+    if known:
+        encoder.frame(("a", b""), PREFIX, 1)
+    assert encoder.frames(
+        [("a", b"1"), ("a", b"2")],
+        frames,
+        PREFIX,
+        1,
+        prepare=lambda message: attrs.evolve(message, data=message.data * 2),
+    )
+    assert [frame.split(b"\r\n")[1] for frame in frames] == [b"11", b"22"]

@@ -22,7 +22,7 @@ from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
 from jetsync.publish.window import Window, WindowOptions
-from jetsync.testing import ScriptedTransport
+from jetsync.testing import HookRecorder, ScriptedTransport
 from jetsync.values.outbound import PubAck
 
 PLAIN = b'{"stream":"S","seq":%d}'
@@ -759,13 +759,17 @@ class TestRefused:
         """
         The message is sent again with its own number, and its ack is its outcome.
         """
-        publisher = make(retry_wait=0.01)
+        recorder = HookRecorder("jetsync_status")
+        publisher = make(retry_wait=0.01, plugins=[recorder])
         future = publisher.publish("a.b", b"x")
         (first,) = lane.transport.published()
+        assert recorder.of("jetsync_status") == []
         lane.answer(first, b"", NO_RESPONDERS)
         _, second = eventually(lambda: len(lane.payloads) == 2 and lane.transport.published())
         assert second.reply != first.reply
         assert second.data == b"x"
+        (event,) = [call["event"] for call in recorder.of("jetsync_status")]
+        assert (event.subject, event.messages, event.attempts) == ("a.b", 1, 1)
         lane.ack([second], 4)
         assert future.result(20).sequence == 4
         assert publisher.flush(timeout=20) == 0
