@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync.consume.acks import ack_many, acknowledge_all
+from jetsync.consume.acks import ack_many, acknowledge_all, nak_body
 from jetsync.errors import DisconnectedError, MessageAlreadyAckedError, NotJetStreamMessageError
 from jetsync.values.message import Message
 
@@ -111,3 +111,14 @@ def test_interrupted(acker, messages):
         ack_many(interrupted())
     messages[0].ack()
     assert acker.replies == [messages[0].raw_reply]
+
+
+@pytest.mark.parametrize(
+    ("delivered", "seconds"), [(2, 1), (3, 2), (6, 16), (7, 30), (12, 30), (10**6, 30)]
+)
+def test_a_message_that_fails_again(delivered, seconds):
+    """
+    The first redelivery is immediate, and the delay of later ones doubles up to 30 seconds.
+    """
+    assert nak_body(1) == b"-NAK"
+    assert nak_body(delivered) == b'-NAK {"delay": %d000000000}' % seconds
