@@ -805,6 +805,16 @@ class TestRead:
         ]
         assert rig.lane.strays == 1
 
+    def test_strays_of_all_connections(self, rig):
+        """Frames of dropped subscriptions are counted over all connections."""
+        for count in (1, 2, 3):
+            rig.server.sendall(msg(b"1000099"))
+            until(lambda: rig.lane.strays == count, "the stray")  # noqa: B023
+            rig.server.close()
+            until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+            rig.connect()
+        assert rig.lane.strays == 3
+
     def test_leader_reads(self, rig):
         """A waiting thread reads by itself, so its answer needs no loop."""
         box = Mailbox()

@@ -16,7 +16,7 @@ from jetsync.errors import (
     PermissionDeniedError,
     PublishOutcomeUnknownError,
 )
-from jetsync.publish.one import publish_one
+from jetsync.publish.one import _encode_subject, publish_one
 from jetsync.values.outbound import OutboundMessage, PubAck
 
 REFUSED = NoRespondersError("a")
@@ -98,3 +98,11 @@ class TestCertainOutcomes:
         with pytest.raises(NoStreamResponseError) as caught:
             publish(REFUSED, REFUSED, REFUSED)
         assert caught.value.attempts == 3
+
+
+def test_a_subject_is_checked_once():
+    """
+    The bytes of a subject that was published before are kept.
+    """
+    subject = "orders.checked.once"
+    assert _encode_subject(subject) is _encode_subject(subject)

@@ -316,6 +316,12 @@ class TestRefusal:
             ({"mirror": {"consumer": {}}}, "consumer", "mirror.consumer", "2.14"),
             ({"template_owner": "x"}, "template_owner", "template_owner", "2.12 or earlier"),
             ({"zzz": 1}, "zzz", "zzz", "a server that knows this field"),
+            (
+                {"persist_mode": "async", "compression": 1, "a": 1},
+                "compression",
+                "compression",
+                "2.10",
+            ),
         ],
     )
     def test_an_unknown_field_becomes_not_supported(self, asked, unknown, feature, needs):
