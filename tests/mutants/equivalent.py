@@ -34,16 +34,40 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ): "`_admit` drops what exceeds the limit, so it is never exceeded.",
     (
         "jetsync/_proto/direct_last.py",
+        "LastRead",
+        '_mark = (0, 0, False, b"", 0)',
+        '_mark = (0, 0, False, b"", -1)',
+    ): "Each request replaces the counters before a lost page can restore them.",
+    (
+        "jetsync/_proto/direct_last.py",
+        "LastRead",
+        '_mark = (0, 0, False, b"", 0)',
+        '_mark = (0, 1, False, b"", 0)',
+    ): "Each request replaces the counters before a lost page can restore them.",
+    (
+        "jetsync/_proto/direct_last.py",
         "chunks",
         "if part and (len(part) == MAX_SUBJECTS or size + cost > room):",
         "if part and (len(part) >= MAX_SUBJECTS or size + cost > room):",
     ): "A part grows by one name and is closed at the limit, so it is never longer.",
     (
+        "jetsync/_proto/kv.py",
+        "check_key",
+        "if type(key) is str and _KEY.fullmatch(key):",
+        "if type(key) is not str and _KEY.fullmatch(key):",
+    ): "The first test is a short cut for the last one, which accepts the same keys.",
+    (
         "jetsync/consume/consumer.py",
         "Consumer.next",
         "batch.close()",
         "pass",
-    ): "CPython closes the batch a moment later, when `next` returns and drops it.",
+    ): "Nothing else holds the iterator, so it has ended and closed the batch already.",
+    (
+        "jetsync/consume/fetch.py",
+        "Fetch._wait_for_frames",
+        "if due is not None and due < until.at:",
+        "if due is not None and due <= until.at:",
+    ): "If the moments are equal, so are the two deadlines.",
     (
         "jetsync/publish/atomic_attempt.py",
         "Attempt._explained",
@@ -68,6 +92,12 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "if self._counts.get(name, 0) <= counts[name] and not 0 < most <= counts[name]",
         "if self._counts.get(name, -1) <= counts[name] and not 0 < most <= counts[name]",
     ): "A listed subject has at least one message, so 0 and -1 are both lower.",
+    (
+        "jetsync/read/last.py",
+        "_common_wildcard",
+        "common = itertools.takewhile(lambda tokens: len({*tokens}) == 1, levels)",
+        "common = itertools.takewhile(lambda tokens: len({*tokens}) <= 1, levels)",
+    ): "There is at least one name, so a level has at least one token.",
     (
         "jetsync/read/pages.py",
         "PageReader.__init__",
