@@ -464,6 +464,8 @@ class TestPins:
         (pull,) = rig.send()
         assert json.loads(pull.request.wire)["id"] == "real"
         assert json.loads(rig.pulls[0].request.wire).get("id") is None
+        # All uses of the consumer share it.
+        assert rig.pins == {"A": "real"}
 
     def test_dropped(self):
         """Once another client is pinned, pulls continue without the id at once."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import fill, fill_in_trouble
-from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, holds, is_led, timed
+from waiting import CLUSTER_CLIENT, LATE, at_some_pace, blocked, eventually, holds, is_led, timed
 
 import jetsync
 from jetsync._base.locks import Latch
@@ -249,6 +249,18 @@ class TestIterator:
 
 
 class TestEnd:
+    def test_waiting_for_the_end(self, worker):
+        """
+        A thread that takes no messages can wait until another one closes the consumption.
+        """
+        messages = worker.consume()
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(messages.wait, timeout=60)
+            blocked(pool)
+            assert not call.done()
+            messages.close()
+            assert call.result(20) is True
+
     def test_stop_redelivers(self, js, stream, worker):
         """
         Messages that were not taken are redelivered at once.

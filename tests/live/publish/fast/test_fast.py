@@ -98,6 +98,22 @@ class TestBasic:
             f"<FastPublisher {stream.name} closed added=1 acknowledged=1 lost=0>"
         )
 
+    @pytest.mark.parametrize(("timeout", "seconds"), [(None, 5.0), (7, 7.0)])
+    def test_time_of_a_commit(self, js, stream, monkeypatch, timeout, seconds):
+        """
+        A commit has its own timeout, and that of the publisher by default.
+        """
+        publisher, totals = fast(js), []
+        commit = publisher._link.commit
+
+        def noted(item, deadline):
+            totals.append(deadline.total)
+            commit(item, deadline)
+
+        monkeypatch.setattr(publisher._link, "commit", noted)
+        assert publisher.commit(f"{stream.name}.a", b"0", timeout=timeout).size == 1
+        assert totals == [seconds]
+
     def test_exception(self, client, js, stream):
         """
         If the block raises, the messages before the error are stored, the error passes, and the
