@@ -392,6 +392,10 @@ class TestPrioritized:
                 stream.create_consumer(
                     "worker", priority_groups=["A"], priority_policy="prioritized"
                 )
+            worker = stream.create_consumer("worker")
+            for call in (worker.consume, worker.next):
+                with pytest.raises(jetsync.NotSupportedError, match="priority of a pull"):
+                    call(priority=1)
             js.delete_stream(unique)
 
     def test_consumptions(self, js, stream, group):
