@@ -26,7 +26,7 @@ from jetsync.jetstream import JetStream
 from jetsync.values.headers import encode_headers, header_pairs
 from jetsync.values.message import Message
 from jetsync.values.outbound import payload_bytes
-from jetsync.values.subjects import api_prefix, validate_filter, validate_subject
+from jetsync.values.subjects import api_prefix, validate_filter, validate_queue, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -404,14 +404,14 @@ class Client:
                 default.
 
         Raises:
+            InvalidSubjectError, InvalidNameError: The subject or the queue group is invalid.
+                Nothing was sent.
             MaxControlLineError: The subject and the queue together are too long. Nothing was sent.
         """
         self._connection.check()
         validate_filter(subject)
-        if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
-            raise errors.InvalidArgumentError(
-                f"queue must be a name without spaces, not {queue!r}", argument="queue"
-            )
+        if queue is not None:
+            validate_queue(queue)
         check_count("max_pending", max_pending, 1)
         check_count("max_pending_bytes", max_pending_bytes, 1)
         subscription = Subscription(

@@ -34,7 +34,7 @@ class InvalidSubjectError(InvalidArgumentError):
 
 class InvalidNameError(InvalidArgumentError):
     """
-    The name of a stream, consumer, domain, bucket or key contains forbidden characters.
+    The name of a stream, consumer, domain, queue group, bucket or key is not valid.
 
     ``kind`` is the kind of object, such as ``"stream"``.
     """

@@ -17,6 +17,7 @@ from jetsync._base.fields import wrong_type
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
 _PLAIN_SUBJECT = re.compile(rf"[^{_FORBIDDEN}.*>]+(?:\.[^{_FORBIDDEN}.*>]+)*")
 _FORBIDDEN_CHARACTER = re.compile(rf"[{_FORBIDDEN}]")
+_FORBIDDEN_IN_QUEUE = re.compile(rf"[{_FORBIDDEN}\s]")
 _FORBIDDEN_IN_NAME = re.compile(rf"[{_FORBIDDEN}.*>/\\]")
 
 # The longest subject in bytes. A server closes the connection for good over a line of more than
@@ -144,6 +145,26 @@ def validate_name(kind: str, name: str) -> str:
         raise errors.InvalidNameError(
             kind, f"{name[:40]}...", f"it has more than {LONGEST_NAME} bytes"
         )
+    return name
+
+
+def validate_queue(name: str) -> str:
+    """
+    Return the name if it is valid for a queue group.
+
+    Servers give dots and wildcards in it no meaning.
+
+    Raises:
+        InvalidTypeError: It is not text.
+        InvalidNameError: It is empty, or contains white space or a control character.
+    """
+    if not isinstance(name, str):
+        raise wrong_type("a queue name", "text", name, "queue")
+    if not name:
+        raise errors.InvalidNameError("queue", name, "it is empty")
+    found = _FORBIDDEN_IN_QUEUE.search(name)
+    if found:
+        raise errors.InvalidNameError("queue", name, f"it contains {found[0]!r}")
     return name
 
 

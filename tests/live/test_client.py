@@ -445,11 +445,17 @@ class TestSubscribe:
     @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\n"])
     def test_a_bad_filter_sends_nothing(self, client, subject):
         """
-        Invalid subjects are refused before anything is sent, and so is a queue group with a space.
+        Invalid subjects are refused before anything is sent.
         """
         before = client.statistics()
         with pytest.raises(jetsync.InvalidArgumentError):
             client.subscribe(subject)
-        with pytest.raises(jetsync.InvalidArgumentError):
-            client.subscribe("a", queue="b c")
         assert client.statistics() == before
+
+    def test_a_queue_group_with_a_wildcard(self, client, unique):
+        """
+        The name of a queue group is one word. Dots and wildcards have no meaning in it.
+        """
+        with client.subscribe(unique, queue="a.*.>") as member, client.subscribe(unique, queue="é"):
+            client.publish(unique, b"x")
+            assert member.next(timeout=20).data == b"x"

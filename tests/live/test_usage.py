@@ -51,6 +51,42 @@ def test_connect(arguments, fields, text):
     assert caught.value.argument is not None
 
 
+LINES = {
+    "publish": lambda client, js, text: client.publish(text, b""),
+    "reply": lambda client, js, text: client.publish("a", b"", reply=text),
+    "request": lambda client, js, text: client.request(text, b""),
+    "subscribe": lambda client, js, text: client.subscribe(text),
+    "queue": lambda client, js, text: client.subscribe("a", queue=text),
+    "domain": lambda client, js, text: client.jetstream(domain=text).account_info(),
+    "prefix": lambda client, js, text: client.jetstream(prefix=text).account_info(),
+    "stored": lambda client, js, text: js.publish(text, b""),
+    "many": lambda client, js, text: js.publish_many([(text, b"")]),
+    "header": lambda client, js, text: js.publish("a", b"", headers={text: "x"}),
+    "create_stream": lambda client, js, text: js.create_stream(text, subjects=["a"]),
+    "stream": lambda client, js, text: js.stream(text),
+    "delete_stream": lambda client, js, text: js.delete_stream(text),
+    "create_consumer": lambda client, js, text: js.create_consumer(text, "c"),
+    "named_consumer": lambda client, js, text: js.create_consumer("S", text),
+    "consumer": lambda client, js, text: js.consumer("S", text),
+    "delete_consumer": lambda client, js, text: js.delete_consumer("S", text),
+    "bucket": lambda client, js, text: js.key_value(text),
+    "create_bucket": lambda client, js, text: js.create_key_value(text),
+    "delete_bucket": lambda client, js, text: js.delete_key_value(text),
+    "inbox": lambda client, js, text: jetsync.ConnectOptions(inbox_prefix=text),
+}
+"""Calls with a text that is sent on a line of the protocol, outside of JSON."""
+
+
+@pytest.mark.parametrize("call", LINES)
+@pytest.mark.parametrize("text", ["", "a b", "a\tb", "a\r\nPING", "a\0b", "a\x7fb", "\udc80"])
+def test_texts_that_would_break_a_line(client, call, text):
+    """A text with a space or a control character is refused, and nothing is sent."""
+    before = client.statistics().bytes_out
+    with pytest.raises((jetsync.InvalidArgumentError, jetsync.PublishManyError)):
+        LINES[call](client, client.jetstream(), text)
+    assert client.statistics().bytes_out == before
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

@@ -16,6 +16,7 @@ from jetsync.values.subjects import (
     api_prefix,
     validate_filter,
     validate_name,
+    validate_queue,
     validate_subject,
 )
 
@@ -107,6 +108,26 @@ class TestNames:
         """A name that is not text raises InvalidTypeError."""
         with pytest.raises(InvalidTypeError):
             validate_name("stream", None)
+
+
+class TestQueues:
+    @pytest.mark.parametrize("name", ["q", "a.b", "a.*", ">", "größe"])
+    def test_good(self, name):
+        """A name is one word, which may contain dots and wildcards."""
+        assert validate_queue(name) == name
+
+    @pytest.mark.parametrize("name", ["", "a b", "a\tb", "a\r\nb", "a\x00b", "a\u2003b", "\ud800"])
+    def test_forbidden(self, name):
+        """White space and control characters are refused."""
+        with pytest.raises(InvalidNameError, match="invalid queue name") as caught:
+            validate_queue(name)
+        assert caught.value.argument == "queue"
+
+    @pytest.mark.parametrize("name", [5, b"q", ["q"]])
+    def test_wrong_type(self, name):
+        """A name that is not text raises InvalidTypeError."""
+        with pytest.raises(InvalidTypeError, match="queue"):
+            validate_queue(name)
 
 
 class TestApiPrefix:
