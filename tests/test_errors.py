@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 
+import attrs
 import pytest
 
 import jetsync
@@ -374,6 +375,8 @@ def test_publish_many_names_the_first_failure():
     assert str(error) == "1 of 4 messages were not acknowledged; the first is messages[7]: no"
     assert error.report.failures == (FAILURE,)
     assert error.subject == "a.b"
+    alone = jetsync.PublishManyError(attrs.evolve(ARGUMENTS["report"], count=0))
+    assert str(alone).startswith("1 of 1 message was not acknowledged; ")
 
 
 def test_publish_many_of_invalid_messages():

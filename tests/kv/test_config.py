@@ -4,8 +4,10 @@ import attrs
 import pytest
 
 import jetsync
-from jetsync import KeyValueConfig
+from jetsync import KeyValueConfig, KeyValueStatus
 from jetsync.values.codec import to_wire
+from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_info import StreamInfo, StreamState
 
 
 def wire(**fields) -> dict:
@@ -181,3 +183,34 @@ class TestBadInput:
         """A configuration is immutable."""
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             KeyValueConfig(bucket="B").bucket = "C"
+
+
+class TestStatus:
+    NAMES = (
+        *("values", "bytes", "last_revision", "history", "ttl", "limit_marker_ttl"),
+        *("is_compressed", "allows_ttl", "allows_atomic"),
+    )
+
+    def values(self, **fields):
+        """Return the properties of a bucket with this stream."""
+        info = StreamInfo(**fields)
+        status = KeyValueStatus(bucket="B", stream_info=info)
+        return tuple(getattr(status, name) for name in self.NAMES)
+
+    def test_plain(self):
+        """A bucket without options and values."""
+        assert self.values() == (0, 0, 0, 1, None, None, False, False, False)
+
+    def test_all(self):
+        """Each property is read from the configuration or the state of the stream."""
+        config = StreamConfig(
+            max_msgs_per_subject=5,
+            max_age=60,
+            subject_delete_marker_ttl=90,
+            compression="s2",
+            allow_msg_ttl=True,
+            allow_atomic=True,
+        )
+        state = StreamState(messages=7, bytes=8, last_seq=9)
+        found = self.values(config=config, state=state)
+        assert found == (7, 8, 9, 5, 60.0, 90.0, True, True, True)

@@ -26,6 +26,7 @@ SPANNING = {
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection",
     "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox publish/publisher",
+    "test_errors.py": "publish/errors",
     "values/test_consumer_config.py": "values/support",
 }
 """Test files about modules of several folders, and the modules that they are about."""
