@@ -36,6 +36,9 @@ AckRun: TypeAlias = list[tuple[bytes, bytes]]
 # the size of a window by default.
 KEPT_DENIALS: Final = 8192
 
+# The digits of the largest sequence.
+LONGEST_SEQUENCE: Final = 20
+
 # The sizes on a line of a page, and how many different ones a mailbox remembers, in about 2 MB.
 _PAGE_SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
 KEPT_SIZES: Final = 8192
@@ -194,6 +197,8 @@ class Mailbox:
         self.interrupted: bool = False
         self._denials: deque[Any] = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
         self._pattern: re.Pattern[bytes] | None = None
+        # The id of the subscription to acks, and how they start.
+        self._plain = b"", b""
         self._page_sizes: dict[bytes, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -273,11 +278,9 @@ class Mailbox:
         One regular expression reads a run: 0.5 us for each ack instead of 1.2 us, including the
         accounting. The owner then has to use :meth:`drain_acks`.
         """
-        prefix = re.escape(self.interest.removesuffix(b"*"))
-        self._pattern = re.compile(
-            rb"MSG %b([0-9]{1,20}) %b [0-9]+\r\n%b([0-9]{1,20})\}\r\n"
-            % (prefix, sid, re.escape(plain))
-        )
+        self._plain = sid, plain
+        # Made from the first run, which shows how many digits a sequence has.
+        self._pattern = None
         self.express = self._take_run
 
     def drain_acks(self) -> list[Frame | AckRun]:
@@ -350,18 +353,39 @@ class Mailbox:
         return sizes
 
     def _take_run(self, data: bytes, position: int) -> int:
-        """Take all frames but the last if every one of them is a plain ack."""
-        assert self._pattern is not None
+        """Take all frames but the last if every one of them is a plain ack of the same size."""
         last = data.rfind(b"\r\nMSG ", position)
         if last < 0:
             return position
         end = last + 2
-        run = self._pattern.findall(data, position, end)
         # Each match has two line ends. If there are more, something else stands in between.
-        if data.count(b"\r\n", position, end) != 2 * len(run):
-            return position
+        matches = data.count(b"\r\n", position, end) / 2
+        pattern = self._pattern
+        run = [] if pattern is None else pattern.findall(data, position, end)
+        if len(run) != matches:
+            self._pattern = self._run_pattern(data, position)
+            if self._pattern is None or self._pattern is pattern:
+                return position
+            run = self._pattern.findall(data, position, end)
+            if len(run) != matches:
+                return position
         self.frames.append(run)  # type: ignore[arg-type]
         return end
+
+    def _run_pattern(self, data: bytes, position: int) -> re.Pattern[bytes] | None:
+        """Return the pattern of plain acks with the size of the first frame, if that may be one."""
+        sid, plain = self._plain
+        line_end = data.index(b"\r\n", position)
+        size = int(data[data.rindex(b" ", position, line_end) : line_end])
+        digits = size - len(plain) - 1
+        if not 1 <= digits <= LONGEST_SEQUENCE:
+            return None
+        prefix = re.escape(self.interest.removesuffix(b"*"))
+        # `re` keeps the patterns that were compiled last.
+        return re.compile(
+            rb"MSG %b([0-9]{1,20}) %b %d\r\n%b([0-9]{%d})\}\r\n"
+            % (prefix, sid, size, re.escape(plain), digits)
+        )
 
 
 class Listener:

@@ -195,6 +195,32 @@ class TestRuns:
         ours = [b"_INBOX.w.1", b"_INBOX.w.2", b"_INBOX.w.3"]
         assert [one[0] for one in acks.drain() if one[0] in {*ours, b"_INBOX.w.77"}] == ours
 
+    @pytest.mark.parametrize("size", [0, 1, 21, 23, 220, 10**9])
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_wrong_sizes(self, acks, size, place):
+        """An ack whose size is not the one that its line declares ends the connection."""
+        lines = [plain_line(number, 5) for number in (1, 2, 3, 4)]
+        lines[place] = lines[place].replace(b" 22\r\n", b" %d\r\n" % size)
+        splitter = Splitter({SID: acks})
+        with pytest.raises(ValueError, match=r"frame|line"):
+            # A frame that is said to be larger would end in what follows.
+            splitter.feed(b"".join(lines) + b"x" * 400, [], [])
+        assert not any(isinstance(one, list) for one in acks.drain_acks())
+
+    def test_longer_sequences(self, acks):
+        """Acks are read in runs again after the sequences have got one more digit."""
+        splitter = Splitter({SID: acks})
+        for first in (7, 97, 997, 10**18 - 3, 10**18 + 3):
+            numbers = range(first, first + 6)
+            splitter.feed(b"".join(plain_line(number, number) for number in numbers), [], [])
+            taken = acks.drain_acks()
+            ends = [
+                one if isinstance(one, list) else [(one[0][9:], one[3][20:-1])] for one in taken
+            ]
+            found = [int(sequence) for end in ends for _, sequence in end]
+            assert found == [*numbers]
+        assert isinstance(taken[0], list)
+
     @given(
         st.lists(
             st.one_of(
