@@ -58,11 +58,11 @@ class Runner:
             (root / "jetsync" / file).touch()
         shutil.copy(HERE.parent / "test_layout.py", root / "tests")
 
-    def run(self, source: str, tests: str) -> subprocess.CompletedProcess:
+    def run(self, source: str, tests: str, *options: str) -> subprocess.CompletedProcess:
         (self.root / "jetsync/kv/tiny.py").write_text(source)
         (self.root / "tests/kv/test_tiny.py").write_text(tests)
         command = [sys.executable, str(HERE), "--tree", str(self.root), "--jobs", "1"]
-        command += ["--patience", "5", "--results", str(self.results)]
+        command += ["--patience", "5", "--results", str(self.results), *options]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def verdicts(self) -> dict[str, set[str]]:
@@ -103,6 +103,20 @@ def test_a_mutant_that_tests_overlook_survives(runner):
     assert runner.verdicts()["label"] == {"survived"}
     assert "+ return 1 if not flag else 2" in done.stdout
     assert "Fewer than 85% were killed." in done.stdout
+
+
+def test_survivors_are_tested_again(runner, tmp_path):
+    """
+    With the results of an earlier run, only its survivors are tested.
+    """
+    source, weak = CHECKED + UNCHECKED, CHECKS + "\ndef test_label():\n    label(True)\n"
+    runner.run(source, weak)
+    earlier = runner.results.rename(tmp_path / "earlier.jsonl")
+    strong = weak + "    assert [label(True), label(False)] == [1, 2]\n"
+    done = runner.run(source, strong, "--again", str(earlier))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert runner.verdicts() == {"label": {"fast"}}
 
 
 def test_a_mutant_that_no_test_reaches_is_no_kill(runner):
