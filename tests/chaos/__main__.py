@@ -49,21 +49,23 @@ class Part:
     """Seconds that one trial may take before it counts as hanging."""
     trials: int | None = None
     """The number of trials in the full form; None runs as many as fit into the time."""
+    work: tuple[str, ...] = ()
+    """What the part counts when it does what it is for. A part without any of it has failed."""
     usual: bool = True
     """Whether the part belongs to the campaign. Others run only if ``--part`` names them."""
 
 
 PARTS = [
-    Part("faults", 0.26, 150.0),
-    Part("signals", 0.14, 15.0, 800),
-    Part("ctrlc", 0.14, 15.0, 800),
-    Part("hostile", 0.08, 60.0),
-    Part("reconnects", 0.06, 60.0),
-    Part("linear", 0.12, 90.0),
-    Part("rules", 0.08, 120.0),
-    Part("upgrade", 0.06, 150.0),
-    Part("network", 0.06, 150.0),
-    Part("life", 1.0, 150.0, usual=False),
+    Part("faults", 0.26, 150.0, work=("faults",)),
+    Part("signals", 0.14, 15.0, 800, work=("signals",)),
+    Part("ctrlc", 0.14, 15.0, 800, work=("interrupts",)),
+    Part("hostile", 0.08, 60.0, work=("hostile frames", "attacks")),
+    Part("reconnects", 0.06, 60.0, work=("junk", "spoiled files")),
+    Part("linear", 0.12, 90.0, work=("operations",)),
+    Part("rules", 0.08, 120.0, work=("changes",)),
+    Part("upgrade", 0.06, 150.0, work=("upgrades",)),
+    Part("network", 0.06, 150.0, work=("faults",)),
+    Part("life", 1.0, 150.0, usual=False, work=("handles", "clients", "forks")),
 ]
 
 
@@ -84,6 +86,19 @@ class Result:
         """Note a violation, and show its first line at once."""
         self.violations[kind].append((seed, text))
         show(f"  seed {seed}: {kind}: {text.splitlines()[0][:150]}")
+
+    def check_work(self, part: Part, seed: int, *, is_whole: bool) -> None:
+        """
+        Note a violation if the part has shown nothing.
+
+        A few trials that were asked for, instead of the *whole* part, may miss their targets.
+        """
+        if self.skipped:
+            return
+        if not self.trials:
+            self.add("nothing shown", seed, "no trial was run")
+        elif is_whole and part.work and not any(self.counts[what] for what in part.work):
+            self.add("nothing shown", seed, f"no {' or '.join(part.work)} in {self.trials} trials")
 
     @property
     def total(self) -> int:
@@ -240,10 +255,13 @@ def main() -> int:
             trials, limit = max(1, round(part.trials * seconds / FULL)), 2 * limit
         try:
             results[part.name] = run(part, seed, limit, trials)
+            results[part.name].check_work(part, seed, is_whole=asked.trials is None)
         except KeyboardInterrupt:
             show("interrupted")
             break
     tell(results)
+    if not results:
+        return 1
     return 1 if any(result.total for result in results.values()) else 0
 
 

@@ -9,6 +9,7 @@ import time
 import traceback
 
 import attrs
+import busy
 from calls import ACTION_LIMIT, ACTIONS, CALLS, CLOSING, Handles, Striker, handles, server
 from trial import LATE, Base, Report
 
@@ -18,21 +19,34 @@ CALL_LIMIT = 4.0
 """Seconds that an interrupted call may take after its handler: its own time-out and some more."""
 
 
+BUSY = 10
+"""One of so many trials uses the busy publisher."""
+
+
 @attrs.define
 class World:
     url: str
     striker: Striker
+    busy: busy.BusyPublisher
     base: Base
 
 
 @contextlib.contextmanager
 def world():
     with server() as running:
-        yield World(running.url, Striker(), Base())
+        striker = Striker()
+        publisher = busy.BusyPublisher(handles(running.url))
+        try:
+            yield World(running.url, striker, publisher, Base())
+        finally:
+            publisher.close()
 
 
 def trial(world: World, chance, report: Report) -> None:
-    """Interrupt one call by one handler."""
+    """Interrupt one call by one handler, or many calls by many handlers of a busy publisher."""
+    if report.seed % BUSY == 0:
+        busy.trial(world, chance, report)
+        return
     name = chance.choice(list(CALLS))
     action = chance.choice(list(ACTIONS))
     seconds, steps = world.striker.measure(name, lambda: handles(world.url))
