@@ -200,6 +200,8 @@ class Connection:
         try:
             # In a signal handler, another thread that is closing may wait for the interrupted call.
             with contextlib.suppress(errors.CallInSignalHandlerError):
+                # That thread may also wait for an answer, which the interrupted call would read.
+                self.lane.prepare_wait()
                 self._close_lock.take(taken, deadline)
             # If the lock is not free in time, another thread is still closing.
             if True in taken and not self._stopped:

@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import handled_at
+from interrupts import handled_at, is_locked
 from waiting import eventually
 
 import jetsync
@@ -540,6 +540,39 @@ class TestOtherThreads:
             waiting.exception(10)
             client.jetstream().delete_stream(unique)
             client.jetstream().delete_key_value(unique)
+
+    def test_two_threads_close_the_client(self, nats_server, unique):
+        """
+        A handler that interrupted a read and meets a close of another thread lets it finish.
+        """
+        client = jetsync.connect(nats_server.url)
+        lane, seen = client._connection.lane, []
+        subscription = client.subscribe(unique)
+
+        def handler(*_):
+            # It interrupted the thread that reads the answers for all others.
+            assert lane.reads_here()
+            closing.start()
+            eventually(lambda: is_locked(client._connection._close_lock), 10)
+            client.close(timeout=60)
+            seen.append(client.is_closed)
+
+        def interrupt():
+            eventually(lambda: lane._leading is not None, 10)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+        closing = threading.Thread(target=client.close, kwargs={"timeout": 60})
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with no_hang("the handler"), ThreadPoolExecutor(1) as pool:
+                interrupted = pool.submit(interrupt)
+                with contextlib.suppress(jetsync.ConnectionClosedError):
+                    subscription.next(timeout=60)
+                interrupted.result(10)
+                closing.join(20)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert seen == [True]
 
 
 def waits_to_write():
