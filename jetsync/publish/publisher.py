@@ -368,19 +368,24 @@ class Publisher:
         notifier: Notifier | PublishFuture,
         deadline: Deadline,
         what: str | None = None,
+        level: Level = Level.TURN,
     ) -> None:
         """
         Wait until *is_over* returns true, checked after each notification, or until the deadline.
 
+        The worker calls plugins and callbacks, which may wait for other handles. So *level* is
+        ``TURN``, unless the caller has a short deadline.
+
         Raises:
             WaitTimeoutError: This is the publisher's own thread, and only it can provide *what*.
-            CallInSignalHandlerError: This signal handler interrupted the thread that reads acks.
+            CallInSignalHandlerError: This signal handler interrupted the thread that reads acks, or
+                a call that the worker may wait for.
         """
         is_worker = self._is_worker()
         while not is_over():
             if is_worker and what is not None:
                 raise errors.WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
-            self._check_locks()
+            self._check_locks(level)
             with self._lock:
                 self._flush_now()
                 # Return before a signal is added, or each poll with a timeout of 0 would leave one.
@@ -393,14 +398,13 @@ class Publisher:
                 if deadline.expired():
                     break
 
-    def _check_locks(self) -> None:
+    def _check_locks(self, level: Level = Level.HANDLE) -> None:
         """Raise if the worker cannot get a lock: its owner is the parent, or was interrupted."""
         if self._lane.forked:
             raise errors.ForkedProcessError
         if self._lock.held_here():
             raise errors.CallInSignalHandlerError
-        # The worker reports events and calls plugins.
-        refuse_deadlock(Level.HANDLE)
+        refuse_deadlock(level)
 
     def _is_worker(self) -> bool:
         return threading.get_ident() == self._worker.ident
@@ -433,7 +437,7 @@ class Publisher:
         self._lane.check()
         window = self._window
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
-        self._check_locks()
+        self._check_locks(Level.TURN)
         self._hooks.cut()
         with self._lock:
             window.flush()
@@ -492,7 +496,8 @@ class Publisher:
         """
         failed = self._failed
         try:
-            self._end(deadline, errors.ConnectionClosedError(), callback_time=0.1)
+            # With a deadline, so the worker may meanwhile wait for an interrupted call.
+            self._end(deadline, errors.ConnectionClosedError(), Level.HANDLE, callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"a publisher could not be closed: {error}"
         failures = self._unobserved_failures()
@@ -510,13 +515,18 @@ class Publisher:
         ]
 
     def _end(
-        self, deadline: Deadline, reason: Exception, callback_time: float = CALLBACK_TIME
+        self,
+        deadline: Deadline,
+        reason: Exception,
+        level: Level = Level.TURN,
+        callback_time: float = CALLBACK_TIME,
     ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
+        self._check_locks(level)
         self._stop(reason)
         if self._is_worker():
             return
-        self._wait(lambda: not self._window.open_count, self._ended, deadline)
+        self._wait(lambda: not self._window.open_count, self._ended, deadline, level=level)
         self._window.box.fail(reason)
         self._lane.wake_reader()
         if self._worker_ended.wait(max(deadline.remaining(), callback_time)):

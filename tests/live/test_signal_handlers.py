@@ -541,6 +541,32 @@ class TestOtherThreads:
             client.jetstream().delete_stream(unique)
             client.jetstream().delete_key_value(unique)
 
+    def test_a_callback_that_waits_for_the_interrupted_call(self, nats_server, unique):
+        """
+        A call that would wait for a publisher's thread raises if that may wait for another handle.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream(timeout=5)
+            js.create_stream(unique, subjects=[unique], storage="memory")
+            interrupted, called = js.publisher(), threading.Event()
+
+            def report(_):
+                called.set()
+                interrupted.statistics()
+
+            publisher = js.publisher(on_report=report)
+            # As the main thread does when a signal arrives while it uses the other publisher.
+            with no_hang("the handler"), interrupted._lock:
+                publisher.publish(unique)
+                assert called.wait(10)
+                future = publisher.publish(unique)
+                for call in (future.result, publisher.flush, publisher.close):
+                    with pytest.raises(jetsync.CallInSignalHandlerError):
+                        call()
+            publisher.publish(unique).result(10)
+            publisher.close(timeout=10)
+            assert future.result(10).stream == unique
+
     def test_two_threads_close_the_client(self, nats_server, unique):
         """
         A handler that interrupted a read and meets a close of another thread lets it finish.
