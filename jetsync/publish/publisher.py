@@ -311,7 +311,7 @@ class Publisher:
             self._lane.write(b"", deadline)
         # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
         # one of them looks for staged messages afterwards, so no message is overlooked.
-        if self._stopped is not None and not self._lock.held_here():
+        if self._stopped is not None:
             self._withdraw(future, self._stopped)
         if not self._flushing or (
             (len(staged) >= BLOCK_MESSAGES or window.staged_bytes >= BLOCK_BYTES)
@@ -346,13 +346,18 @@ class Publisher:
             self._nudge_worker()
 
     def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
-        """Take back a message that was staged during ``close``, unless it has been numbered."""
-        with self._lock:
-            try:
+        """
+        Take back a message that was staged during ``close``, and raise *reason*.
+
+        Does nothing if the message has been numbered, or in a signal handler that cannot wait for
+        the lock. The worker then ends the message.
+        """
+        try:
+            with self._lock:
                 self._window.staged.remove(future)
-            except ValueError:
-                return
-            self._ended.notify()
+                self._ended.notify()
+        except (ValueError, errors.CallInSignalHandlerError):
+            return
         raise_failure(reason)
 
     def _flush_now(self) -> None:

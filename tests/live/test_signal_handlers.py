@@ -567,6 +567,37 @@ class TestOtherThreads:
             publisher.close(timeout=10)
             assert future.result(10).stream == unique
 
+    def test_a_message_that_was_staged_while_the_publisher_closed(self, nats_server, unique):
+        """
+        A call that has staged a message returns its future, also if it cannot take the lock.
+        """
+        with jetsync.connect(nats_server.url) as client, ThreadPoolExecutor(1) as pool:
+            js = client.jetstream(timeout=5)
+            stream = js.create_stream(unique, subjects=[unique], storage="memory")
+            publisher = js.publisher()
+            free, stage, stopped = threading.Event(), publisher._window.stage, threading.Event()
+
+            def hold():
+                with publisher._lock:
+                    publisher._stopped = jetsync.HandleClosedError("publisher")
+                    stopped.set()
+                    free.wait(10)
+
+            def stage_as_it_closes(future):
+                assert stage(future)
+                closing.append(pool.submit(hold))
+                return stopped.wait(10)
+
+            closing = []
+            publisher._window.stage = stage_as_it_closes
+            with no_hang("the handler"), client._connection.lane.outbox.lock:
+                future = publisher.publish(unique)
+            free.set()
+            assert future.result(10).sequence == 1
+            closing[0].result(10)
+            publisher.close(timeout=10)
+            assert stream.info().state.messages == 1
+
     def test_two_threads_close_the_client(self, nats_server, unique):
         """
         A handler that interrupted a read and meets a close of another thread lets it finish.
