@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 import reprlib
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -78,8 +77,9 @@ def direct_get(
     """
     Ask any replica of a stream, or of its mirrors, for one message.
 
-    If no server answers, the request is repeated until the deadline. A stream without a leader has
-    no other sign. Neither has one that allows no direct gets, so its configuration is fetched.
+    If no server answers, the stream may have no leader for a moment, so jetsync repeats the request
+    until the deadline. No server answers either if the stream does not allow direct gets, so
+    jetsync also fetches its configuration.
 
     Raises:
         MessageNotFoundError: The server that answered has no such message.
@@ -103,12 +103,13 @@ def direct_get(
                 raise errors.DirectNotSupportedError(stream)
         if deadline.remaining() <= wait:
             raise no_server(stream, refused, deadline.total)
-        time.sleep(wait)
+        # If the client is closed meanwhile, the next request raises.
+        context.connection.closing.wait(wait)
         wait = min(2.0 * wait, RETRY_WAIT_LIMIT)
 
 
 def no_server(stream: str, subject: str, seconds: float) -> errors.RequestTimeoutError:
-    """Return the error of a read for which no server had the stream, as without a leader."""
+    """Return the error of a read that no server answered, perhaps because there is no leader."""
     what = f"no server that stores stream {stream!r} answered"
     return errors.RequestTimeoutError(subject, seconds, what=what)
 

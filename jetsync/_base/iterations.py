@@ -73,7 +73,7 @@ class Iteration(Iterator[T]):
         except StopIteration:
             raise
         except BaseException:
-            # If this is Ctrl-C outside of the generator, that is still open, and the item is lost.
+            # If Ctrl-C struck outside the generator, it is still open, and the item is lost.
             self.close()
             raise
         return item

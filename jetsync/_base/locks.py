@@ -84,7 +84,7 @@ class Level(enum.IntEnum):
 # Arguments for one try to take a lock.
 _NO_WAIT: Final = (False,)
 
-# References to the locks of each level that other locks are above of.
+# Weak references to the locks that a thread must not hold while it waits for a higher one.
 _locks: dict[Level, set[weakref.ref[Any]]] = {Level.SHORT: set(), Level.HANDLE: set()}
 
 

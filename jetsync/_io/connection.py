@@ -142,7 +142,7 @@ class Connection:
         """
         Start the thread and make the first connection, within ``connect_timeout``.
 
-        The caller passes a deadline if this time began before. Leaves no thread behind if it fails.
+        Pass a deadline if this time has begun already. Leaves no thread behind if it fails.
 
         Raises:
             ConnectError: No server could be reached, or TLS failed.

@@ -206,9 +206,8 @@ class Outbox:
         """
         Send *block* on the connection *epoch* if that is possible at once; return whether it was.
 
-        For fast publishers: also while the client closes.
-
-        Does not even wait for the lock, so the caller may hold another one.
+        Works while the client closes, because only fast publishers use it. Does not wait for the
+        lock, so the caller may hold another one.
 
         Raises:
             ConnectionLostError, ConnectionClosedError: As for :meth:`write`.
@@ -551,7 +550,7 @@ class Outbox:
             self._changed.notify()
 
     def detach(self) -> bool:
-        """Drop the connection and what waits for it; return whether its loss has to be told."""
+        """Drop the connection and what waits for it; return whether to announce its loss."""
         with self.lock:
             if self.sock is not None:
                 if self._writing:

@@ -379,7 +379,7 @@ def size_of(frame: Frame) -> int:
     block = frame[2] or b""
     subject = find_last(block, SUBJECT) or b""
     own = own_size(block)
-    # Two bytes of the message's own block are replaced. If it had no headers, only the version line
-    # is there, which is not counted.
+    # The server replaces the last two bytes of the message's own block. If there were no headers,
+    # only the version line is there, which is not counted.
     own = own + 2 if own != NO_OWN_HEADERS else 0
     return len(subject) + own + len(frame[3])

@@ -61,7 +61,6 @@ USED: Final = "another call on the batch"
 # committed without that message.
 _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
 
-
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
 

@@ -506,7 +506,7 @@ class FastPublisher:
                     link.abandon()
                 if link.closed:
                     return
-                if self._lane.outbox.state is LaneState.CLOSED:
+                if self._lane.state is LaneState.CLOSED:
                     self._lane.check()
                 if self._enter_commit is None:
                     link.commit(None, deadline)

@@ -541,7 +541,7 @@ class FastLink:
         self._lane.interrupt(self._box)
 
     def wake(self) -> None:
-        """Have a call that waits look whether the client closes; never waits."""
+        """Wake a call that waits, so that it checks whether the client closes; never waits."""
         self._lane.interrupt(self._box)
 
     def unsubscribe(self) -> None:

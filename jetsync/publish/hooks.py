@@ -89,7 +89,7 @@ class PublishHooks:
         # Whether plugins see the messages at all.
         self.active: bool = self.wraps or self._prepare is not None
 
-        self.lock: threading.RLock = short_lock()
+        self._lock = short_lock()
         # The thread that enters a window, and what wakes those that wait for it.
         self._entering = 0
         self._entered = Notifier()
@@ -143,10 +143,10 @@ class PublishHooks:
         window: HookedWindow | None = None
         begins = False
         joined = [] if joined is None else joined
-        refuse_reentry(self.lock)
+        refuse_reentry(self._lock)
         try:
             while not begins:
-                with self.lock:
+                with self._lock:
                     if self._entering == me or (self._closed and not self._entering):
                         return None
                     if not self._entering:
@@ -166,7 +166,7 @@ class PublishHooks:
             window = self._begin(operation())
         finally:
             if begins:
-                with self.lock:
+                with self._lock:
                     self._entering = 0
                     if window is None:
                         self._unfinished -= 1
@@ -201,7 +201,7 @@ class PublishHooks:
 
     def add(self, window: HookedWindow, count: int) -> None:
         """Count messages into *window*, the current one; if that fills it, a new one begins."""
-        with self.lock:
+        with self._lock:
             self._take_places(window, [], count)
 
     def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
@@ -213,7 +213,7 @@ class PublishHooks:
             outcome: An ack, the name of their stream, or an error.
             count: How many messages.
         """
-        with self.lock:
+        with self._lock:
             window.open -= count
             if isinstance(outcome, PubAck):
                 window.stream = outcome.stream
@@ -228,13 +228,13 @@ class PublishHooks:
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
-        refuse_reentry(self.lock)
-        with self.lock:
+        refuse_reentry(self._lock)
+        with self._lock:
             self._cut()
 
     def close(self) -> bool:
         """Begin no more windows; return whether all have been left."""
-        with self.lock:
+        with self._lock:
             self._closed = True
             self._cut()
             return self._unfinished == 0 and not self.over
@@ -251,6 +251,6 @@ class PublishHooks:
 
     def take_over(self) -> list[HookedWindow]:
         """Return the windows that are over, once each."""
-        with self.lock:
+        with self._lock:
             over, self.over = self.over, []
         return over

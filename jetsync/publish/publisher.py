@@ -281,7 +281,7 @@ class Publisher:
     ) -> None:
         """Subtract a message from the window that it joined, unless it will end like all others."""
         if isinstance(error, Exception):
-            # It was not staged. Without the lock, for which a signal handler might not wait.
+            # The message was not staged. A signal handler might not get the lock.
             self._hooks.part(window, error)
             self._nudge_worker()
             return

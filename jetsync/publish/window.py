@@ -54,7 +54,6 @@ EVERY_EPOCH: Final = 1 << 62
 # Seconds between two attempts to find a connection for messages that wait for one.
 CONNECTION_POLL: Final = 0.05
 
-
 # A name of its own, because Python 3.11 needs 70 ns to read a member of an enum from its class.
 _OPEN: Final = LaneState.OPEN
 

@@ -124,7 +124,7 @@ class TestLongLock:
 
     def test_the_socket_is_left_before_a_wait(self):
         """
-        Before a wait, another thread is let read the socket; a free lock and a try need no such.
+        The call that another thread needs is made before a wait, but not if the call does not wait.
         """
         calls = []
         lock = LongLock(Level.TURN, lambda: calls.append("prepared"))
