@@ -173,18 +173,22 @@ class ConsumptionCore:
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
-            refuse_deadlock(Level.TURN)
+            self._prepare_wait()
             return self.pool.done.wait(until.remaining())
         while not self.closed:
             if self._is_taking_here():
                 raise errors.ConflictingUseError(ALREADY_WAITING)
             if until.expired():
                 return False
-            # In a signal handler: other threads may wait for the interrupted call.
-            refuse_deadlock(Level.TURN)
+            self._prepare_wait()
             # Polled, because perhaps no thread takes messages and would see the end.
             self.over.wait(min(until.remaining(), END_POLL))
         return True
+
+    def _prepare_wait(self) -> None:
+        """Let other threads read, or raise if one of them may wait for the interrupted call."""
+        refuse_deadlock(Level.TURN)
+        self._lane.prepare_wait()
 
     def settle(self, deadline: Deadline) -> bool:
         """

@@ -98,7 +98,9 @@ class AtomicBatch:
         self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks = PublishHooks(plugins) if sees_messages else None
+        self._hooks: PublishHooks | None = None
+        if sees_messages:
+            self._hooks = PublishHooks(plugins, prepare_wait=self._lane.prepare_wait)
         # Where the application created the batch.
         self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.

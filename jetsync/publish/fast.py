@@ -162,7 +162,9 @@ class FastPublisher:
         plugins = context.plugins
         self._enter_commit = plugins.enter_batch_commit
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks = PublishHooks(plugins) if sees_messages else None
+        self._hooks: PublishHooks | None = None
+        if sees_messages:
+            self._hooks = PublishHooks(plugins, prepare_wait=self._lane.prepare_wait)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger

@@ -76,14 +76,22 @@ class PublishHooks:
     Args:
         plugins: The client's plugins.
         size: Messages in a window; None for a batch.
+        prepare_wait: Called before a wait for a thread that enters a window. It lets another thread
+            read the socket, because plugins may wait for answers.
     """
 
-    def __init__(self, plugins: Plugins, size: int | None = None) -> None:
+    def __init__(
+        self,
+        plugins: Plugins,
+        size: int | None = None,
+        prepare_wait: Callable[[], None] | None = None,
+    ) -> None:
         self.faults: FaultLog = plugins.faults
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         self._enter = None if size is None else plugins.enter_publish
         self._size = math.inf if size is None else size
+        self._prepare_wait = prepare_wait
         # Whether messages belong to windows.
         self.wraps: bool = self._enter is not None or self._ask_headers is not None
         # Whether plugins see the messages at all.
@@ -161,6 +169,8 @@ class PublishHooks:
                     entered = self._entered.listen()
                 # That thread runs plugins, which may use any handle.
                 refuse_deadlock(Level.TURN)
+                if self._prepare_wait is not None:
+                    self._prepare_wait()
                 # Polled, because Ctrl-C may have struck before the notification.
                 entered.wait(ENTERING_POLL)
             window = self._begin(operation())

@@ -129,7 +129,7 @@ class Publisher:
         self._on_report = on_report
         self._window = Window(context, options, keep_acks=True, while_closing=True)
         self._pipeline = self._window.pipeline
-        self._hooks = PublishHooks(context.plugins, options.size)
+        self._hooks = PublishHooks(context.plugins, options.size, self._lane.prepare_wait)
         self._lock = LongLock(Level.HANDLE)
         self._owner = FutureOwner(
             self._lock, self._check_locks, self._wait, self._pipeline.full_ack

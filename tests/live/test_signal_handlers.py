@@ -598,38 +598,114 @@ class TestOtherThreads:
             publisher.close(timeout=10)
             assert stream.info().state.messages == 1
 
-    def test_two_threads_close_the_client(self, nats_server, unique):
+
+class TestReading:
+    """
+    A handler interrupts the thread that reads, and waits for a thread that needs an answer.
+    """
+
+    @pytest.fixture
+    def in_a_read(self, nats_server, unique):
         """
-        A handler that interrupted a read and meets a close of another thread lets it finish.
+        Make a call in a handler that interrupts a read of the main thread; return its result.
+        """
+
+        def in_a_read(client, call):
+            lane, results = client._connection.lane, []
+            owner = f"owner={threading.main_thread().ident} "
+
+            def interrupt():
+                eventually(lambda: lane._leading is not None and owner in repr(lane._read_lock), 10)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+            before = signal.signal(signal.SIGUSR1, lambda *_: results.append(call()))
+            try:
+                with no_hang("the handler"), ThreadPoolExecutor(1) as pool:
+                    with client.subscribe(f"quiet.{unique}") as subscription:
+                        interrupted = pool.submit(interrupt)
+                        while not results:
+                            with contextlib.suppress(jetsync.ConnectionClosedError):
+                                subscription.next(timeout=0.1)
+                    interrupted.result(10)
+            finally:
+                signal.signal(signal.SIGUSR1, before)
+            return results[0]
+
+        return in_a_read
+
+    def test_two_threads_close_the_client(self, nats_server, in_a_read):
+        """
+        If another thread is closing the client, the handler lets it finish.
         """
         client = jetsync.connect(nats_server.url)
-        lane, seen = client._connection.lane, []
-        subscription = client.subscribe(unique)
+        closing = threading.Thread(target=client.close, kwargs={"timeout": 60})
 
-        def handler(*_):
-            # It interrupted the thread that reads the answers for all others.
-            assert lane.reads_here()
+        def close():
             closing.start()
             eventually(lambda: is_locked(client._connection._close_lock), 10)
             client.close(timeout=60)
-            seen.append(client.is_closed)
+            return client.is_closed
 
-        def interrupt():
-            eventually(lambda: lane._leading is not None, 10)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        assert in_a_read(client, close)
+        closing.join(20)
 
-        closing = threading.Thread(target=client.close, kwargs={"timeout": 60})
-        before = signal.signal(signal.SIGUSR1, handler)
-        try:
-            with no_hang("the handler"), ThreadPoolExecutor(1) as pool:
-                interrupted = pool.submit(interrupt)
-                with contextlib.suppress(jetsync.ConnectionClosedError):
-                    subscription.next(timeout=60)
-                interrupted.result(10)
-                closing.join(20)
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-        assert seen == [True]
+    def test_a_window_that_another_thread_enters(self, nats_server, unique, in_a_read):
+        """
+        A publish waits until the plugin of another thread, which needs an answer, has returned.
+        """
+        entered, answers = threading.Event(), []
+
+        class Asks:
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_publish(self, operation):
+                if not entered.is_set():
+                    entered.set()
+                    answers.append(client.rtt(timeout=60))
+                return (yield)
+
+        with (
+            jetsync.connect(nats_server.url, plugins=[Asks()]) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            js = client.jetstream()
+            js.create_stream(unique, subjects=[unique], storage="memory")
+            publisher = js.publisher()
+
+            def publish():
+                first = pool.submit(publisher.publish, unique)
+                assert entered.wait(10)
+                return first, publisher.publish(unique)
+
+            first, second = in_a_read(client, publish)
+            assert {each.result(10).sequence for each in (first.result(10), second)} == {1, 2}
+            assert len(answers) == 1
+
+    def test_a_wait_for_a_consumption(self, nats_server, unique, in_a_read):
+        """
+        A wait lets the handlers of a consumption, which need answers, return.
+        """
+        started, go_on = threading.Event(), threading.Event()
+
+        def handle(message):
+            started.set()
+            assert go_on.wait(20)
+            message.ack_sync(timeout=60)
+
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[unique], storage="memory")
+            js.publish(unique)
+            consumer = stream.create_consumer("C")
+            consumption = consumer.consume(handle)
+            assert started.wait(20)
+
+            def wait():
+                go_on.set()
+                consumption.drain()
+                return consumption.wait(timeout=60)
+
+            assert in_a_read(client, wait)
+            assert consumer.info().num_ack_pending == 0
 
 
 def waits_to_write():
