@@ -178,21 +178,22 @@ class Baseline:
 
     def reaching(self, file: str, lines: tuple[int, int], files: list[str]) -> list[str]:
         """
-        Return the tests of some files that reach lines; if none does, those that reach the file.
+        Return the tests of some files that reach lines.
 
-        Lines that run on import belong to no test, and a class of values has no others. Tests that
-        reach nothing run the package in processes of their own, and may reach each line. Tests
-        without a server come first, then the quick ones.
+        Lines that run on import belong to no test, and a class of values has no others. Then these
+        are all tests without a server, and the live ones that reach the file. Tests that reach
+        nothing run the package in processes of their own, and may reach each line. Tests without a
+        server come first, then the quick ones.
         """
         known = self._reached.get(file, {})
         first, last = lines
         names = set().union(*(known.get(line, ()) for line in range(first, last + 1)))
         everywhere = set(self.tests)
-        names = (
-            self._of(names, files)
-            or self._of(set().union(*known.values()), files)
-            or self._of(everywhere, files)
-        ) | self._of(everywhere - self._inside, files)
+        if not self._of(names, files):
+            names = set().union(*known.values()) | {
+                name for name in everywhere if not is_live(name)
+            }
+        names = self._of(names | (everywhere - self._inside), files)
         places = {name: place for place, name in enumerate(self.tests)}
         return sorted(names, key=lambda name: (*self._cost(name), places[name]))
 
