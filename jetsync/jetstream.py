@@ -131,8 +131,8 @@ class JetStream:
                 message is not stored.
             PublishOutcomeUnknownError: The message was sent, but no answer arrived. It may be
                 stored or not.
-            PermissionDeniedError: The user has no permission to publish to the subject. The message
-                is not stored.
+            PermissionDeniedError: The user has no permission to publish to the subject, or to
+                receive replies. The message is not stored.
             NotSupportedError: The connected server is older than 2.11 and would ignore *ttl*, or
                 ``last_subject_sequence_subject`` in *expect*. Nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.

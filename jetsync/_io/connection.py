@@ -179,7 +179,7 @@ class Connection:
         self._drop = when_dropped(self, name, self._bridge.spawn, *ending, creator=creator)
         self._nats = nats
         self.lane = nats.lane
-        self.lane.listen(self.lane.new_sid(), self.router)
+        self.router.line = self.lane.listen(self.lane.new_sid(), self.router)
         await nats.start()
 
     def close(self, timeout: float) -> None:
@@ -506,7 +506,8 @@ class Connection:
                 false, the connection *epoch* was gone before and nothing was sent.
             ConnectionClosedError: The client is closed. If its ``sent`` is true, the request had
                 been sent before.
-            PermissionDeniedError: The server refused the subject.
+            PermissionDeniedError: The server refused the subject, or the reply subject. If its
+                ``sent`` is true, the request had been sent before.
             NoRespondersError: No client or server listens on the subject.
             RequestTimeoutError: The request was sent, but no answer came before the deadline.
         """
@@ -521,6 +522,8 @@ class Connection:
         waiter = Waiter(subject)
         reply = router.register(waiter)
         try:
+            if router.refusal is not None:
+                self._subscribe_again(deadline)
             if header:
                 block = frames.hpub(subject, reply, header, payload)
             else:
@@ -549,6 +552,30 @@ class Connection:
             raise errors.ConnectionLostError(subject=subject.decode())
         self.probe()
         raise errors.RequestTimeoutError(subject.decode(), deadline.total)
+
+    def _subscribe_again(self, deadline: Deadline) -> None:
+        """
+        Ask the server again for the replies that it refused; raise if it still refuses them.
+
+        The permissions of the user may have changed.
+        """
+        lane, router = self.lane, self.router
+        refusal = router.refusal
+        while refusal is not None:
+            line = router.ask_again()
+            if line is None:
+                raise_failure(refusal)
+            try:
+                lane.write(line, deadline)
+                self.flush(deadline)
+                # The loop has then handled a refusal that the server sent before the PONG.
+                refusal = self._bridge.call(router.accept, refusal, deadline=deadline)
+            except errors.ConnectionLostError:
+                continue  # The next connection may have other permissions.
+            except errors.WaitTimeoutError:
+                pass
+            if refusal is not None:
+                raise_failure(refusal)
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""
@@ -740,6 +767,9 @@ def report_at_exit(text: str) -> None:
 
 def was_sent(error: Exception) -> bool:
     """Return whether an exchange that failed with *error* had sent its request."""
-    if isinstance(error, (errors.ConnectionClosedError, errors.ConnectionLostError)):
+    if isinstance(
+        error,
+        (errors.ConnectionClosedError, errors.ConnectionLostError, errors.PermissionDeniedError),
+    ):
         return error.sent
     return isinstance(error, errors.RequestTimeoutError)

@@ -496,18 +496,22 @@ class Lane:
             box.wake()
         if control:
             # A PONG for jetsync does not wake the loop.
-            control = [line for line in control if not self._answer_ping(line)]
+            pongs: list[Waiter] = []
+            control = [line for line in control if not self._take_pong(line, pongs)]
             if control:
                 self._pass_control(control)
+            # Last, so that the loop knows of the errors that came before a PONG.
+            for waiter in pongs:
+                waiter.deliver((b"", b"", None, b""))
 
-    def _answer_ping(self, line: bytes) -> bool:
-        """Give a PONG to the waiter of the oldest PING; return whether there was one."""
+    def _take_pong(self, line: bytes, pongs: list[Waiter]) -> bool:
+        """Add the waiter of the oldest PING if *line* answers it; return whether it does."""
         if line != PONG or not self.outbox.pings:
             return False
         waiter = self.outbox.pings.popleft()
         if waiter is None:
             return False
-        waiter.deliver((b"", b"", None, b""))
+        pongs.append(waiter)
         return True
 
     def _pass_control(self, lines: list[bytes]) -> None:

@@ -17,10 +17,12 @@ import contextlib
 import itertools
 import re
 import threading
+import time
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jetsync.errors import PermissionDeniedError
 from jetsync.values.frame import FrameRun
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ LONGEST_SEQUENCE: Final = 20
 # The sizes on a line of a page, and how many different ones a mailbox remembers, in about 2 MB.
 _PAGE_SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
 KEPT_SIZES: Final = 8192
+
+# Seconds after a refusal until the server is asked again. Each attempt is a round trip, and the
+# server reports each refusal in its log.
+REFUSED_PAUSE: Final = 1.0
 
 
 class Signal:
@@ -416,6 +422,9 @@ class ReplyRouter:
     The receiver of ``<inbox>.*``. It gives each reply to the waiter whose token ends its subject.
 
     Registering and forgetting take no lock: both are single operations on a dictionary.
+
+    The server may refuse the subscription, also later, when its permissions have changed. The
+    replies to requests in flight are then lost. No request is sent until the server accepts it.
     """
 
     def __init__(self, inbox: bytes) -> None:
@@ -425,7 +434,16 @@ class ReplyRouter:
         self._frames: deque[Frame] = deque()
         self.push: Callable[[Frame], object] = self._frames.append
         self.express: Callable[[bytes, int], int] | None = None
+        # Set once: the client is closed.
         self.failure: Exception | None = None
+        # Why the server does not accept the subscription; set and cleared by the loop thread.
+        self.refusal: PermissionDeniedError | None = None
+        # The SUB line.
+        self.line: bytes = b""
+        # Whether the lane has written the line again after the refusal, on another connection.
+        self._is_rewritten = False
+        # When the server may be asked again.
+        self._ask_at = 0.0
 
     @property
     def interest(self) -> bytes:
@@ -433,7 +451,7 @@ class ReplyRouter:
         return self._prefix + b"*"
 
     def register(self, waiter: Waiter) -> bytes:
-        """Return the reply subject for *waiter*."""
+        """Return the reply subject for *waiter*. Check :attr:`refusal` after this."""
         subject = b"%b%x" % (self._prefix, next(self._tokens))
         self._waiters[subject] = waiter
         if self.failure is not None:
@@ -455,6 +473,7 @@ class ReplyRouter:
 
     def lost(self, epoch: int) -> None:
         """Tell all waiters. Requests that are not written yet wait for the next connection."""
+        self._is_rewritten, self._ask_at = True, 0.0
         for waiter in list(self._waiters.values()):
             waiter.lost(epoch)
 
@@ -469,11 +488,38 @@ class ReplyRouter:
         """Fail the requests on *subject*, or all of them if it is the reply subscription itself."""
         if operation == "subscribe":
             if subject == self.interest:
-                self.fail(error)
+                self._refused(subject.decode())
             return
         for waiter in list(self._waiters.values()):
             if waiter.subject == subject:
                 waiter.fail(error)
+
+    def _refused(self, subject: str) -> None:
+        """Fail all waiters, because the replies to the requests in flight are lost."""
+        self._is_rewritten, self._ask_at = False, time.monotonic() + REFUSED_PAUSE
+        # Before the waiters: one that registers after this sees it.
+        self.refusal = PermissionDeniedError(subject, "subscribe")
+        error = PermissionDeniedError(subject, "subscribe", sent=True)
+        for waiter in list(self._waiters.values()):
+            waiter.fail(error)
+
+    def ask_again(self) -> bytes | None:
+        """
+        Return what to write to subscribe again after a refusal; None if it is too early.
+
+        For one caller at a time: the others get None for :data:`REFUSED_PAUSE` seconds.
+        """
+        now = time.monotonic()
+        if now < self._ask_at:
+            return None
+        self._ask_at = now + REFUSED_PAUSE
+        return b"" if self._is_rewritten else self.line
+
+    async def accept(self, refusal: PermissionDeniedError) -> PermissionDeniedError | None:
+        """Forget *refusal*, or return a later one; loop thread."""
+        if self.refusal is refusal:
+            self.refusal = None
+        return self.refusal
 
     def pending(self) -> int:
         """Return how many requests wait for a reply."""

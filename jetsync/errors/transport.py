@@ -130,12 +130,17 @@ class NoRespondersError(TransportError):
 class PermissionDeniedError(TransportError, PermissionError):
     """
     The user has no permission to publish to the subject, or to subscribe to it.
+
+    ``sent`` is true if a request was sent, but the user may not subscribe to the subject of its
+    reply. The server may have processed the request.
     """
 
-    def __init__(self, subject: str, operation: str) -> None:
-        super().__init__(f"permission denied: may not {operation} to {subject!r}")
+    def __init__(self, subject: str, operation: str, *, sent: bool = False) -> None:
+        text = f"permission denied: may not {operation} to {subject!r}"
+        super().__init__(f"{text}, so the reply to the request is lost" if sent else text)
         self.subject = subject
         self.operation = operation
+        self.sent = sent
 
 
 class SlowConsumerError(TransportError):

@@ -185,9 +185,10 @@ class Attempt:
                 engine.state = BatchState.FAILED
             else:
                 engine.lost(self._asked)
-        refused = isinstance(
-            error, (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
-        )
+        if isinstance(error, errors.PermissionDeniedError):
+            refused = error.operation == "publish"
+        else:
+            refused = isinstance(error, (errors.ApiError, errors.PublishError))
         if engine.state is BatchState.FAILED and not refused:
             self.discard()
 

@@ -217,6 +217,7 @@ DENIED = [
     ("publish", "$JS.API.>"),
     ("publish", "$JS.API.CONSUMER.MSG.NEXT.>"),
     ("subscribe", "core.>"),
+    ("subscribe", "_INBOX.>"),
 ]
 
 

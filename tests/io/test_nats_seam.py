@@ -21,6 +21,7 @@ import pytest
 
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
+from jetsync._io import mailbox as _mailbox
 from jetsync._io import nats_seam as _transport
 from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
@@ -92,6 +93,8 @@ class ScriptedServer:
         self.peers = []
         self.info = dict(INFO)
         self.answers_ping = True
+        # What the server sends when it gets a line with this verb.
+        self.answers = {}
         self.on_publish = lambda peer, words, payload: None
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -123,6 +126,7 @@ class ScriptedServer:
     def _take(self, peer, manner, stream, line):
         peer.lines.append(line)
         words = line.split()
+        peer.send(self.answers.get(words[0].decode(), b""))
         if manner == "refuse":
             peer.send(b"-ERR 'Authorization Violation'\r\n")
         elif words[0] == b"PING" and manner == "greet" and self.answers_ping:
@@ -772,6 +776,12 @@ def inbox_id(peer):
     return next(line for line in peer.lines if line.startswith(b"SUB")).split()[-1]
 
 
+def deny_inbox(connection):
+    """Return the line by which a server refuses the reply subscription."""
+    interest = connection.router.interest
+    return b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
+
+
 def reply_to(peer, words, payload):
     """Answer a publish on its reply subject."""
     block = (words[2], inbox_id(peer), len(payload), payload)
@@ -816,15 +826,57 @@ class TestConnectionOnTheWire:
         assert (caught.value.subject, caught.value.operation) == ("a.b", "publish")
         assert connection.is_connected
 
-    def test_denied_inbox(self, connection, server):
-        """If the reply subscription is denied, every request ends with that error."""
-        interest = connection.router.interest
-        server.peers[0].send(
-            b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
-        )
-        with pytest.raises(PermissionDeniedError) as caught:
+    def test_denied_inbox_in_flight(self, connection, server):
+        """If the reply subscription is denied, a request in flight was sent, and later ones not."""
+        server.on_publish = lambda peer, words, payload: peer.send(deny_inbox(connection))
+        with pytest.raises(PermissionDeniedError, match="the reply to the request is lost") as sent:
             connection.exchange(b"a", None, b"", Deadline.after(LONG))
-        assert caught.value.operation == "subscribe"
+        assert (sent.value.operation, sent.value.sent) == ("subscribe", True)
+        for _ in range(3):
+            with pytest.raises(PermissionDeniedError) as refused:
+                connection.exchange(b"a", None, b"", Deadline.after(LONG))
+            assert (refused.value.operation, refused.value.sent) == ("subscribe", False)
+        assert len(server.lines(b"PUB")) == len(server.lines(b"SUB")) == 1
+        assert connection.statistics().requests_in_flight == 0
+
+    def test_denied_inbox_again(self, connection, server, monkeypatch):
+        """After a pause, a request subscribes again first, and is only sent if that is allowed."""
+        monkeypatch.setattr(_mailbox, "REFUSED_PAUSE", 0.0)
+        server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"x")
+        server.answers["SUB"] = deny_inbox(connection)
+        server.peers[0].send(deny_inbox(connection))
+        until(lambda: connection.router.refusal)
+        for _ in range(20):
+            with pytest.raises(PermissionDeniedError) as refused:
+                connection.exchange(b"a", None, b"", Deadline.after(LONG))
+            assert not refused.value.sent
+        assert not server.lines(b"PUB")
+        server.answers.clear()
+        assert connection.exchange(b"a", None, b"", Deadline.after(LONG))[3] == b"x"
+        (line,) = set(server.lines(b"SUB"))
+        assert line.startswith(b"SUB %b.*  " % connection.inbox.encode())
+
+    def test_denied_inbox_after_a_reconnect(self, connection, server):
+        """A refusal ends with its connection, whose subscription is not written twice."""
+        server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"x")
+        server.peers[0].send(deny_inbox(connection))
+        until(lambda: connection.router.refusal)
+        connection.reconnect(Deadline.after(LONG))
+        assert connection.exchange(b"a", None, b"", Deadline.after(LONG))[3] == b"x"
+        assert len(server.peers) == 2
+        assert len(server.lines(b"SUB")) == 1
+
+    def test_denied_inbox_without_an_answer(self, connection, server, monkeypatch):
+        """If the server does not answer whether it accepts replies again, nothing is sent."""
+        monkeypatch.setattr(_mailbox, "REFUSED_PAUSE", 0.0)
+        server.peers[0].send(deny_inbox(connection))
+        until(lambda: connection.router.refusal)
+        server.answers_ping = False
+        with pytest.raises(PermissionDeniedError) as refused:
+            connection.exchange(b"a", None, b"", Deadline.after(0.03))
+        assert not refused.value.sent
+        assert not server.lines(b"PUB")
+        connection.close(0.0)
 
     def test_timeout(self, connection):
         """A request without an answer ends at its deadline, and leaves no waiter."""
