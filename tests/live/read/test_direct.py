@@ -611,7 +611,7 @@ class TestWithoutLeader:
                 )
                 text = f"no server that stores stream {unique!r} answered within 2 s"
                 assert texts == dict.fromkeys(texts, text)
-                # It waits for that for half of its time.
+                # It waits for the info for half of its time, so it may not see the server's return.
                 del reads["scan"]
                 waiting = begin(60)
                 blocked(pool, len(reads))
