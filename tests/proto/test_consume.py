@@ -260,7 +260,7 @@ class TestStatuses:
         assert rig.asked() == [10]
 
     def test_a_wait_that_is_over(self):
-        """A look at the end of the wait after a refused pull leaves nothing to look at."""
+        """After the wait that follows a refused pull, no other look is due."""
         rig = Rig()
         rig.send()
         rig.status("503")
