@@ -32,7 +32,7 @@ from jetsync.stream import Stream
 from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
 from jetsync.values.outbound import OutboundMessage
-from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_config import DiscardPolicy, StreamConfig
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
 
@@ -677,6 +677,9 @@ class JetStream:
         """
         Create a key-value bucket, or return the existing one if it has the same configuration.
 
+        Old clients created buckets that discard old values when they are full, or that do not allow
+        direct reads. If an existing bucket differs in nothing else, it is changed.
+
         Args:
             bucket: The name of the bucket, or its configuration as an object.
             timeout: Seconds for all requests together.
@@ -788,12 +791,35 @@ class JetStream:
 
     def _create_bucket(self, wanted: KeyValueConfig, deadline: Deadline) -> KeyValue:
         config = wanted.to_stream_config()
-        info = _stream_admin.create(self._context, config, deadline, keep_partial=False)
+        try:
+            info = _stream_admin.create(self._context, config, deadline, keep_partial=False)
+        except errors.StreamNameInUseError:
+            if not self._differs_as_old_buckets(config, deadline):
+                raise
+            info = _stream_admin.update(self._context, config, deadline)
         return self._bucket(wanted.bucket, info)
+
+    def _differs_as_old_buckets(self, config: StreamConfig, deadline: Deadline) -> bool:
+        """
+        Return whether a bucket has this configuration, except as old clients created buckets.
+
+        A bucket that discards old values loses keys when it is full.
+        """
+        name = _stream_admin.validate_config(config)
+        now = _stream_admin.info(self._context, name, deadline).config
+        old = attrs.evolve(config, discard=now.discard, allow_direct=now.allow_direct)
+        if old == config:
+            return False
+        try:
+            # The server compares the other fields with its own defaults.
+            _stream_admin.create(self._context, old, deadline)
+        except errors.StreamNameInUseError:
+            return False
+        return True
 
     def _update_bucket(self, wanted: KeyValueConfig, deadline: Deadline) -> KeyValue:
         now = _stream_admin.info(self._context, stream_of(wanted.bucket), deadline).config
-        changes = wanted.stream_fields()
+        changes = {**wanted.stream_fields(), "discard": DiscardPolicy.NEW}
         if now.mirror is not None:
             # A mirror has no own subjects, and its origin writes the markers.
             changes.pop("subjects", None)

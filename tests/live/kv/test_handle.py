@@ -255,6 +255,43 @@ class TestKeys:
         assert kv.keys() == []
 
 
+class TestOldBuckets:
+    """Buckets as old clients created them."""
+
+    @pytest.mark.parametrize("old", [{"discard": "old"}, {"allow_direct": False}])
+    def test_create_again_repairs_the_bucket(self, make_bucket, js, old):
+        """
+        A bucket that differs only as old clients created buckets is changed, and keeps its keys.
+        """
+        kv = make_bucket()
+        kv.put("a", b"1")
+        js.update_stream(f"KV_{kv.bucket}", **old)
+        again = make_bucket()
+        config = js.stream(f"KV_{kv.bucket}").cached_info.config
+        assert (config.discard, config.allow_direct) == ("new", True)
+        assert again.get("a").value == b"1"
+
+    def test_another_difference_is_refused(self, make_bucket, js):
+        """
+        A bucket that differs in more raises an error and stays as it is.
+        """
+        kv = make_bucket(history=5)
+        js.update_stream(f"KV_{kv.bucket}", discard="old")
+        with pytest.raises(jetsync.StreamNameInUseError):
+            make_bucket(history=7)
+        config = js.stream(f"KV_{kv.bucket}").cached_info.config
+        assert (config.discard, config.max_msgs_per_subject) == ("old", 5)
+
+    def test_an_update_repairs_the_bucket(self, js, kv):
+        """
+        A bucket that discards old values refuses new ones instead after an update.
+        """
+        js.update_stream(f"KV_{kv.bucket}", discard="old")
+        js.create_or_update_key_value(kv.bucket, history=7)
+        config = js.stream(f"KV_{kv.bucket}").cached_info.config
+        assert (config.discard, config.max_msgs_per_subject) == ("new", 7)
+
+
 class TestBucket:
     def test_create_again(self, make_bucket, kv, js):
         """
