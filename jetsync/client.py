@@ -284,6 +284,9 @@ class Client:
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm
                 this within the timeout.
+            PermissionDeniedError: The server refused a message of :meth:`publish` since the last
+                flush, because the user may not publish to its subject. The error names the first
+                one. The server has processed everything else.
         """
         self._connection.flush(self._connection.deadline(timeout))
 
@@ -329,6 +332,10 @@ class Client:
         ``request_timeout``. If the interpreter exits before the client is closed, jetsync sends
         queued messages within 2 seconds. If the server does not confirm them, jetsync writes a line
         to stderr.
+
+        If the user may not publish to the subject, the server drops the message and reports that
+        later. The next :meth:`flush` then raises PermissionDeniedError, and plugins get a
+        ``PermissionDeniedEvent``.
 
         Args:
             subject: The subject.

@@ -25,7 +25,7 @@ from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter, take_all
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
 from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
@@ -119,6 +119,10 @@ class Connection:
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         # Whether core messages were published after the last flush that the server confirmed.
         self.has_published: bool = False
+        # The core messages that the server refused since then, and how many of the `-ERR` lines
+        # that were read have been handled. Only the loop thread adds to the former.
+        self._refused: deque[errors.PermissionDeniedError] = deque(maxlen=100)
+        self._errors_handled = 0
         self._bridge = Bridge(self.options.loop)
         self._nats: NatsConnection | None = None
         # Ends the connection and the thread if this object is dropped before it was closed.
@@ -392,6 +396,7 @@ class Connection:
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm it
                 before the deadline.
+            PermissionDeniedError: The server refused a core message since the last flush.
         """
         if not while_closing:
             self.check()
@@ -400,13 +405,27 @@ class Connection:
         pong = Waiter(b"PING")
         self.lane.write(PING, deadline, pong=pong, while_closing=while_closing)
         self.lane.wait(pong, deadline)
+        seconds = time.perf_counter() - start
         if pong.reply is not None:
-            self.has_published = False
-            return time.perf_counter() - start
+            if self.has_published:
+                self._raise_refused(deadline)
+            return seconds
         self.check()
         if pong.is_lost:
             raise errors.ConnectionLostError(reason="while flushing")
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
+
+    def _raise_refused(self, deadline: Deadline) -> None:
+        """Raise the error of the first core message that was refused before the last PONG."""
+        read = self.lane.errors_read
+        if read != self._errors_handled:
+            # The loop handles the lines that came before the PONG.
+            self._bridge.call(_nothing, deadline=deadline)
+            self._errors_handled = read
+        self.has_published = False
+        refused = take_all(self._refused)
+        if refused:
+            raise_failure(refused[0])
 
     def reconnect(self, deadline: Deadline) -> None:
         """
@@ -683,8 +702,13 @@ class Connection:
         operation, subject = denied
         error = errors.PermissionDeniedError(subject, operation)
         self.denials.append((time.monotonic(), error))
+        is_known = False
         for receiver in self.lane.receivers():
-            receiver.denied(operation, subject.encode(), error)
+            is_known |= receiver.denied(operation, subject.encode(), error)
+        # Pulls and acks are not core messages of the application.
+        is_own = is_known or subject.startswith("$JS.")
+        if operation == "publish" and self.has_published and not is_own:
+            self._refused.append(error)
         # Wake the thread that reads the socket, because it only waits for bytes.
         self.lane.wake_reader()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
@@ -715,6 +739,10 @@ class Connection:
         else:
             error = translate_connect_error(error)
         self.emit(events.AsyncErrorEvent(error=error))
+
+
+async def _nothing() -> None:
+    """Wait for what the loop has to do before."""
 
 
 async def _start(threads: Sequence[threading.Thread]) -> None:

@@ -128,6 +128,8 @@ class Lane:
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
         # Lines for nats-py, in order, until the loop thread passes them on.
         self._control: deque[bytes] = deque()
+        # How many `-ERR` lines were read. Only the reading thread changes it.
+        self.errors_read: int = 0
         self._gate: ReadGate | None = None
         # The error if the server sent bytes that are not NATS protocol on the last connection.
         self.fault: ProtocolError | None = None
@@ -522,6 +524,7 @@ class Lane:
         under the read lock.
         """
         self._control.extend(lines)
+        self.errors_read += sum([line.startswith(b"-ERR") for line in lines])
         with contextlib.suppress(RuntimeError):  # The loop is closed already.
             self._loop.call_soon_threadsafe(self._drain_control)
 

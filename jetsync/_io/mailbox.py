@@ -254,18 +254,21 @@ class Mailbox:
         if self.on_failure is not None:
             self.on_failure(error)
 
-    def denied(self, operation: str, subject: bytes, error: Exception) -> None:
+    def denied(self, operation: str, subject: bytes, error: Exception) -> bool:
         """
-        Note that the server refused *subject* to this connection.
+        Note that the server refused *subject* to this connection; return whether that ends a wait.
 
         A refused subscription ends its mailbox. A refused publish is kept if the owner wants that.
         """
         if operation == "subscribe":
             if subject == self.interest:
                 self.fail(error)
+                return True
         elif self._denials.maxlen:
+            # The owner knows whether it has published to that subject.
             self._denials.append((subject, error))
             self.wake()
+        return False
 
     def take_denials(self) -> list[tuple[bytes, Exception]]:
         """Take the refused publishes."""
@@ -484,15 +487,20 @@ class ReplyRouter:
         for waiter in list(self._waiters.values()):
             waiter.fail(error)
 
-    def denied(self, operation: str, subject: bytes, error: Exception) -> None:
-        """Fail the requests on *subject*, or all of them if it is the reply subscription itself."""
+    def denied(self, operation: str, subject: bytes, error: Exception) -> bool:
+        """
+        Fail the requests on *subject*, or all of them if it is the reply subscription itself.
+
+        Returns whether there were any.
+        """
         if operation == "subscribe":
             if subject == self.interest:
                 self._refused(subject.decode())
-            return
-        for waiter in list(self._waiters.values()):
-            if waiter.subject == subject:
-                waiter.fail(error)
+            return True
+        concerned = [each for each in list(self._waiters.values()) if each.subject == subject]
+        for waiter in concerned:
+            waiter.fail(error)
+        return bool(concerned)
 
     def _refused(self, subject: str) -> None:
         """Fail all waiters, because the replies to the requests in flight are lost."""

@@ -545,15 +545,40 @@ class TestPermissions:
 
     def test_core_publish(self, little, recorder):
         """
-        The call does not wait, so one event reports the denial.
+        The call does not wait, so the next flush raises the denial, and one event reports it.
         """
+        for _ in range(20):
+            little.publish("forbidden.a", b"x")
+            assert denied(little.flush) == ("forbidden.a", "publish")
+            little.flush()
+            recorder.clear()
         little.publish("forbidden.a", b"x")
-        little.flush()
+        assert denied(little.flush) == ("forbidden.a", "publish")
         eventually(lambda: recorder.calls)
         seen = [call["event"] for call in recorder.calls]
         assert [(e.kind.value, e.subject, e.operation) for e in seen] == [
             ("permission_denied", "forbidden.a", "publish")
         ]
+
+    def test_a_flush_names_the_first_refused_message(self, little):
+        """
+        One flush raises one error, and the other messages have arrived.
+        """
+        with little.subscribe("public") as others:
+            for subject in ("public", "forbidden.a", "forbidden.b", "public"):
+                little.publish(subject)
+            assert denied(little.flush) == ("forbidden.a", "publish")
+            assert [others.next(timeout=20).subject for _ in range(2)] == ["public"] * 2
+            little.flush()
+
+    def test_a_flush_does_not_repeat_the_errors_of_calls(self, little):
+        """
+        A denied request or JetStream publish has raised its error already.
+        """
+        little.publish("public")
+        assert denied(lambda: little.request("forbidden.a", timeout=5))
+        assert denied(lambda: little.jetstream().publish("forbidden.s", timeout=5))
+        little.flush()
 
     @pytest.mark.parametrize("queue", [None, "workers"])
     def test_subscribe(self, little, queue):
