@@ -22,11 +22,13 @@ from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Mapping
 
     from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
+    from jetsync.values.stream_info import StreamState
 
 # Seconds before another direct get if no server answered one; doubled each time up to the limit.
 RETRY_WAIT: Final = 0.05
@@ -69,6 +71,45 @@ def leader_get(
         raise errors.ProtocolError(
             f"a message of stream {stream!r} cannot be read: {error!r}"
         ) from error
+
+
+def is_another(
+    context: Context,
+    stream: str,
+    state: StreamState,
+    deadline: Deadline,
+    *,
+    last: int,
+    stored: dt.datetime,
+    is_exact: bool = True,
+) -> bool:
+    """
+    Return whether a stream that seems to be created later is another one than before.
+
+    The time of creation does not decide: servers before 2.14 change it if a stream is updated
+    between two restarts. The messages up to sequence *last* decide. If none of them is left, a read
+    that continues after *last* skips no message, and this returns False.
+
+    Args:
+        context: The context of the request.
+        stream: The name of the stream.
+        state: The stream's state now.
+        deadline: The deadline of the request.
+        last: A sequence that the stream had before.
+        stored: When that message was stored.
+        is_exact: Whether *stored* is the time of that message, and not a later time.
+    """
+    first = state.first_ts
+    if state.last_seq < last:
+        return True
+    if first is None or state.first_seq > last:
+        return False
+    try:
+        found = leader_get(context, stream, {"seq": last}, deadline).timestamp
+    except (errors.MessageNotFoundError, errors.PermissionDeniedError):
+        # Streams store messages in the order of their times.
+        return first > stored
+    return found > stored or (is_exact and found != stored)
 
 
 def direct_get(

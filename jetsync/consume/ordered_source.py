@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.messages import leader_get
+from jetsync._api.messages import is_another, leader_get
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
@@ -103,10 +103,8 @@ class OrderedSource:
         self.epoch: int = 0
         self._max_attempts = max_attempts
         self._created = created
-        # When the first consumer was created. If the stream was replaced before that, then
-        # `_created` is not yet the time of its stream.
+        # When the first consumer was created.
         self._began: dt.datetime | None = None
-        self._is_certain = False
         # Whether the position belongs to a stream that another one has replaced.
         self._replaced = False
         # Since when servers have reported that the stream is missing.
@@ -262,21 +260,36 @@ class OrderedSource:
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise if another stream has the name, or if the stream has lost what was read."""
-        info = _stream_admin.info(self.context, self.stream, deadline)
-        if info.created is not None and info.created != self._created:
-            if self._is_certain or self._began is None or info.created > self._began:
-                self._give_up(_stream_admin.REPLACED)
-            self._created = info.created
-        self._is_certain = True
         last = self.cursor.last
         if last is None:
+            # Whichever stream it is, it is read from the start.
             return
+        info = _stream_admin.info(self.context, self.stream, deadline)
         if info.state.last_seq < last:
             # A new leader may need a moment to catch up.
             time.sleep(CATCH_UP)
             info = _stream_admin.info(self.context, self.stream, deadline)
-        if info.state.last_seq < last or self._is_rewritten(info.state, last, deadline):
+        if info.created is not None and info.created != self._created:
+            if self._is_another(info.state, last, deadline):
+                self._give_up(_stream_admin.REPLACED)
+            self._created = info.created
+        elif info.state.last_seq < last or self._is_rewritten(info.state, last, deadline):
             self._give_up(f"the stream has lost its messages up to sequence {last}")
+
+    def _is_another(self, state: StreamState, last: int, deadline: Deadline) -> bool:
+        """Return whether a stream with another time of creation is not the one that was read."""
+        time_ns = self.cursor.last_time
+        # If nothing was read, all messages before the position were stored before that.
+        stored = self._began if time_ns is None else time_of(time_ns)
+        return stored is None or is_another(
+            self.context,
+            self.stream,
+            state,
+            deadline,
+            last=last,
+            stored=stored,
+            is_exact=time_ns is not None,
+        )
 
     def _is_rewritten(self, state: StreamState, last: int, deadline: Deadline) -> bool:
         """

@@ -15,8 +15,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import attrs
+
 from jetsync import errors
-from jetsync._api.messages import leader_get, no_server, shown_by
+from jetsync._api.messages import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
@@ -581,8 +583,25 @@ class PageReader:
     def check_same(self, info: StreamInfo) -> None:
         """Raise an error if this is another stream than the one that the read began with."""
         known = self.plan.known
-        if known is not None and info.created != known.created:
+        if known is None or info.created == known.created:
+            return
+        stored = known.state.last_ts or known.ts
+        with self.page_time() as deadline:
+            replaced = stored is None or repeated(
+                lambda until: is_another(
+                    self.context,
+                    self.stream,
+                    info.state,
+                    until,
+                    last=known.state.last_seq,
+                    stored=stored,
+                    is_exact=known.state.last_ts is not None,
+                ),
+                deadline,
+            )
+        if replaced:
             raise errors.StreamNotFoundError(description=REPLACED, stream=self.stream)
+        self.plan.known = attrs.evolve(known, created=info.created)
 
     def info(self, subjects: str | None = None) -> StreamInfo:
         """Fetch the stream's info from the leader, with the subjects that a wildcard matches."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
+import attrs
 from waiting import eventually
 
 import jetsync
@@ -107,3 +108,26 @@ def numbers(messages):
     Return the payloads of messages that :func:`fill` published.
     """
     return [int(message.data) for message in messages]
+
+
+def change_creation(server, js, name):
+    """
+    Make a server before 2.14 report a later time of creation for a stream that stays the same.
+    """
+    before = js.stream(name).info()
+    server.restart()
+    config = attrs.evolve(before.config, description="changed")
+    eventually(lambda: answered(lambda: js.update_stream(config)))
+    server.restart()
+    after = eventually(lambda: answered(js.stream(name).info))
+    assert after.created > before.created
+
+
+def answered(call):
+    """
+    Return the result of a call, or None while the server is not ready.
+    """
+    try:
+        return call()
+    except (jetsync.ApiError, jetsync.TransportError, jetsync.RequestTimeoutError):
+        return None

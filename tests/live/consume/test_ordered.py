@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from domains import domain_link
-from streams import fill
+from streams import change_creation, fill
 from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
@@ -232,9 +232,12 @@ class TestReset:
 class TestEnd:
     def test_the_stream_is_missing(self, js, stream):
         """
-        Starting raises an error while the stream is missing, and a new reader reads a new stream.
+        Starting raises an error while the stream is missing, and a reader without a position, or a
+        new one, reads a new stream.
         """
-        ordered = stream.ordered_consumer()
+        ordered, unread = stream.ordered_consumer(), stream.ordered_consumer()
+        fill(js, stream, 1)
+        assert fetched(ordered.fetch(1, expires=20)) == [0]
         config = stream.config
         js.delete_stream(stream.name)
         for begin in (stream.ordered_consumer, ordered.consume):
@@ -244,6 +247,8 @@ class TestEnd:
         fill(js, stream, 2)
         with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
             ordered.consume()
+        with unread:
+            assert fetched(unread.fetch(2, expires=20)) == [0, 1]
         # The handle is that of the old stream.
         with stream.ordered_consumer() as ordered:
             stream.delete_consumer(ordered.name)
@@ -498,6 +503,88 @@ class TestAnotherStream:
                 stream.delete_message(3)
             assert stream.info().created == stream.cached_info.created
             with pytest.raises(jetsync.StreamNotFoundError, match="has lost its messages up to"):
+                ordered.next(20)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """
+    A server before 2.14 that the tests restart.
+    """
+    with DevServer("2.12.8") as server:
+        yield server
+
+
+@pytest.mark.versions
+class TestTimeOfCreation:
+    """
+    A server before 2.14 reports another time of creation for a stream that is still the same.
+    """
+
+    @pytest.fixture
+    def js(self, server):
+        """
+        A context that survives the restarts.
+        """
+        with jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            yield client.jetstream()
+
+    @pytest.fixture
+    def stream(self, js, unique):
+        """
+        A file stream with ten messages.
+        """
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+        fill(js, stream, 10)
+        return stream
+
+    @pytest.mark.parametrize("removed", ["nothing", "the last", "the first", "all"])
+    @pytest.mark.parametrize("way", ["fetch", "consume"])
+    def test_continues(self, server, js, stream, way, removed):
+        """
+        The read continues after the last message that it has read, whether that is stored or not.
+        """
+        with stream.ordered_consumer() as ordered:
+            messages = ordered.consume() if way == "consume" else None
+            came = take(messages, 10) if messages else fetched(ordered.fetch(10, expires=20))
+            if removed == "the last":
+                stream.delete_message(10)
+            elif removed != "nothing":
+                stream.purge(keep=1 if removed == "the first" else None)
+            change_creation(server, js, stream.name)
+            fill(js, stream, 3, start=10)
+            came += take(messages, 3) if messages else fetched(ordered.fetch(3, expires=20))
+            assert came == list(range(13))
+            assert ordered.statistics().resets > 0
+
+    @pytest.mark.parametrize("policy", ["all", "new", "last"])
+    def test_before_the_first_message(self, server, js, stream, policy):
+        """
+        A reader that has read nothing keeps its place.
+        """
+        with stream.ordered_consumer(deliver_policy=policy) as ordered:
+            change_creation(server, js, stream.name)
+            fill(js, stream, 3, start=10)
+            first = {"all": 0, "new": 10, "last": 9}[policy]
+            assert fetched(ordered.fetch(13 - first, expires=20)) == list(range(first, 13))
+
+    @pytest.mark.parametrize("count", [0, 5, 15])
+    @pytest.mark.parametrize("is_first_gone", [False, True])
+    def test_another_stream(self, server, js, stream, count, is_first_gone):
+        """
+        The messages of a stream that was created again are not read from the old position.
+        """
+        with stream.ordered_consumer() as ordered:
+            assert fetched(ordered.fetch(10, expires=20)) == list(range(10))
+            change_creation(server, js, stream.name)
+            fill(js, stream, 1, start=10)
+            assert fetched(ordered.fetch(1, expires=20)) == [10]
+            js.delete_stream(stream.name)
+            js.create_stream(stream.config)
+            fill(js, stream, count, start=100)
+            if is_first_gone and count:
+                stream.delete_message(min(count, 11))
+            with pytest.raises(jetsync.StreamNotFoundError, match="another one has its name"):
                 ordered.next(20)
 
 

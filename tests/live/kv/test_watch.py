@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from streams import change_creation
 from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
@@ -417,6 +418,25 @@ class TestEnd:
 
 
 class TestTrouble:
+    @pytest.mark.versions
+    def test_the_time_of_creation_changes(self):
+        """
+        A watch continues if a server before 2.14 reports another time of creation for the bucket.
+        """
+        with (
+            DevServer("2.12.8") as server,
+            jetsync.connect(server.url, reconnect_wait=0.05) as client,
+        ):
+            js = client.jetstream()
+            kv = js.create_key_value("B")
+            kv.put("a", b"1")
+            with kv.watch() as watch:
+                assert seen(watch.initial(timeout=10)) == [("a", 1)]
+                change_creation(server, js, "KV_B")
+                # The revision that was read last is gone.
+                kv.put("a", b"2")
+                assert seen([watch.next(timeout=60)]) == [("a", 2)]
+
     def test_restart(self, tmp_path):
         """
         Each revision is delivered once across restarts of the server.

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from streams import change_creation
 from waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, timed
 
 import jetsync
@@ -1020,6 +1021,30 @@ class TestFaults:
             came += numbers(scan)
             assert came == [*range(1, 1001)]
             assert subscriptions(client) == 1
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("removed", ["nothing", "the last", "all"])
+    def test_the_time_of_creation_changes(self, unique, removed):
+        """
+        A scan continues if a server before 2.14 reports another time of creation for the stream.
+        """
+        with (
+            DevServer("2.12.8") as server,
+            jetsync.connect(server.url, reconnect_wait=0.05) as client,
+        ):
+            stream = make(client, unique, 300, storage="file")
+            scan = stream.scan(page=50, end=400, timeout=20)
+            came = [next(scan).sequence]
+            if removed == "the last":
+                stream.delete_message(300)
+            elif removed == "all":
+                stream.purge()
+            change_creation(server, client.jetstream(), unique)
+            write(client, unique, range(301, 351))
+            came += numbers(scan)
+        assert came[-50:] == [*range(301, 351)]
+        if removed == "nothing":
+            assert came == [*range(1, 351)]
 
 
 class TestCluster:
