@@ -8,7 +8,8 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from jetsync import errors
+from jetsync import errors, events
+from jetsync._base.log import get_logger
 from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
 from jetsync._proto.frames import answers
@@ -30,6 +31,8 @@ KEEP_ACKS: Final = 3600.0
 # Seconds for which naks are kept for the next connection. This is the default `ack_wait` of
 # servers, after which they redeliver a message anyway.
 KEEP_NAKS: Final = 30.0
+
+_logger = get_logger("jetsync.acks")
 
 LONGEST_NAK_DELAY: Final = 30.0
 """The longest pause before a message that keeps failing is redelivered, in seconds."""
@@ -185,17 +188,23 @@ class UnwantedAcks:
     The acker of messages whose consumer has ``ack_policy`` none.
 
     Servers treat such a message as acknowledged when they have sent it. An ``ack()`` does no harm,
-    but waiting for a confirmation would always time out.
+    but waiting for a confirmation would always time out, and a ``nak()`` has no effect.
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_is_reported")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._is_reported = False
 
     def acknowledge(self, message: Message, body: bytes) -> None:
-        """Send the ack, which the server ignores."""
+        """Send the ack, which the server ignores, and report that once."""
         self._connection.acknowledge(message, body)
+        if not self._is_reported:
+            self._is_reported = True
+            error = self.error(message)
+            _logger.warning("ack_ignored", consumer=error.consumer, stream=error.stream)
+            self._connection.emit(events.AsyncErrorEvent(error=error))
 
     def acknowledge_sync(
         self,

@@ -220,6 +220,9 @@ class Message:
         milliseconds or 128 acknowledgements. It sends them earlier if a thread makes a request or
         waits for messages. :meth:`nak`, :meth:`term` and :meth:`in_progress` are sent immediately.
 
+        If the consumer has ``ack_policy`` none, the server ignores these four calls. jetsync then
+        logs the first one and reports it as an ``AsyncErrorEvent``.
+
         Raises:
             NotJetStreamMessageError: The message is not from a consumer.
             MessageAlreadyAckedError: It was acknowledged, nakked or terminated before.

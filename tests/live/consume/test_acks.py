@@ -14,6 +14,7 @@ from waiting import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers from the oldest to the newest, which is None."""
@@ -405,6 +406,24 @@ class TestOnce:
             batch.ack()
         first.ack()
         second.ack()
+
+    @pytest.mark.parametrize("answer", ["ack", "nak", "term", "in_progress"])
+    def test_the_first_ignored_answer_is_reported(self, nats_server, js, stream, caplog, answer):
+        """
+        With the policy "none", the first ack of a handle is logged and reported as an event.
+        """
+        fill(js, stream, 3)
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            handle = client.jetstream().stream(stream.name)
+            for message in handle.create_consumer("deaf", ack_policy="none").fetch(3):
+                getattr(message, answer)()
+            eventually(lambda: recorder.calls)
+        (seen,) = [call["event"] for call in recorder.calls if call["event"].kind == "async_error"]
+        assert isinstance(seen.error, jetsync.AcksNotWantedError)
+        assert (seen.error.stream, seen.error.consumer) == (stream.name, "deaf")
+        logged = [record for record in caplog.records if "ack_ignored" in record.getMessage()]
+        assert len(logged) == 1
 
     def test_a_deleted_consumer(self, js, stream, worker):
         """
