@@ -16,25 +16,40 @@ help on the whole package describes every class and every error.
 
 from __future__ import annotations
 
-import importlib
 import types
 from typing import TYPE_CHECKING
 
-from jetsync._base import loading as _loading
-from jetsync._base.deadline import Deadline as _Deadline
 from jetsync._base.log import EventLogger as EventLogger
 from jetsync._base.log import get_logger as get_logger
 from jetsync._base.reprs import tolerant_repr as _tolerant_repr
+from jetsync._base.stop_signal import StopSignal as StopSignal
 from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
-from jetsync.connecting import *
+from jetsync.client import *
+from jetsync.consume.acks import *
+from jetsync.consume.consumer import *
+from jetsync.consume.consumption import *
+from jetsync.consume.fetch import *
+from jetsync.consume.ordered import *
+from jetsync.consume.ordered_reads import *
+from jetsync.consume.subscription import *
+from jetsync.counters import *
 from jetsync.errors import *
 from jetsync.events import *
 from jetsync.hookspecs import hookimpl as hookimpl
+from jetsync.jetstream import *
 from jetsync.kv.config import *
 from jetsync.kv.entry import *
+from jetsync.kv.handle import *
+from jetsync.kv.transaction import *
+from jetsync.kv.watch import *
 from jetsync.options import *
+from jetsync.publish.atomic import *
 from jetsync.publish.errors import *
+from jetsync.publish.fast import *
+from jetsync.publish.publisher import *
+from jetsync.read.direct import *
+from jetsync.stream import *
 from jetsync.typing import *
 from jetsync.values.account import *
 from jetsync.values.consumer_config import *
@@ -48,89 +63,22 @@ from jetsync.values.stream_config import *
 from jetsync.values.stream_info import *
 from jetsync.values.ttl import *
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from jetsync.client import *
-    from jetsync.consume.acks import *
-    from jetsync.consume.consumer import *
-    from jetsync.consume.consumption import *
-    from jetsync.consume.fetch import *
-    from jetsync.consume.ordered import *
-    from jetsync.consume.ordered_reads import *
-    from jetsync.consume.subscription import *
-    from jetsync.counters import *
-    from jetsync.jetstream import *
-    from jetsync.kv.handle import *
-    from jetsync.kv.transaction import *
-    from jetsync.kv.watch import *
-    from jetsync.publish.atomic import *
-    from jetsync.publish.fast import *
-    from jetsync.publish.publisher import *
-    from jetsync.read.direct import *
-    from jetsync.stream import *
-
 __version__ = "0.1.0"
-
-# Loaded on first use. They bring nats-py, asyncio and anyio, which take most of the import time.
-_LAZY = {
-    "client": ("Client",),
-    "consume.acks": ("ack_many",),
-    "consume.consumer": ("Consumer",),
-    "consume.consumption": ("Consumption", "ConsumptionStatistics"),
-    "consume.fetch": ("MessageBatch",),
-    "consume.ordered": ("OrderedConsumer", "OrderedStatistics"),
-    "consume.ordered_reads": ("OrderedBatch", "OrderedConsumption"),
-    "consume.subscription": ("Subscription",),
-    "_base.stop_signal": ("StopSignal",),
-    "counters": ("Counter", "CounterEntry"),
-    "jetstream": ("JetStream",),
-    "kv.handle": ("KeyValue",),
-    "kv.transaction": ("Transaction",),
-    "kv.watch": ("Watch",),
-    "publish.atomic": ("AtomicBatch",),
-    "publish.fast": ("FastPublisher", "FastStatistics"),
-    "publish.publisher": ("DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"),
-    "read.direct": ("DirectBatch", "StreamScan"),
-    "stream": ("Stream",),
-}
-
-
-def _show_as_public(names: Iterable[str]) -> None:
-    """Make tracebacks, reprs and pickles name the module that users import from."""
-    for name in names:
-        value = globals()[name]
-        if getattr(value, "__module__", "").startswith("jetsync."):
-            value.__module__ = "jetsync"
-            if isinstance(value, type):
-                _tolerant_repr(value)
-
-
-def _load() -> None:
-    """Import all lazy names at once, because a program that connects needs most of them."""
-    for module, names in _LAZY.items():
-        home = importlib.import_module(f"jetsync.{module}")
-        globals().update({name: getattr(home, name) for name in names})
-        _show_as_public(names)
-
-
-_lazy_names = _loading.Loading(_load)
 
 
 if not TYPE_CHECKING:  # Type checkers see the names above, and would accept every name.
-    _EAGER = {
+    _public = {
         name
         for name, value in globals().items()
         if name[0] != "_" and not isinstance(value, types.ModuleType)
     } - {"TYPE_CHECKING", "annotations"}
-    _show_as_public(_EAGER)
-    __all__ = sorted(_EAGER.union(*_LAZY.values(), ["__version__"]))  # noqa: PLE0605
+    for _name in _public:
+        # Tracebacks, reprs and pickles name the module that users import from.
+        if getattr(globals()[_name], "__module__", "").startswith("jetsync."):
+            globals()[_name].__module__ = "jetsync"
+            if isinstance(globals()[_name], type):
+                _tolerant_repr(globals()[_name])
+    __all__ = sorted([*_public, "__version__"])  # noqa: PLE0605
 
     def __dir__() -> list[str]:
         return __all__
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module 'jetsync' has no attribute {name!r}")
-        _lazy_names.wait(_Deadline.after(None))
-        return globals()[name]

@@ -8,12 +8,15 @@ import contextlib
 import signal
 import time
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count, whole_number
+from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
@@ -23,24 +26,23 @@ from jetsync._proto import frames
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
+from jetsync.options import ConnectOptions
 from jetsync.values.headers import encode_headers, header_pairs
 from jetsync.values.message import Message
 from jetsync.values.outbound import payload_bytes
 from jetsync.values.subjects import api_prefix, validate_filter, validate_queue, validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import PluginInfo
-    from jetsync.options import ConnectOptions
+    from jetsync.options import ConnectFields
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
     from jetsync.values.server_info import ServerInfo, Statistics
 
-__all__ = ["Client"]
+__all__ = ["Client", "connect"]
 
 CLOSE_TIMEOUT = 5.0
 """Default timeout of ``close``, in seconds."""
@@ -49,8 +51,50 @@ CLOSE_TIMEOUT = 5.0
 _logger = get_logger("jetsync.client")
 
 
-def open_client(options: ConnectOptions, plugins: Iterable[object], deadline: Deadline) -> Client:
-    """Connect before the deadline and return the client; see :func:`jetsync.connect`."""
+def connect(
+    servers: str | Iterable[str] | None = None,
+    *,
+    options: ConnectOptions | None = None,
+    plugins: Iterable[object] = (),
+    **fields: Unpack[ConnectFields],
+) -> Client:
+    """
+    Connect to a NATS server and return the client.
+
+    Blocks until a server has accepted the connection, for at most ``connect_timeout`` seconds over
+    all servers. This includes the time for loading plugins. jetsync runs one background thread per
+    client, which does not keep the program alive.
+
+    Args:
+        servers: One address or several, such as ``nats://host:4222``, as a list or separated by
+            commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means ``$NATS_URL``,
+            or ``nats://127.0.0.1:4222`` if that is not set.
+        options: All options as an object. *servers* and *fields* override its fields.
+        plugins: Plugin objects, or names of entry points in the group ``jetsync``. jetsync adds
+            them to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
+        **fields: Fields of :class:`ConnectOptions`.
+
+    Raises:
+        ConnectError: No server could be reached, or a server's TLS certificate is not trusted.
+        ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
+        AuthenticationError: The server refused the credentials, or jetsync could not load them.
+        ConfigurationError: A plugin is unknown or does not match the hooks, an optional package is
+            missing, or a TLS file or ``$NATS_URL`` cannot be used.
+        InvalidArgumentError, InvalidTypeError: An option does not exist, or its value cannot be
+            used.
+    """
+    check_fields(ConnectOptions, fields, "connect()")
+    if isinstance(plugins, (str, type)) or not isinstance(plugins, Iterable):
+        raise wrong_type("plugins", "a list of plugins", plugins)
+    if options is not None and not isinstance(options, ConnectOptions):
+        raise wrong_type("options", "a ConnectOptions", options)
+    given: dict[str, Any] = {**fields}
+    if servers is not None:
+        if not isinstance(servers, Iterable):
+            raise wrong_type("servers", "an address or a list of addresses", servers)
+        given["servers"] = servers if isinstance(servers, str) else tuple(servers)
+    options = ConnectOptions(**given) if options is None else attrs.evolve(options, **given)
+    deadline = Deadline.after(options.connect_timeout)
     loaded = Plugins.load((*options.plugins, *plugins))
     connection: Connection | None = None
     try:

@@ -259,7 +259,7 @@ class ConnectOptions:
     """Default API prefix of ``client.jetstream()``."""
 
     connect_timeout: float = attrs.field(default=5.0, converter=_positive)
-    """Seconds for the first connection, over all servers and attempts, including imports."""
+    """Seconds for the first connection, over all servers and attempts."""
     retry_on_failed_connect: bool = False
     """If no server can be reached, keep trying until ``connect_timeout``."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))

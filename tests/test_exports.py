@@ -168,79 +168,28 @@ def run_python(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_jetsync_is_lazy():
+def test_what_jetsync_imports():
     """
-    `import jetsync` does not import the client, or modules that only the client, a tool or an extra
-    needs.
+    `import jetsync` imports the client, so that `connect` does not have to, but no tool and nothing
+    that only an extra, an option or a plugin needs.
     """
-    client = {"jetsync.client", "jetsync._io", "nats", "aiohttp", "anyio", "asyncio", "uvloop"}
+    client = {"jetsync.client", "jetsync._io", "nats", "anyio", "asyncio"}
     tools = {"click", "cryptography", "jetsync.cli", "jetsync.testing", "matplotlib", "pytest"}
-    others = {"importlib.metadata", "nats_server", "nkeys", "pandas", "rich", "structlog"}
+    extras = {"aiohttp", "multidict", "nats_server", "nkeys", "pandas", "pyarrow", "uvloop"}
+    others = {"jetsync.devserver", "rich", "structlog"}
+    modules = run_python("import sys, jetsync; print(*sys.modules)")
 
-    assert (
-        run_python("import sys, jetsync; print(*sys.modules)") & (client | tools | others) == set()
-    )
+    assert client <= modules
+    assert modules & (tools | extras | others) == set()
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "jetsync.Client",
-        "from jetsync import Client, KeyValue",
-        "from jetsync import *; Stream",
-        "import pickle; pickle.loads(b'cjetsync\\nJetStream\\n.')",
-    ],
-)
-def test_lazy_names(use):
+def test_names():
     """
-    The first use of a lazy name loads all of them, however it is used.
+    `dir` lists the public names, and a wrong name is an AttributeError.
     """
-    program = f"import sys, jetsync; {use}; print(*vars(jetsync))"
+    printed = run_python("import jetsync; print(*dir(jetsync), hasattr(jetsync, 'conect'))")
 
-    assert set(jetsync.__all__) - run_python(program) == set()
-
-
-def test_names_before_they_are_loaded():
-    """
-    `dir` lists all names without loading one, and a wrong name is an AttributeError.
-    """
-    program = "import sys, jetsync; print(*dir(jetsync), hasattr(jetsync, 'conect'), *sys.modules)"
-    printed = run_python(program)
-
-    assert set(jetsync.__all__) - printed == set()
-    assert dir(jetsync) == sorted(jetsync.__all__)
-    assert "False" in printed
-    assert "nats" not in printed
-
-
-@pytest.mark.parametrize(
-    "use", ["jetsync.Client", "jetsync.connect('nats://127.0.0.1:1', max_reconnects=0)"]
-)
-def test_an_interrupted_first_use(use):
-    """
-    Ctrl-C while the client is imported is raised, and the client can be used afterwards.
-    """
-    program = f"""if True:
-        import _thread, sys, threading, jetsync
-
-        class Finder:
-            def find_spec(self, name, path=None, target=None):
-                if name == "nats":
-                    _thread.interrupt_main()
-
-        sys.meta_path.insert(0, Finder())
-        try:
-            {use}
-        except KeyboardInterrupt:
-            print("interrupted")
-        print(jetsync.Client.__name__)
-        try:
-            {use}
-        except jetsync.ConnectError:
-            pass
-    """
-
-    assert run_python(program) == {"interrupted", "Client"}
+    assert printed == {*jetsync.__all__, "False"}
 
 
 def test_public_classes_have_no_private_bases():

@@ -160,7 +160,8 @@ class Connection:
                 self._bridge.start(weak.close_at_exit, weak.after_fork, deadline)
                 self._bridge.call(self._connect, find_creator(), deadline=deadline)
             except errors.WaitTimeoutError:
-                self._stop(BRIDGE_STOP_TIMEOUT)
+                # A loop that has not started ends by itself, after its imports.
+                self._stop(BRIDGE_STOP_TIMEOUT if self._nats is not None else 0.0)
                 server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
                 cause = None if last is None else cause_of(last)

@@ -22,8 +22,8 @@ class Deferred(types.ModuleType):
     """
     A package whose first attribute that is used imports it.
 
-    ``importlib.util.LazyLoader`` would do the same, but two threads that use the first attribute at
-    the same time break it before Python 3.12.
+    ``importlib.util.LazyLoader`` would do the same. But up to Python 3.11, if two threads use the
+    module at the same time, the second one finds it half imported.
     """
 
     def __getattr__(self, name: str) -> object:
