@@ -68,11 +68,14 @@ class _ArrowMaker(Maker):
     def _leaves(self, block: Any, path: tuple[str, ...]) -> Sequence[Any]:
         column = block.column(path[0])
         for depth, name in enumerate(path[1:], 1):
-            fields = column.type.names if pa.types.is_struct(column.type) else []
+            kind = column.type
+            # Not `names`, which PyArrow has since version 18.
+            fields = [field.name for field in kind] if pa.types.is_struct(kind) else []
             if name not in fields:
                 raise no_field(".".join(path[:depth]), name, fields)
             # A field of a null struct is null.
-            column = pc.struct_field(column, fields.index(name))
+            # In a list, as PyArrow before version 11 wants it.
+            column = pc.struct_field(column, [fields.index(name)])
         places, values = _encoded(column)
         return [values[place] for place in places]
 
