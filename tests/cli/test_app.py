@@ -170,7 +170,9 @@ class TestMain:
                 if isinstance(parameter, click.Option):
                     if not parameter.help:
                         missing.append((path, parameter.opts))
-                elif parameter.make_metavar(context).strip("[].") not in (command.help or ""):
+                    continue
+                (shown,) = parameter.get_usage_pieces(context)
+                if shown.strip("[].") not in (command.help or ""):
                     missing.append((path, parameter.name))
             if isinstance(command, click.Group):
                 for name in command.list_commands(context):
@@ -881,7 +883,9 @@ class TestErrorText:
             (url,),
         ):
             result = run(*arguments)
-            assert result.exit_code != 0
+            # click 8.1 takes an unknown command that begins with // for an option: it shows the
+            # help, and its exit code is 0.
+            assert result.exit_code != 0 or result.output.startswith("Usage: ")
             assert "hunter2" not in result.output
         assert "hunter2" not in run("stream", "ls", env={"NATS_URL": url}).output
 

