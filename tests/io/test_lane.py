@@ -607,7 +607,10 @@ class TestReconnect:
         idle.connect(buffer=8192)
         idle.lane.write(b"1" * 1_000_000, soon())
         assert idle.lane.outbox.size > 0
+        descriptor = idle.lane.outbox.sock.fileno()
         idle.do(idle.lane.detach)
+        # The next socket may get the same number.
+        assert not idle.do(idle.loop.remove_writer, descriptor)
         assert 0 < len(idle.receive_all()) < 1_000_000
         idle.connect()
         assert idle.lane.write(b"whole", soon()) == 2
@@ -774,6 +777,25 @@ class TestReconnect:
         assert time.process_time() - before < 0.05
         assert waiting.running
         rig.do(rig.lane.close, ConnectionClosedError())
+
+    def test_the_loop_does_not_spin_at_the_end(self, idle, monkeypatch):
+        """The loop reads the end of a connection once, though nats-py closes it later."""
+        calls, read = [], idle.lane._on_readable
+        monkeypatch.setattr(idle.lane, "_on_readable", lambda: calls.append(read()))
+        idle.auto_detach = False
+        idle.connect()
+        idle.server.close()
+        until(lambda: idle.foreign, "the end")
+        idle.settle()
+        before = len(calls)
+        idle.settle()
+        assert (len(calls), bool(before)) == (before, True)
+
+    def test_readable_after_the_end(self, rig):
+        """The loop may be notified of a socket that was closed in the same round."""
+        rig.do(rig.lane.detach)
+        rig.do(rig.lane._on_readable)
+        assert rig.lane.state is LaneState.DOWN
 
 
 class TestRead:
@@ -1530,6 +1552,22 @@ class TestWebSocket:
         carried.begin()
         carried.rig.do(carried.web.say, b"MSG 5\r\n")
         until(lambda: carried.lane.state is LaneState.DOWN, "the loss")
+
+    @pytest.mark.parametrize("failure", [OSError("refused"), asyncio.CancelledError()])
+    def test_closed_after_a_failed_attempt(self, idle, failure):
+        """Closing a WebSocket that could not be opened raises nothing."""
+        pytest.importorskip("aiohttp")
+
+        async def attempt():
+            async def fail():
+                raise failure
+
+            socket = WebSocket(load_aiohttp())
+            socket.opening = asyncio.ensure_future(fail())
+            await socket.close()
+            return socket._session.closed
+
+        assert idle.wait_for(attempt())
 
 
 @pytest.fixture(scope="session")
