@@ -466,7 +466,7 @@ class TestLastPages:
         The count of vanished messages is based on the first message of the part.
         """
         engine = last_read("a.*", moment=9)
-        answer(engine, message(3, left=4), eob(4, 3, up_to=9))
+        answer(engine, message(2, left=5), message(3, left=4), eob(4, 3, up_to=9))
         answer(engine, message(7, left=0), eob(0, 7, up_to=9))
         assert (engine.done, engine.vanished) == (True, 3)
         assert engine.subjects() == {"a"}

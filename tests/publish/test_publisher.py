@@ -426,6 +426,23 @@ class TestStaging:
             publisher.publish("a.b")
         assert (publisher.pending, lane.payloads) == (0, [])
 
+    def test_a_message_that_was_written_during_close(self, lane, make, monkeypatch):
+        """
+        A message that the last flush has written cannot be taken back, and its ack counts.
+        """
+        publisher = make()
+        lane.on_write = lane.ack
+        stage_it = publisher._window.stage
+
+        def early(future):
+            staged = stage_it(future)
+            publisher.close()
+            return staged
+
+        monkeypatch.setattr(publisher._window, "stage", early)
+        assert publisher.publish("a.b", b"1").result(20).sequence == 1
+        assert lane.payloads == [b"1"]
+
     def test_no_more_than_the_window_is_in_flight(self, lane, make):
         """
         Messages beyond the window are written when there is room, in order.
@@ -611,6 +628,41 @@ class TestFailures:
         assert [len(payload) for payload in lane.payloads] == [1] * BLOCK_MESSAGES + [2]
         for future in (futures[-3], futures[-1]):
             assert isinstance(reason(future), jetsync.MaxPayloadError)
+
+    def test_the_next_server_accepts_less_of_a_block(self, lane, window):
+        """
+        Messages of a block that are too large for the next server fail, and the others are sent.
+        """
+        window = window(size=8, ack_timeout=20.0)
+        items = [("a.b", b"1"), ("a.b", b"x" * 200), ("a.b", b"2")]
+        window.pipeline.flying.update(enumerate(items))
+        block = b"".join(
+            window.encoder.frame(item, window.prefix, number) for number, item in enumerate(items)
+        )
+        lane.lose()
+        window.encoder._connection.server.max_payload = 100
+        lane.reconnect()
+        window.write(block, range(3))
+        ((number, item, error),) = window.failures
+        assert (number, item, type(error)) == (1, items[1], jetsync.MaxPayloadError)
+        assert lane.payloads == [b"1", b"2"]
+        assert list(window.pipeline.flying) == [0, 2]
+
+    def test_all_messages_are_abandoned(self, lane, window):
+        """
+        After a bug, the outcome of all messages is unknown, and none is sent later.
+        """
+        window = window(size=1, ack_timeout=20.0)
+        for payload in (b"1", b"2"):
+            stage(window, ("a.b", payload))
+        window.flush()
+        bug = LookupError("a bug")
+        window.abandon(bug)
+        errors = [error for _, _, error in window.failures]
+        assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 2
+        assert window.open_count == 0
+        window.flush()
+        assert lane.payloads == [b"1"]
 
     def test_no_connection_comes_back(self, lane, window):
         """
