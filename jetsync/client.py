@@ -148,7 +148,8 @@ class Client:
         Close the connection. Safe to repeat, in any thread.
 
         Calls that wait in other threads raise ConnectionClosedError immediately, and so does every
-        new call. Pending publishes and acks are still sent. If there is a connection, open
+        new call. Pending publishes and acks are still sent, and other threads can acknowledge
+        messages until the connection is closed. If there is a connection, open
         publishers wait for their acks and open fast publishers commit, within the timeout. Open
         atomic batches are discarded. Consumptions are closed, and the server redelivers their
         buffered messages immediately.

@@ -341,7 +341,7 @@ class Connection:
         self.lane.close(reason)
         self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
-    def check(self) -> None:
+    def check(self, *, while_closing: bool = False) -> None:
         """
         Raise if the client is closed. In a forked child, connect or raise ForkedProcessError.
 
@@ -349,7 +349,7 @@ class Connection:
         """
         if self.forked:
             self._connect_child()
-        self.lane.check()
+        self.lane.check(while_closing=while_closing)
 
     def _connect_child(self) -> None:
         """Connect in a forked child if ``after_fork`` says so, or raise ForkedProcessError."""
@@ -609,7 +609,11 @@ class Connection:
     # Acks.
 
     def acknowledge(self, message: Message, body: bytes) -> None:
-        """Send an ack together with others, and everything else at once; see ``Acker``."""
+        """
+        Send an ack together with others, and everything else at once; see ``Acker``.
+
+        Works while the client closes, so that handlers can finish their messages.
+        """
         if self.forked:
             self._connect_child()
         lane, timeout = self.lane, self.options.request_timeout
@@ -622,7 +626,7 @@ class Connection:
             # This signal handler interrupted a write of its thread. The loop sends the block.
             lane.post_nowait(block, keep=timeout)
         else:
-            lane.write(block, Deadline.after(timeout))
+            lane.write(block, Deadline.after(timeout), while_closing=True)
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
         """Send an ack and wait until the server has stored it; see ``Acker``."""

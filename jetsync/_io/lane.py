@@ -160,10 +160,14 @@ class Lane:
         """The number of the connection, counted from 1; 0 before the first."""
         return self.outbox.epoch
 
-    def check(self) -> None:
-        """Raise if the client is closed or closes, or if this process is a forked child."""
+    def check(self, *, while_closing: bool = False) -> None:
+        """
+        Raise if the client is closed or closes, or if this process is a forked child.
+
+        With *while_closing*, a client that still closes is fine.
+        """
         reason = self.outbox.reason
-        if reason is not None:
+        if reason is not None and not (while_closing and self.state is not LaneState.CLOSED):
             raise_failure(reason)
 
     # Subscriptions.

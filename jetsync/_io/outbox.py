@@ -278,7 +278,14 @@ class Outbox:
                 break_connection(self.sock)
             raise
 
-    def post(self, block: bytes, timeout: float, *, epoch: int | None = None) -> int:
+    def post(
+        self,
+        block: bytes,
+        timeout: float,
+        *,
+        epoch: int | None = None,
+        while_closing: bool = False,
+    ) -> int:
         """
         Send *block* soon, together with other blocks, and return the epoch; any thread.
 
@@ -298,7 +305,7 @@ class Outbox:
             ):
                 self._post(block)
                 return self.epoch
-        return self.write(block, Deadline.after(timeout), epoch)
+        return self.write(block, Deadline.after(timeout), epoch, while_closing=while_closing)
 
     def _post(self, block: bytes) -> None:
         """Collect *block*; the lock is held."""
@@ -323,14 +330,14 @@ class Outbox:
         # Checked after the ack is listed: a flush clears the flag before it takes the acks.
         if self.tick_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
             return
-        if self.state is _OPEN and self.size < OUT_LIMIT:
+        if self.state in _CAN_SEND and self.size < OUT_LIMIT:
             if len(acks) >= ACK_LIMIT:
                 self.flush_posted()
             self.tick_later()
             return
         with contextlib.suppress(ValueError):  # Another thread has just sent it.
             acks.remove(reply)
-            self.post(frames.answers((reply,), ACK), timeout)
+            self.post(frames.answers((reply,), ACK), timeout, while_closing=True)
 
     def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """

@@ -109,14 +109,15 @@ def acknowledge_all(
             if isinstance(acker, UnwantedAcks):
                 raise acker.error(group[0])
             if isinstance(acker, Connection):
-                acker.check()
+                # Also while the client closes, so that threads can finish their messages.
+                acker.check(while_closing=True)
         deadline = None
         for acker, group in list(groups.values()):
             if isinstance(acker, Connection):
                 deadline = deadline or acker.deadline(timeout)
                 sent = [max(group, key=_sequence)] if ack_all else group
                 block = answers([message.raw_reply for message in sent], ACK)
-                acker.lane.write(block, deadline)
+                acker.lane.write(block, deadline, while_closing=True)
             else:
                 # An acker of the application's own only knows single messages.
                 for message in group:

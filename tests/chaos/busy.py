@@ -60,6 +60,9 @@ class BusyPublisher:
 
     def __init__(self, handles) -> None:
         self.handles = handles
+        # The other trials take longer than the consumers of a trial last.
+        fields = {"filter_subject": "chaos.busy", "mem_storage": True}
+        handles.busy = handles.stream.create_consumer("BUSY", **fields)
         self.publisher = handles.js.publisher()
         self._pumping = threading.Event()
         self._over = False

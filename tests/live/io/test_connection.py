@@ -382,6 +382,33 @@ class TestClose:
             assert jetsync.ConnectionClosedError in {type(error) for error in errors}
             other.jetstream().delete_stream(unique)
 
+    @pytest.mark.parametrize("answer", ["ack", "term", "ack_many"])
+    def test_threads_can_acknowledge_while_the_client_closes(self, own_server, unique, answer):
+        """
+        A handler that has a message when close() begins can still finish it.
+        """
+        client = jetsync.connect(own_server.url)
+        js = client.jetstream()
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+        js.publish(f"{unique}.one", b"")
+        consumer = stream.create_consumer("c")
+        message = consumer.next(expires=5)
+        publisher = js.publisher(ack_timeout=60)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            own_server.pause()
+            publisher.publish(f"{unique}.two", b"")
+            closing = pool.submit(client.close, timeout=30)
+            eventually(lambda: repr(client).find("closing") > 0)
+            if answer == "ack_many":
+                assert jetsync.ack_many([message]) == 1
+            else:
+                getattr(message, answer)()
+            own_server.resume()
+            closing.result(30)
+        with jetsync.connect(own_server.url) as client:
+            info = client.jetstream().stream(unique).consumer("c").info()
+            assert info.num_ack_pending == 0
+
     def test_only_publishers_get_the_time(self, own_server, unique):
         """
         While close() waits for the messages of publishers, all other calls have ended, and new ones
