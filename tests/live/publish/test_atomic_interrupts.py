@@ -79,6 +79,27 @@ class TestDiscard:
                     assert isinstance(waiting.exception(20), jetsync.BatchClosedError)
                 call.result(20)
 
+    def test_while_a_commit_begins(self, js, stream, monkeypatch):
+        """
+        If another thread discards a batch while its commit begins, the commit discards it.
+        """
+        stop_staging, discard, discarded = Attempt.stop_staging, Attempt.discard, []
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with ThreadPoolExecutor(1) as pool:
+
+            def stop(attempt):
+                pool.submit(batch.discard).result(20)
+                assert not discarded
+                stop_staging(attempt)
+
+            monkeypatch.setattr(Attempt, "stop_staging", stop)
+            monkeypatch.setattr(Attempt, "discard", lambda self: discarded.append(discard(self)))
+            with pytest.raises(jetsync.BatchClosedError, match="discarded"):
+                batch.commit()
+        assert len(discarded) == 1
+        assert stream.info().state.messages == 0
+
     def test_in_a_signal_handler(self, victim, unique):
         """
         A handler that interrupts an add of the same thread may discard the batch.

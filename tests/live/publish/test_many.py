@@ -571,6 +571,22 @@ class TestHooks:
         assert [call.finished for call in calls] == [True, True]
         assert [call.result.failed for call in calls] == [1, 1]
 
+    def test_a_message_that_fails_after_its_window(self, nats_server, stream, unique):
+        """
+        A message that is sent again may fail after its window is over. It counts for a later one.
+        """
+        recorder = HookRecorder("jetsync_publish")
+        messages = [(f"nobody.{unique}", b""), *[(f"{stream.name}.A", b"")] * 20]
+        with (
+            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            pytest.raises(jetsync.PublishManyError) as caught,
+        ):
+            client.jetstream().publish_many(messages, window=2)
+        assert (failed(caught), caught.value.report.count) == ([0], 20)
+        calls = recorder.of("jetsync_publish")
+        assert all(call.finished and call.error is None for call in calls)
+        assert sum(call.result.failed for call in calls) == 1
+
     def test_an_interrupt_with_messages_in_flight(self, nats_server, js, unique):
         """
         If outcomes are unknown after Ctrl-C, plugins get the interrupt and no result.

@@ -18,6 +18,7 @@ from waiting import CLUSTER_CLIENT, eventually, timed
 
 import jetsync
 from jetsync import errors
+from jetsync._proto.fastingest import OP_PING, SUFFIX
 from jetsync.devserver import DevServer
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.staged_run import StagedRun
@@ -153,6 +154,32 @@ class TestLoss:
         cut.accept()
         assert publisher.add(f"{unique}.a", b"1") == 2
         assert publisher.commit().size == 2
+        fragile.delete_stream(unique)
+
+    def test_connection_at_a_ping(self, fragile, cut, unique, monkeypatch):
+        """
+        If the next connection is lost before the server is asked, it is asked again. Messages in
+        flight are reported as lost, because the outcome of the first question is unknown.
+        """
+        stream = fast_stream(fragile, unique)
+        events = []
+        publisher = fast(fragile, gap="ok", on_gap=events.append)
+        publisher.add(f"{unique}.a", b"0")
+        lane = publisher._link._lane
+        write, lost = lane.write, []
+
+        def writes(block, *arguments, **named):
+            if SUFFIX[OP_PING] in block and not lost:
+                lost.append(block)
+                raise jetsync.ConnectionLostError
+            return write(block, *arguments, **named)
+
+        monkeypatch.setattr(lane, "write", writes)
+        cut.cut_after(to_server=0)
+        ack = publisher.commit(f"{unique}.a", b"1")
+        assert (ack.size, ack.lost, len(lost)) == (1, 1, 1)
+        assert ranges(events) == [(1, 1)]
+        assert stored_in(stream) == [0, 1]
         fragile.delete_stream(unique)
 
     def test_forgotten_commit(self, js, stream, monkeypatch):
