@@ -268,6 +268,19 @@ class TestSubscribe:
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
 
+    def test_next_on_a_closed_client(self, nats_server, client, unique):
+        """
+        Messages that have arrived can still be taken, and then next() raises that it is closed.
+        """
+        with jetsync.connect(nats_server.url) as other:
+            subscription = other.subscribe(unique)
+            other.flush()
+            client.publish(unique, b"1")
+            eventually(lambda: subscription.pending)
+        assert subscription.next(timeout=0).data == b"1"
+        with pytest.raises(jetsync.ConnectionClosedError):
+            subscription.next(timeout=5)
+
     def test_draining_keeps_buffered_messages(self, client, unique):
         """
         After drain() the buffered messages can be taken, and then the iteration ends.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from domains import domain_link
@@ -175,6 +176,17 @@ class TestKeys:
         kv.purge("a")
         assert kv.create("a", b"4") == 5
         assert kv.get("a").value == b"4"
+
+    def test_creating_a_deleted_key_does_not_pause(self, kv, monkeypatch):
+        """
+        A key with a marker is created without a pause, because no other client has changed it.
+        """
+        pauses = []
+        monkeypatch.setattr("jetsync.kv.handle.time", SimpleNamespace(sleep=pauses.append))
+        kv.put("a", b"1")
+        kv.delete("a")
+        assert kv.create("a", b"2") == 3
+        assert pauses == [0.0]
 
     def test_one_thread_creates(self, kv):
         """
