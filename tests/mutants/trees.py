@@ -21,6 +21,7 @@ from places import FOLDERS
 
 HERE = Path(__file__).parent
 SPANNING = {
+    "live/hooks/test_plugin_faults.py": "consume/fetch publish/many",
     "live/publish/test_atomic_rules.py": "publish/atomic_commit",
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
