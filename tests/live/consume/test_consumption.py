@@ -17,6 +17,7 @@ from waiting import CLUSTER_CLIENT, LATE, at_some_pace, blocked, eventually, hol
 
 import jetsync
 from jetsync._base.locks import Latch
+from jetsync._proto.consume import ConsumeEngine
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
@@ -78,6 +79,18 @@ class TestIterator:
         with worker.consume(max_messages=size) as messages:
             assert take(messages, 100) == list(range(100))
             assert least <= messages.statistics().pulls <= most
+
+    def test_nothing_is_done_while_nothing_arrives(self, worker, monkeypatch):
+        """
+        A call that waits for a message looks at the consumption only when something is due.
+        """
+        looks, next_look = [], ConsumeEngine.next_look
+        with worker.consume() as messages:
+            monkeypatch.setattr(
+                ConsumeEngine, "next_look", lambda self: looks.append(1) or next_look(self)
+            )
+            assert messages.next(timeout=0.3) is None
+        assert 0 < len(looks) < 20
 
     @pytest.mark.parametrize(("limit", "least"), [(1, 10), (2, 5)])
     def test_bytes(self, js, stream, worker, limit, least):

@@ -691,6 +691,17 @@ class TestUse:
             fill(js, stream, 1)
             assert waiting.result(20).data == b"0"
 
+    def test_pulls_before_the_buffer_is_empty(self, js, stream, ordered):
+        """
+        The next pull is sent when half of the buffer was taken.
+        """
+        fill(js, stream, 30)
+        with ordered.consume(max_messages=10) as messages:
+            eventually(lambda: len(messages._core._inbox.box.frames) == 10)
+            assert take(messages, 6) == [*range(6)]
+            pulling = stream.consumer(ordered.name)
+            assert eventually(lambda: pulling.info().delivered.consumer_seq > 10)
+
     def test_configuration(self, ordered, stream):
         """
         The consumer on the server is in memory and needs no acknowledgements.
