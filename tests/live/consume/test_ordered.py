@@ -16,6 +16,7 @@ from streams import change_creation, fill
 from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
+from jetsync.consume import ordered_source
 from jetsync.devserver import DevServer
 
 
@@ -105,6 +106,7 @@ class TestReset:
         ]
         assert {event.stream for event in resets.seen} == {stream.name}
         assert all(event.attempts >= 1 for event in resets.seen)
+        assert resets.seen[2].attempts == 1
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
@@ -182,6 +184,27 @@ class TestReset:
                     client.reconnect()
         assert got == list(range(1, 2001))
         assert ordered.statistics().resets >= 2
+
+    def test_a_connection_that_does_not_come_back_soon(self, proxied, js, stream, monkeypatch):
+        """
+        Waiting for a connection is not an attempt, so the consumption does not give up meanwhile.
+        """
+        monkeypatch.setattr(ordered_source, "SHORTEST_CREATE", 0.01)
+        monkeypatch.setattr(ordered_source, "CREATE_TIMEOUT", 0.01)
+        fill(js, stream, 1)
+        context, proxy = proxied()
+        with (
+            context.stream(stream.name).ordered_consumer(max_reset_attempts=1) as ordered,
+            ordered.consume() as messages,
+        ):
+            assert take(messages, 1) == [0]
+            proxy.refuse()
+            proxy.cut()
+            assert messages.next(timeout=0.5) is None
+            monkeypatch.undo()
+            proxy.accept()
+            fill(js, stream, 1, start=1)
+            assert take(messages, 1) == [1]
 
     def test_the_server_restarts(self, unique):
         """
