@@ -656,6 +656,18 @@ class TestThreads:
                     waiting.result(30)
             eventually(lambda: list(stream.consumer_names()) == [])
 
+    def test_the_time_after_a_signal_is_over(self, client, js, stream, ordered):
+        """
+        Once the time after a signal is over, a batch yields nothing more of what has arrived.
+        """
+        fill(js, stream, 5)
+        batch = ordered.fetch(5, expires=30)
+        eventually(lambda: len(batch._fetch.inbox.box.frames) == 5)
+        messages = iter(batch)
+        assert next(messages).data == b"0"
+        client._connection.stopped = True
+        assert fetched(messages) == []
+
     def test_two_iterations_of_a_batch(self, js, stream, ordered):
         """
         A thread that iterates while another one waits for a message gets an error.
