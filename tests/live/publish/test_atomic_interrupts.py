@@ -271,6 +271,19 @@ class TestCtrlC:
             batch.add(f"{stream.name}.A", b"2")
         assert stream.info().state.messages == 0
 
+    def test_in_an_add_that_does_not_stage(self, js, stream, monkeypatch):
+        """
+        Ctrl-C closes the batch before its message is written, and the server drops it at once.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        Interrupt(monkeypatch, Attempt, "abandoned")
+        with pytest.raises(KeyboardInterrupt):
+            batch.add(f"{stream.name}.A", b"2", timeout=20)
+        assert batch._attempt._dropped
+        with pytest.raises(jetsync.BatchClosedError):
+            batch.commit()
+
     def test_in_an_add(self, js, stream, monkeypatch):
         """
         An interrupted add ends the batch, and the server frees its place.
