@@ -251,6 +251,8 @@ class Publisher:
             PluginError: A plugin vetoed the message; nothing was sent.
             WaitTimeoutError: No more messages may be in flight, and the caller is a callback.
                 Callbacks run in the publisher's own thread, which would wait for itself.
+            CallInSignalHandlerError: No more messages may be in flight, and this signal handler
+                interrupted a call that has to continue before there can be room; nothing was sent.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
