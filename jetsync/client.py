@@ -147,12 +147,14 @@ class Client:
         """
         Close the connection. Safe to repeat, in any thread.
 
-        Calls that wait in other threads raise ConnectionClosedError immediately, and so does every
-        new call. Pending publishes and acks are still sent, and other threads can acknowledge
-        messages until the connection is closed. If there is a connection, open
-        publishers wait for their acks and open fast publishers commit, within the timeout. Open
-        atomic batches are discarded. Consumptions are closed, and the server redelivers their
-        buffered messages immediately.
+        Calls that wait in other threads end immediately. They raise ConnectionClosedError, or
+        PublishOutcomeUnknownError if a message was in flight. Loops over consumptions, watches and
+        subscriptions end without an error. Every new call raises ConnectionClosedError.
+
+        Pending publishes and acks are still sent, and other threads can acknowledge messages until
+        the connection is closed. If there is a connection, open publishers wait for their acks and
+        open fast publishers commit, within the timeout. Open atomic batches are discarded. Consumptions are closed, and the server redelivers their buffered messages
+        immediately.
 
         A signal handler may call this. If the handler interrupted a read or write of this client,
         the call returns immediately and the client closes when the handler has returned. If Ctrl-C
