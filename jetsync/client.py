@@ -350,7 +350,9 @@ class Client:
         reconnect. A signal handler may call this.
 
         Args:
-            timeout: Seconds to wait. The default is the option ``request_timeout``.
+            timeout: Seconds to wait. The default is the option ``request_timeout``. It should be
+                longer than the option ``reconnect_wait``: the client waits that long before it
+                connects again to a server that it connected to shortly before.
 
         Raises:
             DisconnectedError: No server accepted the connection within the timeout.
