@@ -323,7 +323,10 @@ class Client:
 
     def flush(self, *, timeout: Seconds | None = None) -> None:
         """
-        Wait until the server has processed everything that the client sent before this call.
+        Wait until the server has processed everything that the client sent on this connection.
+
+        If the client has reconnected since a :meth:`publish`, its message may have been lost with
+        the old connection. This call does not report that.
 
         Args:
             timeout: Seconds to wait. The default is the option ``request_timeout``.
