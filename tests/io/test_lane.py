@@ -357,6 +357,57 @@ class TestWrite:
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
 
 
+class TestWriteNowait:
+    """A write that waits for nothing, not even for the lock."""
+
+    def test_goes_out(self, rig):
+        """A block is sent at once, also while the client closes."""
+        assert rig.lane.write_nowait(b"one", 1)
+        rig.lane.begin_close(ConnectionClosedError())
+        assert rig.lane.write_nowait(b"two", 1)
+        assert rig.receive(6) == b"onetwo"
+
+    def test_no_room(self, idle):
+        """Beyond the limit, nothing is sent."""
+        idle.connect(buffer=8192)
+        first = b"1" * (OUT_LIMIT + (1 << 20))
+        idle.lane.write(first, soon())
+        assert not idle.lane.write_nowait(b"2", 1)
+        assert idle.receive(len(first)) == first
+        until(lambda: idle.lane.outbox.size == 0, "the end of the block")
+        assert idle.lane.write_nowait(b"3", 1)
+        assert idle.receive(1) == b"3"
+
+    def test_a_thread_that_writes(self, rig):
+        """While a thread holds the lock, nothing is sent, also if it is the calling thread."""
+        with rig.lane.outbox.lock:
+            assert not rig.lane.write_nowait(b"x", 1)
+            assert not Background(rig.lane.write_nowait, b"x", 1).get()
+        assert rig.nothing_more()
+
+    @pytest.mark.parametrize("how", ["given up", "lost", "replaced"])
+    def test_a_connection_that_is_gone(self, rig, how):
+        """A block for a connection that is gone, or given up, is not sent on any connection."""
+        if how == "given up":
+            # The loop has not ended the connection yet.
+            rig.stall()
+            rig.lane.outbox.leave(1)
+        else:
+            rig.do(rig.lane.detach)
+            if how == "replaced":
+                rig.connect()
+        with pytest.raises(ConnectionLostError, match="before the request was sent"):
+            rig.lane.write_nowait(b"x", 1)
+        if how != "lost":
+            assert rig.nothing_more()
+
+    def test_closed(self, rig):
+        """A closed lane raises the reason."""
+        rig.lane.close(ConnectionClosedError("enough"))
+        with pytest.raises(ConnectionClosedError, match="enough"):
+            rig.lane.write_nowait(b"x", 1)
+
+
 class TestShared:
     """A thread sends the blocks that others leave to it while it is in the system call."""
 
