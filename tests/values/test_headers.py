@@ -81,6 +81,7 @@ class TestParse:
         [
             (b"A: 1\r\njunk\r\nB: 2\r\n\r\n", [("A", "1"), ("B", "2")]),
             (b"A: 1\r\n more\r\nB: 2\r\n\r\n", [("A", "1 more"), ("B", "2")]),
+            (b"A: 1\r\n\tmore\r\nB: 2\r\n\r\n", [("A", "1 more"), ("B", "2")]),
             (b"A: 1\r\n\t more: x\r\n  y\r\n\r\n", [("A", "1 more: x y")]),
             (b"junk\r\n more: x\r\nB: 2\r\n\r\n", [("B", "2")]),
             (b" first: x\r\nB: 2\r\n\r\n", [("B", "2")]),
