@@ -202,7 +202,8 @@ def test_a_message_that_is_put_back():
     assert it.next_config().opt_start_seq == 6
 
 
-def test_the_time_of_the_position():
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_time_of_the_position(ahead):
     """
     The position has the time of the last message, and none before the first one.
     """
@@ -212,7 +213,8 @@ def test_the_time_of_the_position():
     first, second = reply(5, 1), reply(6, 2)
     assert it.take(first) == "next"
     assert it.last_time == 1_700_000_000
-    it.look_ahead([second])
+    if ahead:
+        it.look_ahead([second])
     assert it.take(second) == "next"
     it.put_back()
     assert (it.last, it.last_time) == (5, 1_700_000_000)
