@@ -567,6 +567,45 @@ class TestOtherThreads:
             publisher.close(timeout=10)
             assert future.result(10).stream == unique
 
+    def test_the_worker_writes_what_a_handler_has_staged(self, nats_server, unique):
+        """
+        A message of a handler that cannot write is sent soon, without another call.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream(timeout=5)
+            stream = js.create_stream(unique, subjects=[unique], storage="memory")
+            publisher = js.publisher()
+            # As the main thread does when a signal arrives while it uses the publisher.
+            with publisher._lock:
+                publisher.publish(unique)
+            eventually(lambda: stream.info().state.messages == 1, 10)
+            publisher.close(timeout=5)
+
+    @pytest.mark.parametrize("call", ["consumption.wait", "watch.wait_current"])
+    def test_a_wait_for_a_thread_that_may_wait_for_the_interrupted_call(
+        self, nats_server, unique, call
+    ):
+        """
+        A handler waits for no thread that takes messages, because plugins may use another handle.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            handles = Handles(client, unique)
+            bucket = client.jetstream().key_value(unique)
+            bucket.put("key", b"")
+            with bucket.watch() as watch:
+                wait = {
+                    "consumption.wait": handles.consumption.wait,
+                    "watch.wait_current": watch.wait_current,
+                }[call]
+                # As the main thread does when a signal arrives while it uses the publisher.
+                with (
+                    no_hang("the handler"),
+                    handles.publisher._lock,
+                    pytest.raises(jetsync.CallInSignalHandlerError),
+                ):
+                    wait()
+            handles.close()
+
     def test_a_message_that_was_staged_while_the_publisher_closed(self, nats_server, unique):
         """
         A call that has staged a message returns its future, also if it cannot take the lock.

@@ -4,10 +4,14 @@ The windows that plugins wrap, without a connection.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from jetsync._base.locks import Level, LongLock
 from jetsync._hooks.manager import Plugins
-from jetsync.errors import HandleClosedError
+from jetsync.errors import CallInSignalHandlerError, HandleClosedError
 from jetsync.publish.hooks import PublishHooks
 
 
@@ -88,3 +92,25 @@ def test_a_window_whose_headers_cannot_be_made_is_left():
     # Without a window to leave, the error passes.
     with pytest.raises(LookupError):
         PublishHooks(Plugins(shared_headers=fail), 2).join(object)
+
+
+def test_a_signal_handler_does_not_wait_for_a_window_that_a_thread_enters():
+    """
+    That thread runs plugins, which may wait for the call that the handler interrupted.
+    """
+    entering, may_enter = threading.Event(), threading.Event()
+
+    def enter(operation):
+        entering.set()
+        may_enter.wait(5)
+        return Entered()
+
+    hooks = make(enter)
+    with ThreadPoolExecutor(1) as pool:
+        joined = pool.submit(hooks.join, object)
+        assert entering.wait(5)
+        # As in a handler that has interrupted a call on another handle.
+        with LongLock(Level.HANDLE), pytest.raises(CallInSignalHandlerError):
+            hooks.join(object)
+        may_enter.set()
+        assert joined.result(5) is not None
