@@ -65,11 +65,11 @@ class StubLane:
     def receivers(self):
         return list(self.boxes.values())
 
-    def check(self):
+    def check(self, *, while_closing=False):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
 
-    def write(self, block, deadline, epoch=None, *, pong=None, shared=False):
+    def write(self, block, deadline, epoch=None, *, pong=None, shared=False, while_closing=False):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
         self.written.append(block)
