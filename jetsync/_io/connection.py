@@ -413,7 +413,9 @@ class Connection:
             return seconds
         self.check()
         if pong.is_lost:
-            raise errors.ConnectionLostError(reason="while flushing")
+            raise errors.ConnectionLostError(
+                reason=self.lane.why_lost(pong.epoch) or "while flushing"
+            )
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def _raise_refused(self, deadline: Deadline) -> None:
@@ -520,10 +522,11 @@ class Connection:
             before: Blocks to write together with the request, in front of it.
 
         Raises:
-            MaxPayloadError: The request is larger than the server accepts; nothing was sent.
+            MaxPayloadError: The request is larger than the server accepts; it was not processed.
             DisconnectedError: No connection was available before the deadline; nothing was sent.
             ConnectionLostError: The connection was lost before the answer. If its ``sent`` is
-                false, the connection *epoch* was gone before and nothing was sent.
+                false, the server has not processed the request: the connection *epoch* was gone
+                before, or the server refused this message or an earlier one as too large.
             ConnectionClosedError: The client is closed. If its ``sent`` is true, the request had
                 been sent before.
             PermissionDeniedError: The server refused the subject, or the reply subject. If its
@@ -534,7 +537,8 @@ class Connection:
         if self.forked:
             self._connect_child()
         size = len(payload) + len(header or b"")
-        if epoch is None and size > self.server.max_payload:
+        any_epoch = epoch is None
+        if any_epoch and size > self.server.max_payload:
             self.check_size(size)
         lane, router = self.lane, self.router
         # Before the write: the request must not be sent if its answer cannot be read.
@@ -550,7 +554,7 @@ class Connection:
                 block = frames.pub(subject, reply, payload)
             if before:
                 block = b"".join((*before, block))
-            waiter.epoch = epoch = lane.write(block, deadline, epoch, shared=True)
+            waiter.epoch = epoch = lane.write(block, deadline, epoch, shared=True, request=reply)
             if lane.lost_epoch >= epoch:
                 # The connection was lost after the write. The router may have notified its waiters
                 # before this one had its epoch.
@@ -569,7 +573,15 @@ class Connection:
         if failure is not None:
             raise_failure(failure)
         if waiter.is_lost:
-            raise errors.ConnectionLostError(subject=subject.decode())
+            unprocessed = lane.unprocessed == reply
+            if unprocessed and any_epoch:
+                # The next server says how much it accepts.
+                epoch = lane.write(b"", deadline)
+                self.check_size(size)
+                return self.exchange(subject, header, payload, deadline, epoch=epoch)
+            raise errors.ConnectionLostError(
+                subject=subject.decode(), reason=lane.why_lost(epoch), sent=not unprocessed
+            )
         self.probe()
         raise errors.RequestTimeoutError(subject.decode(), deadline.total)
 
@@ -698,6 +710,9 @@ class Connection:
     def on_server_error(self, text: str) -> None:
         """Fail the calls that an ``-ERR`` line of the server refuses."""
         _logger.warning("server_error", text=text, server=self.server.url)
+        if "maximum payload violation" in text.lower():
+            self.lane.note_oversized()
+            return
         if "maximum subscriptions exceeded" in text.lower():
             self._fail_refused_subscription()
             return

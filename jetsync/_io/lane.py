@@ -79,6 +79,8 @@ SID_RANGE: Final = 1 << 32
 
 PONG: Final = b"PONG\r\n"
 
+OVERSIZED: Final = "the server refused a message that is larger than its max_payload"
+
 
 class Lane:
     """
@@ -135,6 +137,10 @@ class Lane:
         self.fault: ProtocolError | None = None
         # The highest epoch whose connection is gone.
         self.lost_epoch: int = 0
+        # The connection that the server ended because of a message above its max_payload, and the
+        # request that was written last on it. The server has not processed that request.
+        self._oversized_epoch = -1
+        self.unprocessed: bytes = b""
         self.bytes_in: int = 0
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
@@ -590,6 +596,8 @@ class Lane:
                 gate.close()
                 self._read_lock.release()
         if self.outbox.detach():
+            if self._oversized_epoch == self.epoch:
+                self.unprocessed = self.outbox.last_request
             self.lost_epoch = self.epoch
             for receiver in self.receivers():
                 receiver.lost(self.lost_epoch)
@@ -637,6 +645,14 @@ class Lane:
         for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
             receiver.fail(reason)
         self.wake_reader()
+
+    def note_oversized(self) -> None:
+        """Note that the server ends the connection because of a message above its max_payload."""
+        self._oversized_epoch = self.epoch
+
+    def why_lost(self, epoch: int) -> str | None:
+        """Return why the server ended the connection *epoch*, if that is known."""
+        return OVERSIZED if epoch == self._oversized_epoch else None
 
     def delivered(self) -> int:
         """Return how many bytes the server's kernel has received; all sent bytes if unknown."""

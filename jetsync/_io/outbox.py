@@ -115,6 +115,8 @@ class Outbox:
         # The reply subjects of messages to acknowledge. Threads append without the lock.
         self.acks: deque[bytes] = deque()
         self.bytes_out: int = 0
+        # The reply subject of the request that was sent last; empty after any other block.
+        self.last_request: bytes = b""
         # Whether the loop will call `_tick` within :data:`TICK` seconds.
         self.tick_due: bool = False
         self._loop = loop
@@ -155,6 +157,7 @@ class Outbox:
         pong: Waiter | None = None,
         shared: bool = False,
         while_closing: bool = False,
+        request: bytes = b"",
     ) -> int:
         """
         Send *block* and return the epoch of the connection that accepted it; any thread.
@@ -163,7 +166,8 @@ class Outbox:
         that connection. If Ctrl-C interrupts the wait, nothing was sent. With *pong*, *block* is a
         PING and *pong* gets the answer. If *shared* is true and another thread is sending, that
         thread sends *block* as well. This is for callers that wait for the answer next. If
-        *while_closing* is true, *block* is also sent while the client closes.
+        *while_closing* is true, *block* is also sent while the client closes. *request* is the
+        reply subject of the last message of *block*, for :attr:`last_request`.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
@@ -187,7 +191,7 @@ class Outbox:
                     and self.left_epoch != self.epoch
                 ):
                     if pong is None:
-                        self._send(block)
+                        self._send(block, request)
                     else:
                         self._send_ping(block, pong)
                     return self.epoch
@@ -425,7 +429,7 @@ class Outbox:
             self.tick_due = True
             self._loop.call_later(TICK, self._tick)
 
-    def _send(self, block: bytes) -> None:
+    def _send(self, block: bytes, request: bytes = b"") -> None:
         """Send acks, posted blocks and *block*, or queue them; the lock is held."""
         assert self.held_here()
         acks = self.acks
@@ -449,6 +453,7 @@ class Outbox:
                     if acks and self.state in _CAN_SEND:
                         block = frames.answers(take_all(acks), ACK) + block
                 sent = 0
+                self.last_request = request
                 with self._sending:
                     # TLS accepts one record of 16 KiB at a time.
                     while not self._out and sent < len(block):
@@ -466,7 +471,7 @@ class Outbox:
                         self._loop.call_soon_threadsafe(self._watch_room, sock)
                 if not self._shared:
                     return
-                block = b""
+                block = request = b""
             # This thread has its own work to do.
             self._loop.call_soon_threadsafe(self.flush_posted)
         except OSError:

@@ -362,17 +362,23 @@ class FastIngest:
 
     # Answers and failures.
 
-    def lost_connection(self, now: float) -> None:
+    def lost_connection(self, now: float, why: str | None = None) -> None:
         """
         Handle the loss of the connection over which all messages so far were sent.
 
         Call it once for each connection: a loss during the recovery from another one leaves it
         unknown which messages in flight are stored.
+
+        Args:
+            now: The time.
+            why: Why the server ended the connection, if that is known.
         """
+        lost = "the connection was lost"
+        cause = "" if why is None else f": {why}"
         if self.phase is Phase.STARTING or (self.phase is Phase.OPEN and not self._gap_ok):
-            self.stop(self._unknown("the connection was lost"))
+            self.stop(self._unknown(f"{lost}{cause}"))
         elif self.phase is Phase.COMMITTING and not self._reached:
-            self.fail(self._unknown("the connection was lost before the commit was answered"))
+            self.fail(self._unknown(f"{lost} before the commit was answered{cause}"))
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
             if self._reconnecting and self._gap_ok:
                 # The server reports missing messages once. That report may be lost, too.

@@ -100,8 +100,9 @@ class ConnectionLostError(TransportError, ConnectionError):
 
     The server may have processed the request. If it may have stored a message, the call raises
     PublishOutcomeUnknownError instead. After ConnectionLostError you can repeat the call, unless
-    its description says otherwise. ``sent`` is false if the connection was lost before the request
-    was sent.
+    its description says otherwise. ``sent`` is false if the server certainly has not processed the
+    request, usually because the connection was lost before the request was sent. ``reason`` is the
+    server's reason for ending the connection, if it is known.
     """
 
     def __init__(

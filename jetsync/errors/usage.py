@@ -102,9 +102,10 @@ class InvalidTtlError(InvalidArgumentError):
 
 class MaxPayloadError(InvalidArgumentError):
     """
-    Headers and payload exceed the server's ``max_payload``. Nothing was sent.
+    Headers and payload exceed the server's ``max_payload``. Nothing of the message was stored.
 
-    ``size`` and ``limit`` are in bytes.
+    jetsync does not send such a message, unless the server has lowered its limit without notice.
+    Then the server refuses it and ends the connection. ``size`` and ``limit`` are in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:

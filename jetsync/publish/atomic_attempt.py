@@ -289,8 +289,10 @@ class Attempt:
         except BaseException as error:
             self._fail(error)
             if isinstance(error, errors.ConnectionLostError) and not error.sent:
+                dropped = "the server dropped the batch, so nothing of it is stored"
+                why = lane.why_lost(epoch)
                 raise errors.ConnectionLostError(
-                    reason="the server dropped the batch, so nothing of it is stored", sent=False
+                    reason=dropped if why is None else f"{dropped}: {why}", sent=False
                 ) from None
             raise
         finally:

@@ -480,7 +480,7 @@ class FastLink:
         """Have the engine recover, once for each connection."""
         epoch = self.run.epoch
         if self._recovered_epoch < epoch:
-            self.engine.lost_connection(time.monotonic())
+            self.engine.lost_connection(time.monotonic(), self._lane.why_lost(epoch))
             # Last: after Ctrl-C, messages are reported twice rather than never.
             self._recovered_epoch = epoch
 
@@ -503,6 +503,10 @@ class FastLink:
             self.receive()
         self.raised = True
         self.abandon()
+        why = self._lane.why_lost(self._recovered_epoch)
+        if why is not None and failure.__cause__ is None:
+            # Also if it is about messages that did not arrive.
+            failure.__cause__ = errors.ConnectionLostError(reason=why)
         raise failure
 
     def abandon(self) -> None:

@@ -216,7 +216,8 @@ class Window:
             while True:
                 try:
                     subscribed = self._listener.line + block
-                    epoch = self._lane.write(subscribed, deadline, epoch=self._epoch)
+                    last = b"%b%d" % (self.prefix, numbers[-1])
+                    epoch = self._lane.write(subscribed, deadline, epoch=self._epoch, request=last)
                     break
                 except errors.ConnectionLostError:
                     if self._renew(self._lane.write(b"", deadline)):
@@ -308,7 +309,11 @@ class Window:
                 return True
             block = self._frames(chunk, first)
             epoch = lane.write(
-                block, NO_WAIT, epoch=self._epoch, while_closing=self.box.while_closing
+                block,
+                NO_WAIT,
+                epoch=self._epoch,
+                while_closing=self.box.while_closing,
+                request=b"%b%d" % (self.prefix, first + len(chunk) - 1),
             )
             self._enter(chunk, first, epoch, len(block))
         except (
@@ -437,7 +442,7 @@ class Window:
         now = time.monotonic()
         pipeline.expire(now)
         if pipeline.failed or pipeline.refused:
-            self._on_failed(now, lost=bool(lost))
+            self._on_failed(now, lost)
         if self.waiting:
             self._stage_retries(now)
         if self.staged:
@@ -450,18 +455,22 @@ class Window:
                 )
         return [message for message in self.waiting if message.due == math.inf]
 
-    def _on_failed(self, now: float, *, lost: bool) -> None:
+    def _on_failed(self, now: float, lost: int) -> None:
         """Turn lost, expired and refused messages into failures or retries."""
         pipeline = self.pipeline
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
-        reason = self.box.failure or (errors.ConnectionLostError() if lost else None)
+        why = self._lane.why_lost(lost)
+        reason = self.box.failure or (errors.ConnectionLostError(reason=why) if lost else None)
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
             retry = _retry_of(entry, number, now)
             if cause is not None and not isinstance(cause, errors.ProtocolError):
                 self.failures.append(retry.failed(cause))
+                continue
+            if lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
+                self._on_unprocessed(retry, now, errors.ConnectionLostError(reason=why, sent=False))
                 continue
             error = unknown_outcome(
                 coerce_outbound(retry.item), cause or reason, self.options.ack_timeout
@@ -480,6 +489,18 @@ class Window:
             self._add_retry(retry, retry.final_error(refusal))
         pipeline.failed.clear()
         pipeline.refused.clear()
+
+    def _on_unprocessed(self, retry: Retry, now: float, error: Exception) -> None:
+        """
+        Send a message once more that the server has not processed, as it refused one as too large.
+
+        If it was this message, it fails with the limit of the next server.
+        """
+        if retry.attempts:
+            self.failures.append(retry.failed(error))
+            return
+        retry.attempts, retry.error, retry.due = 1, error, now
+        self.waiting.append(retry)
 
     def _add_retry(self, retry: Retry, error: Exception) -> None:
         retry.attempts += 1

@@ -45,6 +45,7 @@ class StubLane:
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
+        self.unprocessed = b""
         self.bytes_in, self.strays = 5, 3
         self.written, self.posted, self.boxes = [], [], {}
         self.wake_ups = 0
@@ -65,11 +66,14 @@ class StubLane:
     def receivers(self):
         return list(self.boxes.values())
 
+    def why_lost(self, epoch):
+        return None
+
     def check(self, *, while_closing=False):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
 
-    def write(self, block, deadline, epoch=None, *, pong=None, shared=False, while_closing=False):
+    def write(self, block, deadline, epoch=None, *, pong=None, **options):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
         self.written.append(block)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import itertools
 import os
@@ -19,7 +20,7 @@ from interrupts import interrupted_at
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
-from jetsync._io.lane import SID_RANGE, Lane
+from jetsync._io.lane import OVERSIZED, SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
 from jetsync._io.websocket import WebSocket, load_aiohttp
@@ -475,6 +476,65 @@ class TestShared:
         rig.do(rig.lane.open)
         assert rig.lane.write(b"new", soon(), shared=True) == 2
         assert rig.receive(15) == b"CONNECT {}\r\nnew"
+
+
+class TestOversized:
+    """The server ends the connection because of a message that is larger than it accepts."""
+
+    @pytest.mark.parametrize(
+        ("follows", "unprocessed"),
+        [
+            (lambda lane: None, b"i.1"),
+            (lambda lane: lane.write(b"", soon()), b"i.1"),
+            (lambda lane: lane.outbox.flush_posted(), b"i.1"),
+            (lambda lane: lane.write(b"PUB a i.2 0\r\n\r\n", soon(), request=b"i.2"), b"i.2"),
+            (lambda lane: lane.write(b"PUB a  0\r\n\r\n", soon()), b""),
+            (lambda lane: lane.write(b"PUB a  0\r\n\r\n", soon(), shared=True), b""),
+            (lambda lane: lane.post(b"PUB a  0\r\n\r\n", LONG), b""),
+            (lambda lane: lane.ack(b"r", LONG), b""),
+        ],
+    )
+    def test_the_last_request(self, rig, follows, unprocessed):
+        """The request that was sent last was certainly not processed."""
+        lane = rig.lane
+        lane.write(b"PUB a i.1 0\r\n\r\n", soon(), request=b"i.1")
+        follows(lane)
+        lane.outbox.flush_posted()
+        rig.do(lane.note_oversized)
+        rig.do(lane.detach)
+        assert lane.unprocessed == unprocessed
+        assert lane.why_lost(1) == OVERSIZED
+        assert lane.why_lost(0) is None
+
+    def test_another_loss(self, rig):
+        """If the connection is lost for another reason, the server may have processed it."""
+        lane = rig.lane
+        rig.do(lane.note_oversized)
+        rig.do(lane.detach)
+        rig.connect()
+        lane.write(b"PUB a i.1 0\r\n\r\n", soon(), request=b"i.1")
+        rig.do(lane.detach)
+        assert lane.unprocessed == b""
+        assert (lane.why_lost(1), lane.why_lost(2)) == (OVERSIZED, None)
+
+    def test_left_to_another_thread(self, rig, monkeypatch):
+        """A request that another thread sends after its own may have been processed."""
+        rig.stall()
+        sock, lane, left = rig.lane.outbox.sock, rig.lane, []
+
+        def send(data):
+            if not left:
+                left.append(b"1")
+                leave = functools.partial(lane.write, b"1", soon(), shared=True)
+                assert Background(leave).get() == 1
+            return sock.send(data)
+
+        hooked = HookedSocket(sock, send)
+        rig._sockets.append(hooked)
+        monkeypatch.setattr(lane.outbox, "sock", hooked)
+        lane.write(b"0", soon(), request=b"i.1")
+        assert rig.receive(2) == b"01"
+        assert lane.outbox.last_request == b""
 
 
 class TestPost:

@@ -41,6 +41,8 @@ class ScriptedLane:
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
+        self.unprocessed = b""
+        self.why = None
         self.waits = 0
         """The number of waits for an answer."""
 
@@ -54,6 +56,9 @@ class ScriptedLane:
     def check(self):
         pass
 
+    def why_lost(self, epoch):
+        return self.why
+
     def new_sid(self):
         return b"1000"
 
@@ -64,7 +69,7 @@ class ScriptedLane:
         self.box = box
         return b"SUB %b %b\r\n" % (box.interest, sid)
 
-    def write(self, block, deadline, epoch=None, while_closing=False):
+    def write(self, block, deadline, epoch=None, while_closing=False, request=b""):
         if self.state is LaneState.CLOSED:
             raise jetsync.ConnectionClosedError
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
@@ -326,6 +331,58 @@ class TestRaces:
         error = reason(second)
         assert isinstance(error, jetsync.PublishOutcomeUnknownError)
         assert (error.msg_id, publisher.pending) == ("id", 0)
+
+    @pytest.mark.parametrize("limit", [1, 1 << 20])
+    def test_a_message_that_was_not_processed(self, lane, make, limit):
+        """
+        If the server has refused a message as too large, only the last one is sent again.
+        """
+        publisher = make()
+        server = publisher._window.encoder._connection.server
+
+        def lose(commands):
+            lane.on_write = lane.ack
+            lane.unprocessed, lane.why = commands[-1].reply.encode(), "too large"
+            server.max_payload = limit
+            lane.lose()
+
+        lane.on_write = lose
+        with publisher._lock:
+            futures = [
+                stage(publisher._window, ("a.b", data), publisher._owner) for data in (b"1", b"22")
+            ]
+            publisher._window.flush()
+            lane.reconnect()
+        assert isinstance(reason(futures[0]), jetsync.PublishOutcomeUnknownError)
+        assert "too large" in str(reason(futures[0]))
+        if limit == 1:
+            assert isinstance(reason(futures[1]), jetsync.MaxPayloadError)
+        else:
+            assert futures[1].result(20).sequence == 1
+            assert lane.payloads == [b"1", b"22", b"22"]
+
+    def test_a_message_that_is_not_processed_again(self, lane, make):
+        """
+        It is sent only once more, and the error says that it is not stored.
+        """
+        publisher = make()
+        lost = threading.Semaphore(0)
+
+        def lose(commands):
+            lane.unprocessed, lane.why = commands[-1].reply.encode(), "too large"
+            lane.lose()
+            lost.release()
+
+        lane.on_write = lose
+        future = publisher.publish("a.b", b"1")
+        for _ in range(2):
+            assert lost.acquire(timeout=20)
+            lane.reconnect()
+        error = reason(future)
+        assert isinstance(error, jetsync.ConnectionLostError)
+        assert not error.sent
+        assert "too large" in str(error)
+        assert lane.payloads == [b"1", b"1"]
 
     def test_acks_that_came_before_the_loss_count(self, lane, make):
         """
