@@ -9,6 +9,7 @@ import inspect
 import re
 
 import pytest
+from public_calls import public_functions
 
 import jetsync
 
@@ -18,23 +19,6 @@ BY_POSITION = {
     "Acker.acknowledge_sync": "messages call it, not users, and pass every argument",
 }
 """Functions that take these arguments by position, and the reasons."""
-
-
-def public_functions():
-    """
-    Yield the public functions and methods; constructors of jetsync's own objects are left out.
-    """
-    for name in jetsync.__all__:
-        value = getattr(jetsync, name)
-        if inspect.isfunction(value):
-            yield name, value
-        elif inspect.isclass(value) and value.__module__ == "jetsync":
-            for attribute in dir(value):
-                member = inspect.getattr_static(value, attribute)
-                function = getattr(member, "__func__", member)
-                ours = inspect.isfunction(function) and function.__module__.startswith("jetsync")
-                if ours and not attribute.startswith("_"):
-                    yield f"{name}.{attribute}", function
 
 
 FUNCTIONS = dict(public_functions())
