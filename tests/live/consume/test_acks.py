@@ -4,7 +4,9 @@ Messages and their acknowledgements on real servers.
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -167,7 +169,76 @@ class TestOnTheWire:
         message.ack_sync()
 
 
+def handle(worker, count, **options):
+    """
+    Have a handler take messages until it has had *count* of them.
+    """
+    with worker.consume(**options, stop_after=count) as running:
+        assert running.wait(timeout=60)
+
+
+def acknowledge_during_requests(client, worker, count):
+    """
+    Acknowledge one by one while other threads send requests, which the same writes may carry.
+    """
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            client.flush(timeout=60)
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask) for _ in range(3)]
+        try:
+            for message in worker.fetch(count, expires=60):
+                message.ack()
+        finally:
+            over.set()
+        for each in asking:
+            each.result()
+
+
+WAYS = {
+    "ack": lambda _, worker, count: [m.ack() for m in worker.fetch(count, expires=60)],
+    "ack of a loop": lambda _, worker, count: [
+        m.ack() for m in itertools.islice(worker.consume(), count)
+    ],
+    "ack of next": lambda _, worker, count: [worker.next(60).ack() for _ in range(count)],
+    "ack_sync": lambda _, worker, count: [m.ack_sync() for m in worker.fetch(count, expires=60)],
+    "term": lambda _, worker, count: [m.term() for m in worker.fetch(count, expires=60)],
+    "ack_many": lambda _, worker, count: jetsync.ack_many(worker.fetch(count, expires=60)),
+    "batch": lambda _, worker, count: acknowledge_batch(worker.fetch(count, expires=60)),
+    "handler": lambda _, worker, count: handle(worker, count, handler=lambda m: m.ack()),
+    "handler, auto": lambda _, worker, count: handle(
+        worker, count, handler=lambda m: None, ack="auto", threads=2
+    ),
+    "during requests": acknowledge_during_requests,
+}
+"""The ways to acknowledge many messages."""
+
+
+def acknowledge_batch(batch):
+    """
+    Take all messages of a batch and acknowledge them together.
+    """
+    list(batch)
+    return batch.ack()
+
+
 class TestEffect:
+    @pytest.mark.parametrize("way", WAYS)
+    def test_each_acknowledgement_arrives(self, client, js, stream, way):
+        """
+        The server gets each of many acknowledgements, without a redelivery.
+        """
+        count = 300
+        worker = stream.create_consumer("worker", ack_wait=600, max_ack_pending=-1)
+        fill(js, stream, count)
+        WAYS[way](client, worker, count)
+        eventually(lambda: worker.info().ack_floor.stream_seq == count)
+        info = worker.info()
+        assert (info.num_ack_pending, info.num_pending, info.num_redelivered) == (0, 0, 0)
+
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
     def test_on_every_server(self, server_for, nats_server, unique, version):
