@@ -818,6 +818,13 @@ class TestReconnect:
         rig.lane.write(b"x", soon())
         assert rig.receive(1) == b"x"
 
+    def test_unsubscribe_during_a_write(self, rig):
+        """If another thread has the lock, the UNSUB is sent as soon as it is free."""
+        sid = rig.listen(Mailbox())
+        with rig.lane.outbox.lock:
+            Background(rig.lane.unsubscribe, sid).get()
+        assert rig.receive(15) == b"UNSUB 1000000\r\n"
+
     def test_interrupted_unsubscribe(self, rig):
         """After Ctrl-C in the middle, a repeated call unsubscribes and drops the mailbox."""
         sid = rig.listen(Mailbox())
