@@ -16,6 +16,12 @@ LONG = 30.0
 HEARD = None
 """In a script: wait until the client has sent something."""
 
+RELAY = "RELAY"
+"""
+At the end of a script: relay everything from here on, in both directions. The INFO of the real
+server is left out, because the script has sent one.
+"""
+
 HONEST = {"version": "2.15.1", "headers": True, "max_payload": 1 << 20}
 
 
@@ -33,7 +39,8 @@ class FakeServer:
 
     ``plays`` holds one script for each of the next connections: pieces of bytes that are sent one
     by one, with `HEARD` between pieces that must be separate segments. A script that ends with
-    `"PONG"` then answers each PING. All other connections are forwarded.
+    `"PONG"` then answers each PING, and one that ends with `RELAY` relays the real server. All
+    other connections are forwarded.
     """
 
     def __init__(self, target):
@@ -107,12 +114,14 @@ class FakeServer:
     def _play(self, sock, pieces):
         heard = b""
         with sock, contextlib.suppress(OSError):
-            answers = pieces[-1] == "PONG"
-            for piece in pieces[:-1] if answers else pieces:
+            answers, relays = pieces[-1] == "PONG", pieces[-1] == RELAY
+            for piece in pieces[:-1] if answers or relays else pieces:
                 if piece is HEARD:
                     heard += sock.recv(1 << 16)
                 else:
                     sock.sendall(piece)
+            if relays:
+                self._relay(sock)
             pings = heard.count(b"PING\r\n")
             while True:
                 if answers:
@@ -123,6 +132,14 @@ class FakeServer:
                 heard += data
                 pings = data.count(b"PING\r\n")
         self.heard.append(heard)
+
+    def _relay(self, sock):
+        with socket.create_connection(("127.0.0.1", self._target), LONG) as server:
+            self._sockets.append(server)
+            while server.recv(1) not in {b"\n", b""}:
+                pass
+            self._start(self._copy, sock, server)
+            self._copy(server, sock)
 
     def _forward(self, sock):
         self._let_through.wait(LONG)

@@ -8,7 +8,7 @@ import json
 
 import nats.aio.client
 import pytest
-from fake_server import HEARD, FakeServer, info
+from fake_server import HEARD, RELAY, FakeServer, info
 from waiting import at_some_pace, eventually
 
 pytest.importorskip("cryptography.x509")
@@ -106,6 +106,25 @@ def tls_attacks(client):
     }
 
 
+def relayed_attacks(messages):
+    """
+    Scripts that add to the first line of the server, and then relay its handshake.
+    """
+    first, second = info(tls_required=True), info(tls_required=True, server_id="EVIL2")
+    added = [
+        messages,
+        second,
+        b"PONG\r\n" + messages,
+        second + b"PONG\r\n" + messages,
+        b"+OK\r\n",
+        b"PING\r\n",
+        b"-ERR 'Authorization Violation'\r\n",
+        b"\r\n",
+        b"MSG paym",
+    ]
+    return [(first + each, RELAY) for each in added]
+
+
 def downgrades(client):
     """
     Scripts of an impostor without TLS, by name.
@@ -136,6 +155,26 @@ class TestPlaintextBeforeTls:
             plays = (*tls_attacks(client).values(), *downgrades(client).values())
             attack(impostor, client, subscription, *plays)
             assert b"CONNECT" not in b"".join(impostor.heard)
+
+    def test_before_a_relayed_handshake(self, honest):
+        """
+        The same holds if the attacker then relays the handshake of the honest server.
+        """
+        if "tls_first" in honest.options:
+            pytest.skip("the server sends its first line over TLS")
+        with (
+            FakeServer(honest.port) as impostor,
+            jetsync.connect(impostor.url, **honest.options) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            client.flush()
+            plays = relayed_attacks(forged(client))
+            attack(impostor, client, subscription, *plays)
+            # The same on a first connection.
+            for play in plays:
+                impostor.plays.append(play)
+                with pytest.raises(jetsync.ConnectError, match="plaintext"):
+                    jetsync.connect(impostor.url, **honest.options)
 
     def test_on_the_first_connect(self, honest):
         """
