@@ -413,6 +413,38 @@ class TestReplyRouter:
         assert first.reply is None
         assert second.reply[3] == b"1"
 
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["ask", "answer", "leave", "wake"]), st.integers(0, 4)),
+            max_size=30,
+        )
+    )
+    def test_any_order(self, steps):
+        """No caller gets the reply of another one, whoever leaves or is answered twice."""
+        router, asked, left = ReplyRouter(b"i"), [], set()
+        answered = []
+        for step, number in steps:
+            if step == "ask":
+                waiter = Waiter(b"a")
+                asked.append((waiter, router.register(waiter)))
+            elif step == "wake":
+                router.wake()
+            elif number < len(asked):
+                waiter, reply = asked[number]
+                if step == "answer":
+                    router.push(frame(reply, reply))
+                    answered.append(reply)
+                else:
+                    # What has arrived before is delivered or not.
+                    router.wake()
+                    router.forget(reply)
+                    left |= {reply} - set(answered)
+        router.wake()
+        for waiter, reply in asked:
+            expected = reply if reply in answered and reply not in left else None
+            assert (waiter.reply and waiter.reply[3]) == expected
+        assert router.pending() == len(asked) - len(left | set(answered))
+
     def test_lost(self):
         """A loss ends requests that were written on that connection. Unwritten ones continue."""
         router = ReplyRouter(b"i")
