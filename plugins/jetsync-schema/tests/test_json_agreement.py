@@ -120,7 +120,6 @@ def test_agrees_with_the_reference_for_minutes():
         ({"multipleOf": 0.01}, b"19.99", True),
         ({"multipleOf": 0.1}, b"0.3", True),
         ({"multipleOf": 0.1}, b"0.35", False),
-        ({"multipleOf": 3}, b"1e300", False),
         ({"pattern": r"^\d+$"}, rb'"1\n"', False),
         ({"pattern": r"^\d+$"}, '"\u0663"'.encode(), False),
         ({"type": "number"}, b"NaN", False),
