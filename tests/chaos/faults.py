@@ -105,7 +105,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.acked: dict[bytes, int] = {}
-        """Payload to the sequence that its ack named; 0 for members of batches."""
+        """Payload to the sequence that its ack named; 0 if only the number of acks is known."""
         self.not_stored: set[bytes] = set()
         self.unknown: set[bytes] = set()
         self.batches: list[list[bytes]] = []
@@ -143,6 +143,8 @@ class Jobs:
             self.fetch,
             self.put,
             self.core,
+            # Two, so that replies can be mixed up.
+            self.request,
             self.request,
         )
         # These wait out all faults, and end when the client is closed.
@@ -204,12 +206,19 @@ class Jobs:
         def acked(message, ack) -> None:
             self.ledger.acked[bytes(message.data)] = ack.sequence
 
+        # Without on_ack, acks are only counted.
+        on_ack = acked if chance.random() < 0.5 else None
         try:
-            report = self.js.publish_many(messages(), window=128, ack_timeout=TIMEOUT, on_ack=acked)
+            report = self.js.publish_many(
+                messages(), window=128, ack_timeout=TIMEOUT, on_ack=on_ack
+            )
         except jetsync.PublishManyError as error:
             report = error.report
         for failure in report.failures:
             self.ledger.failed(bytes(failure.message.data), failure.error)
+        if on_ack is None:
+            failed = {bytes(failure.message.data) for failure in report.failures}
+            self.ledger.acked.update(dict.fromkeys(set(taken) - failed, 0))
         told = report.count + len(report.failures)
         if told != len(taken):
             self.report.violation("not reported", f"{len(taken)} taken, {told} reported")
@@ -557,6 +566,7 @@ def settle(jobs: Jobs, report: Report, stream, kv, wait_quiet=lambda: None) -> N
             f"{len(jobs.in_order)} of {len(sequences)} messages, {len(twice)} twice",
         )
     check_watch(jobs, kv, report)
+    check_acks(client, report)
 
 
 def wait_for(check, seconds: float) -> bool:
@@ -647,6 +657,24 @@ def check_watch(jobs: Jobs, kv: jetsync.KeyValue, report: Report) -> None:
     revisions = [entry.revision for entry in jobs.entries]
     if revisions != sorted(set(revisions)):
         report.violation("watch out of order", f"{len(revisions)} revisions")
+
+
+def check_acks(client: jetsync.Client, report: Report) -> None:
+    """Without faults, each acknowledgement of a fetch arrives."""
+    stream = patiently(lambda: client.jetstream(timeout=TIMEOUT).stream("F"))
+    config = jetsync.ConsumerConfig(
+        ack_wait=600, max_ack_pending=-1, inactive_threshold=60, mem_storage=True
+    )
+    consumer = patiently(lambda: stream.create_consumer(config))
+    acked = 0
+    with contextlib.suppress(jetsync.JetSyncError):
+        for message in consumer.fetch(300, expires=5):
+            message.ack()
+            acked += 1
+    if not wait_for(lambda: patiently(consumer.info).num_ack_pending == 0, LIMIT):
+        left = consumer.info().num_ack_pending
+        report.violation("acks lost", f"{left} of {acked} without a fault")
+    report.counts["acks"] += acked
 
 
 def end_all(jobs: Jobs, report: Report) -> None:

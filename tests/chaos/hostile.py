@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 import calls
-from middleman import Frame, Middleman, swallow
+from middleman import Frame, Middleman, relay, swallow
 from mutations import mutate
 from test_websocket import self_signed
 from trial import LATE, Base, Report, forget_peak, memory
@@ -305,14 +305,18 @@ def starttls(world: World, chance, report: Report, middleman: Middleman) -> None
         first = b'INFO {"server_name":"forged","tls_required":%b,"max_payload":1048576}\r\n'
         sids = b"".join(b"MSG payments %d 4\r\nEVIL\r\n" % sid for sid in GUESSES)
         forged = b'INFO {"server_name":"forged","version":"6.6.6"}\r\n'
-        kind = chance.randrange(4)
+        kind = chance.randrange(5)
         writer.write(first % (b"true" if kind else b"false"))
         if kind == 2:
             # After bytes that look like the beginning of the handshake.
             await reader.read(1)
         writer.write(sids + forged + (b"PONG\r\n" if kind == 3 else b""))
         await writer.drain()
-        await swallow(reader, 0.2)
+        if kind == 4:
+            # In front of the handshake of the honest server.
+            await relay(world.tls_port, reader, writer)
+        else:
+            await swallow(reader, 0.2)
 
     middleman.greet = lambda: attack
     middleman.drop()

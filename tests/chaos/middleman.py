@@ -120,14 +120,7 @@ class Middleman:
             "127.0.0.1", self._target, limit=LIMIT
         )
         back = self._speak(from_server, writer) if self._frames else copy(from_server, writer)
-        ways = [asyncio.ensure_future(back), asyncio.ensure_future(copy(reader, to_server))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            to_server.transport.abort()
+        await both(back, copy(reader, to_server), to_server)
 
     async def _speak(self, from_server, writer) -> None:
         while True:
@@ -138,6 +131,25 @@ class Middleman:
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
+
+
+async def relay(port: int, reader, writer) -> None:
+    """Forward a connection to a server, except for the first line that the server sends."""
+    from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+    await from_server.readline()
+    await both(copy(from_server, writer), copy(reader, to_server), to_server)
+
+
+async def both(back, forth, to_server) -> None:
+    """Forward in both directions until one ends."""
+    ways = [asyncio.ensure_future(back), asyncio.ensure_future(forth)]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        to_server.transport.abort()
 
 
 async def copy(reader, writer) -> None:
