@@ -73,11 +73,12 @@ def test_extras_for_users():
     assert names & {"pytest", "ruff", "sphinx", "mypy", "tox"} == set()
 
 
-def test_modules():
+def test_packages():
     """
-    The modules of a distribution are found by what it contains, not by its name.
+    The packages of a distribution are found by its files, not by its name.
     """
-    assert lowest.modules("attrs") == ["attr", "attrs"]
+    assert lowest.packages("attrs") == ["attr", "attrs"]
+    assert lowest.packages("nats-py") == ["nats"]
 
 
 def test_tox_runs_it(tox):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import re
 import sys
 from pathlib import Path
 
@@ -54,21 +53,15 @@ def lowest(requirement: Requirement) -> str | None:
     return bounds[0] if bounds else None
 
 
-def modules(distribution: str) -> list[str]:
+def packages(distribution: str) -> list[str]:
     """
-    Return the public top-level modules of an installed distribution.
+    Return the public packages of an installed distribution, without the packages inside them.
     """
-    wanted = _canonical(distribution)
-    places = importlib.metadata.packages_distributions().items()
-    return sorted(
-        module
-        for module, owners in places
-        if module[0] != "_" and wanted in map(_canonical, owners)
-    )
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    files = importlib.metadata.files(distribution) or ()
+    found = {file.parts[:-1] for file in files if file.name == "__init__.py"}
+    # More than 1 in a namespace such as `opentelemetry`.
+    depth = min(map(len, found), default=0)
+    return sorted(".".join(each) for each in found if len(each) == depth and each[-1][0] != "_")
 
 
 def main() -> None:
@@ -85,8 +78,8 @@ def main() -> None:
             # The first release of a series may be missing, or not fit the other packages.
             if bound is not None and version not in SpecifierSet(f"=={bound}.*"):
                 wrong.append(f"{requirement.name} {version} is not the lowest: {bound}")
-            for module in [] if requirement.name in ONLY_A_FILE else modules(requirement.name):
-                importlib.import_module(module)
+            for package in [] if requirement.name in ONLY_A_FILE else packages(requirement.name):
+                importlib.import_module(package)
     if wrong:
         sys.exit("\n".join(wrong))
 
