@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import threading
 import time
 import weakref
@@ -86,6 +87,21 @@ _NO_WAIT: Final = (False,)
 
 # Weak references to the locks that a thread must not hold while it waits for a higher one.
 _locks: dict[Level, set[weakref.ref[Any]]] = {Level.SHORT: set(), Level.HANDLE: set()}
+
+
+def _forget_locks() -> None:
+    """
+    Forget the locks of the parent in a forked child.
+
+    A thread of the child may get the identity of a thread of the parent, and would seem to hold
+    the locks that this thread held.
+    """
+    for known in _locks.values():
+        known.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def short_lock() -> threading.RLock:

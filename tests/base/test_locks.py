@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forks import run_in_child
 from interrupts import handled_at, interrupted_at, is_locked
 from waiting import eventually
 
@@ -136,6 +137,21 @@ class TestLongLock:
             assert not calls
             assert not pool.submit(lock.enter, Deadline.after(0.01)).result(5)
         assert calls == ["prepared"]
+
+    def test_a_forked_child_forgets_the_locks_of_its_parent(self):
+        """
+        A thread of the child that gets the identity of one of the parent holds none of its locks.
+        """
+        lower, higher = short_lock(), LongLock(Level.HANDLE)
+
+        def check():
+            assert not any(locks._locks.values())
+            locks.refuse_deadlock(Level.TURN)
+
+        with lower, higher:
+            assert run_in_child(check) == 0
+            with pytest.raises(jetsync.CallInSignalHandlerError):
+                locks.refuse_deadlock(Level.TURN)
 
     def test_a_lock_that_is_gone_is_forgotten(self):
         """
