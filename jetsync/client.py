@@ -338,7 +338,7 @@ class Client:
                 flush, because the user may not publish to its subject. The error names the first
                 one. The server has processed everything else.
         """
-        self._connection.flush(self._connection.deadline(timeout))
+        self._connection.flush_core(self._connection.deadline(timeout))
 
     def reconnect(self, *, timeout: Seconds | None = None) -> None:
         """

@@ -397,7 +397,6 @@ class Connection:
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm it
                 before the deadline.
-            PermissionDeniedError: The server refused a core message since the last flush.
         """
         if not while_closing:
             self.check()
@@ -408,8 +407,6 @@ class Connection:
         self.lane.wait(pong, deadline)
         seconds = time.perf_counter() - start
         if pong.reply is not None:
-            if self.has_published:
-                self._raise_refused(deadline)
             return seconds
         self.check()
         if pong.is_lost:
@@ -418,8 +415,17 @@ class Connection:
             )
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 
-    def _raise_refused(self, deadline: Deadline) -> None:
-        """Raise the error of the first core message that was refused before the last PONG."""
+    def flush_core(self, deadline: Deadline) -> None:
+        """
+        Flush, and raise the error of the first core message that was refused since the last call.
+
+        Raises:
+            PermissionDeniedError: The server refused a core message.
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: As for :meth:`flush`.
+        """
+        self.flush(deadline)
+        if not self.has_published:
+            return
         read = self.lane.errors_read
         if read != self._errors_handled:
             # The loop handles the lines that came before the PONG.

@@ -571,6 +571,24 @@ class TestPermissions:
             assert [others.next(timeout=20).subject for _ in range(2)] == ["public"] * 2
             little.flush()
 
+    def test_calls_that_flush_by_themselves(self, little):
+        """
+        Only flush raises a refused core message. Measuring a round trip does not.
+        """
+        little.publish("forbidden.a")
+        assert little.rtt() > 0
+        assert denied(little.flush) == ("forbidden.a", "publish")
+
+    @pytest.mark.parametrize("end", ["close", "drain"])
+    def test_the_end_of_a_client(self, guarded, end):
+        """
+        The end of a client raises nothing about a refused core message, and closes the client.
+        """
+        with jetsync.connect(guarded.url, user="little", password="p") as client:
+            client.publish("forbidden.a")
+            getattr(client, end)()
+            assert client.is_closed
+
     def test_a_flush_does_not_repeat_the_errors_of_calls(self, little):
         """
         A denied request or JetStream publish has raised its error already.
