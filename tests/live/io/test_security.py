@@ -648,6 +648,8 @@ class TestPermissions:
         with jetsync.connect(guarded.url, inbox_prefix="_MINE", **login) as client:
             assert client.jetstream().account_info().streams == 1
             assert client.jetstream().consumer("S", "open").info().name == "open"
+            # Other tests may have taken the first message.
+            client.jetstream().publish("s", b"2")
             assert len(list(client.jetstream().consumer("S", "open").fetch(1, expires=5))) == 1
 
     def test_one_denial_does_not_end_another_call(self, little):
