@@ -8,12 +8,14 @@ GIL not even reliably. So each generator that users iterate over is inside one o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from jetsync.errors import ConflictingUseError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -107,23 +109,50 @@ class Iteration(Iterator[T]):
         return not self._free
 
 
+class Stoppable(Protocol):
+    """A source of messages that may be stopped before all of them were taken."""
+
+    stopped: bool
+
+
+class _Unstoppable:
+    stopped = False
+
+
+_NEVER: Final = _Unstoppable()
+
+
 class RunIteration(Iterator[T]):
     """
-    The items of the runs that a generator yields, much faster than one item at a time.
+    The items of a list that a generator fills again and again, much faster than one item at a time.
 
-    A call that finds an item takes it. So calls conflict only while one of them waits for a run.
+    A call that finds an item takes it. So calls conflict only while one of them waits for more.
 
     Args:
-        runs: The generator of runs.
+        rest: The items that were not taken, the next one last.
+        filling: Fills the empty list before each ``yield``. Once *source* is stopped, it ends.
         what: The kind of object that is iterated over, for the error.
+        source: Once it is stopped, no more items are taken.
     """
 
-    __slots__ = ("_filling", "_items")
+    __slots__ = ("__weakref__", "_filling", "_rest", "_source")
 
-    def __init__(self, runs: Generator[Sequence[T], None, None], what: str) -> None:
-        # The rest of the run, in reverse order.
-        self._items: list[T] = []
-        self._filling = Iteration(_fill(self._items, runs), what)
+    def __init__(
+        self,
+        rest: list[T],
+        filling: Generator[None, None, None],
+        what: str,
+        source: Stoppable = _NEVER,
+    ) -> None:
+        self._rest = rest
+        self._filling = Iteration(filling, what)
+        self._source = source
+
+    @classmethod
+    def of_runs(cls, runs: Generator[Sequence[T], None, None], what: str) -> Self:
+        """Return an iteration over the items of the runs that a generator yields."""
+        rest: list[T] = []
+        return cls(rest, _fill(rest, runs), what)
 
     def __next__(self) -> T:
         """
@@ -134,32 +163,38 @@ class RunIteration(Iterator[T]):
         """
         while True:
             try:
-                return self._items.pop()
+                if not self._source.stopped:
+                    return self._rest.pop()
             except IndexError:
                 pass
             except BaseException:
-                # Ctrl-C strikes here only after an item was removed.
+                # Ctrl-C may strike here after an item was removed.
                 self.close()
                 raise
             next(self._filling)
-            if self._filling.closing:
-                self._items.clear()
 
     def close(self) -> bool:
-        """Drop the rest, and close the generator as in :class:`Iteration`."""
+        """Close the generator as in :class:`Iteration`, and drop the items that were not taken."""
         closed = self._filling.close()
-        self._items.clear()
+        if closed:
+            self._rest.clear()
         return closed
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a call waits for items."""
+        return self._filling.is_running
 
-def _fill(items: list[T], runs: Generator[Sequence[T], None, None]) -> Generator[None, None, None]:
+
+def _fill(rest: list[T], runs: Generator[Sequence[T], None, None]) -> Generator[None, None, None]:
     """Put one run after the other into a list, in reverse order."""
     try:
         for run in runs:
-            items[:] = run[::-1]
+            rest[:] = run[::-1]
             yield
-            while items:
+            while rest:
                 # Another call put them there after this one had found none.
                 yield
     finally:
         runs.close()
+        rest.clear()

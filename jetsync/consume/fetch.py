@@ -14,14 +14,14 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
-from jetsync._base.iterations import Iteration
+from jetsync._base.iterations import RunIteration
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -39,12 +39,14 @@ from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.events import PullOutcome
+from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
+    from jetsync._base.iterations import Iteration
     from jetsync._hooks.calls import Entered
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
@@ -75,6 +77,9 @@ SHORTEST_REST: Final = 0.01
 
 # A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
+
+# How many frames are made into messages at once. With 16, each takes 0.07 us more.
+MADE_AT_ONCE: Final = 256
 
 
 class Fetch:
@@ -423,6 +428,9 @@ def rest_of(
     )
 
 
+BatchIteration: TypeAlias = "RunIteration[Message] | Iteration[Message]"
+
+
 class MessageBatch:
     """
     The messages of one fetch, as they arrive; made by ``Consumer.fetch``.
@@ -437,12 +445,18 @@ class MessageBatch:
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
+        # The messages of ended runs, without those that `ack` has acknowledged.
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
-        # If a plugin refused a message and the consumer wants no acks: the messages after it.
-        self._kept: Iterator[Frame] = iter(())
+        # The messages that were made last, and those of them that were not yielded. The next one
+        # is at the end.
+        self._made: list[Message] = []
+        self._untaken: list[Message] = []
+        # If a plugin refused a message and the consumer wants no acks: the messages after it, the
+        # next one at the end.
+        self._kept: list[Frame] = []
         # Only its user keeps the iteration alive, so dropping it ends the batch.
-        self._iteration: weakref.ref[Iteration[Message]] | None = None
+        self._iteration: weakref.ref[BatchIteration] | None = None
         # The thread that iterates.
         self._thread = 0
 
@@ -457,7 +471,7 @@ class MessageBatch:
     def __iter__(self) -> Iterator[Message]:
         iteration, me = self._running(), threading.get_ident()
         if iteration is None:
-            iteration = Iteration(self._run(), "batch")
+            iteration = self._begin()
             self._iteration, self._thread = weakref.ref(iteration), me
         elif self._thread != me or iteration.is_running:
             raise errors.ConflictingUseError(
@@ -493,7 +507,7 @@ class MessageBatch:
         if iteration is not None and not iteration.close():
             self._fetch.interrupt()
             return
-        self._kept = iter(())
+        self._kept = []
         # A generator that was never started has not run its `finally`.
         self._fetch.end(self, None)
 
@@ -513,47 +527,71 @@ class MessageBatch:
         fetch, target = self._fetch, self._fetch.target
         if fetch.received and not target.acked:
             raise errors.AcksNotWantedError(target.consumer, stream=target.stream)
+        self._note_yielded()
         count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
         self._yielded.clear()
         return count
 
-    def _running(self) -> Iteration[Message] | None:
+    def _running(self) -> BatchIteration | None:
         """Return the iteration, if there is one."""
         return None if self._iteration is None else self._iteration()
 
-    def _run(self) -> Generator[Message, None, None]:
-        """Yield the messages."""
-        fetch = self._fetch
-        unused, self._kept = self._kept, iter(())
+    def _begin(self) -> BatchIteration:
+        """Return a new iteration."""
+        return RunIteration(self._untaken, self._fill(), "batch", self._fetch.connection)
+
+    def _fill(self) -> Generator[None, None, None]:
+        """Make messages of frames that have arrived, whenever all others were taken."""
+        fetch, unused, self._kept = self._fetch, self._kept, []
         resumable = False
-        connection = fetch.connection
-        make, acked, yielded = fetch.target.make, fetch.target.acked, self._yielded
+        connection, target = fetch.connection, fetch.target
         error: BaseException | None = None
         try:
-            while True:
-                for frame in () if fetch.closing else unused:
-                    message = make(frame)
-                    if acked:
-                        yielded.append(message)
-                    yield message
-                    if fetch.closing or connection.stopped:
-                        # Closed while the message was made or handled.
-                        break
-                if len(yielded) >= self._prune_at:
-                    # Forget acknowledged messages, so that a long batch does not keep all of them.
-                    yielded[:] = [message for message in yielded if not message.is_acked]
-                    self._prune_at = max(PRUNE_AT, 2 * len(yielded))
-                if fetch.closing or fetch.inbox is None or connection.stopped:
+            while not (fetch.closing or connection.stopped):
+                if self._untaken:
+                    yield
+                    continue
+                self._note_yielded()
+                if unused and target.shows_messages:
+                    # A plugin sees a message when it is taken, and may refuse it.
+                    self._untaken[:] = self._made = [target.make(unused.pop())]
+                elif unused:
+                    run = unused[-MADE_AT_ONCE:]
+                    self._untaken[:] = self._made = [*map(target.make, run)]
+                    del unused[-MADE_AT_ONCE:]
+                elif fetch.inbox is not None:
+                    unused = [*reversed(fetch.receive())]
+                else:
                     break
-                unused = iter(fetch.receive())
             if fetch.error is not None:
                 raise_failure(fetch.error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
-            if isinstance(raised, PluginError) and not acked:
+            if isinstance(raised, PluginError) and not target.acked:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
                 self._kept, self._iteration, resumable = unused, None, True
             raise
         finally:
-            fetch.end(self, error, () if resumable else list(unused))
+            fetch.end(self, error, () if resumable else [*self._take_untaken(), *unused])
+
+    def _note_yielded(self) -> None:
+        """Note which of the messages that were made last have been yielded."""
+        left, yielded = len(self._untaken), self._yielded
+        if self._fetch.target.acked:
+            yielded += reversed(self._made[left:])
+        del self._made[left:]
+        if len(yielded) >= self._prune_at:
+            # Forget acknowledged messages, so that a long batch does not keep all of them.
+            yielded[:] = [message for message in yielded if not message.is_acked]
+            self._prune_at = max(PRUNE_AT, 2 * len(yielded))
+
+    def _take_untaken(self) -> list[Frame]:
+        """Take the messages that were not yielded, and return their frames."""
+        left: dict[int, Message] = {}
+        with contextlib.suppress(IndexError):
+            while True:  # One by one, because another thread may take some at the same time.
+                message = self._untaken.pop()
+                left[id(message)] = message
+        self._made = [message for message in self._made if id(message) not in left]
+        return [frame_of(message) for message in left.values()]

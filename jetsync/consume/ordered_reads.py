@@ -16,6 +16,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
+    from jetsync.consume.fetch import BatchIteration
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
@@ -356,7 +358,10 @@ class OrderedBatch(MessageBatch):
         source.fresh = False
         return Fetch(source.target, request, wait=wait, name=self._name, epoch=source.epoch)
 
-    def _run(self) -> Generator[Message, None, None]:
+    def _begin(self) -> BatchIteration:
+        return Iteration(self._messages(), "batch")
+
+    def _messages(self) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes."""
         source, asked = self._source, self._request
         try:

@@ -63,12 +63,12 @@ class PullTarget:
         self.info_subject: bytes = (endpoint % "INFO").encode()
         acker: Acker = context.connection if self.acked else UnwantedAcks(context.connection)
         plugins = context.plugins
+        # Whether plugins see each message.
+        self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
         # Makes the message of a frame.
-        self.make: Callable[[Frame], Message]
-        if plugins.received is None and plugins.ttl_marker is None:
-            self.make = plain_maker(acker)
-        else:
-            self.make = self._shown_maker(acker)
+        self.make: Callable[[Frame], Message] = (
+            self._shown_maker(acker) if self.shows_messages else plain_maker(acker)
+        )
 
     def renew_lane(self) -> None:
         """Raise if the client is closed. In a forked child, use the lane of its connection."""

