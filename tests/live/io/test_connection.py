@@ -492,6 +492,31 @@ class TestClose:
         for publisher in (first, second, fast):
             publisher.close()
 
+    def test_calls_that_wait_for_room_in_several_publishers(self, own_server, pool, unique):
+        """
+        close() finishes one publisher after the other, but first ends the waits for room in all.
+        """
+        client = jetsync.connect(own_server.url)
+        js = client.jetstream()
+        memory_stream(js, unique)
+        publishers = [js.publisher(window=1, ack_timeout=60) for _ in range(3)]
+
+        def fill(publisher):
+            while True:
+                publisher.publish(f"{unique}.a")
+
+        own_server.pause()
+        waiting = [pool.submit(fill, publisher) for publisher in publishers]
+        blocked(pool, 3)
+        closing = pool.submit(client.close, timeout=60)
+        try:
+            for one in waiting:
+                assert isinstance(one.exception(20), jetsync.ConnectionClosedError)
+            assert not closing.done()
+        finally:
+            own_server.resume()
+            closing.result(60)
+
     def test_the_connection_is_lost_while_a_publisher_finishes(self, own_server, unique, pool):
         """
         The publisher sends the rest on the next connection. All other calls still raise.
