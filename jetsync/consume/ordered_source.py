@@ -15,7 +15,7 @@ from jetsync._api.messages import is_another, leader_get
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import LaneState, raise_failure
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
 from jetsync.values.consumer_config import AckPolicy
@@ -105,8 +105,8 @@ class OrderedSource:
         self._created = created
         # When the first consumer was created.
         self._began: dt.datetime | None = None
-        # Whether the position belongs to a stream that another one has replaced.
-        self._replaced = False
+        # Set once the position does not belong to the stream any more.
+        self._replaced: errors.StreamNotFoundError | None = None
         # Since when servers have reported that the stream is missing.
         self._missing: float | None = None
         # The name of a consumer that may exist and has to be deleted.
@@ -135,6 +135,8 @@ class OrderedSource:
             JetSyncError: The consumer could not be created.
         """
         self.fresh = False
+        if self._replaced is not None:
+            raise_failure(self._replaced)
         if self._live:
             self._forget(self._live)
         self.context.lane.write(b"", deadline)
@@ -317,13 +319,13 @@ class OrderedSource:
 
     def _give_up(self, why: str) -> NoReturn:
         """Raise, because the position does not belong to the stream."""
-        self._replaced = True
         self._forget(self._live)
-        raise errors.StreamNotFoundError(description=why, stream=self.stream)
+        self._replaced = errors.StreamNotFoundError(description=why, stream=self.stream)
+        raise_failure(self._replaced)
 
     def _is_gone(self, error: errors.JetSyncError) -> bool:
         """Return whether a failed attempt shows that the stream is gone for good."""
-        if self._replaced:
+        if self._replaced is not None:
             return True
         if not isinstance(error, errors.StreamNotFoundError):
             self._missing = None

@@ -528,6 +528,32 @@ class TestAnotherStream:
             with pytest.raises(jetsync.StreamNotFoundError, match="has lost its messages up to"):
                 ordered.next(20)
 
+    @pytest.mark.parametrize("way", ["fetch", "next", "consume"])
+    def test_a_stream_that_was_emptied_and_filled_later(self, unique, way):
+        """
+        Reads after the error raise it again, also once the lost sequences have other messages.
+        """
+        with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+            fill(js, stream, 3)
+            ordered = stream.ordered_consumer(deliver_policy="new")
+            server.stop()
+            (messages,) = server.store.glob(f"**/{unique}/msgs")
+            shutil.rmtree(messages)
+            server.start()
+            ways = {
+                "fetch": lambda: list(ordered.fetch(20, expires=20)),
+                "next": lambda: ordered.next(20),
+                "consume": lambda: next(ordered.consume()),
+            }
+            with pytest.raises(jetsync.StreamNotFoundError, match="has lost its messages up to"):
+                ways[way]()
+            fill(js, stream, 5, start=100)
+            for again in ways.values():
+                with pytest.raises(jetsync.StreamNotFoundError, match="messages up to sequence 3"):
+                    again()
+
 
 @pytest.fixture(scope="module")
 def server():
