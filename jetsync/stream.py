@@ -798,7 +798,9 @@ class Stream:
     def _current(self, deadline: Deadline) -> StreamInfo:
         """Ask the server for the stream."""
         return repeated(
-            lambda until: _stream_admin.info(self._context, self._name, until), deadline
+            self._context,
+            lambda until: _stream_admin.info(self._context, self._name, until),
+            deadline,
         )
 
     def _open_reader(

@@ -203,7 +203,8 @@ class OrderedSource:
                     raise errors.HandleClosedError("ordered consumer") from error
                 if final or deadline.expired():
                     raise
-                time.sleep(min(self.cursor.pause(), deadline.remaining()))
+                pause = min(self.cursor.pause(), deadline.remaining())
+                self.context.connection.closing.wait(pause)
             else:
                 self._report_reset(before, reason, attempts)
                 return
@@ -269,7 +270,7 @@ class OrderedSource:
         info = _stream_admin.info(self.context, self.stream, deadline)
         if info.state.last_seq < last:
             # A new leader may need a moment to catch up.
-            time.sleep(CATCH_UP)
+            self.context.connection.closing.wait(CATCH_UP)
             info = _stream_admin.info(self.context, self.stream, deadline)
         if info.created is not None and info.created != self._created:
             if self._is_another(info.state, last, deadline):
@@ -367,7 +368,7 @@ class OrderedSource:
                 # The request may be lost, its domain may be out of reach, or its
                 # cluster may have no leader.
                 if not deadline.expired():
-                    time.sleep(min(POLL, deadline.remaining()))
+                    self.context.connection.closing.wait(min(POLL, deadline.remaining()))
                     continue
                 self._forget(name)
             except (

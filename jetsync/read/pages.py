@@ -81,7 +81,7 @@ SILENCE: Final = 2.0
 T = TypeVar("T")
 
 
-def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
+def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline) -> T:
     """
     Return the result of *call*, which must only read.
 
@@ -95,7 +95,7 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
         except (errors.ConnectionLostError, errors.TemporarilyUnavailableError):
             if deadline.remaining() <= PAGE_RETRY_WAIT:
                 raise
-            time.sleep(PAGE_RETRY_WAIT)
+            context.connection.closing.wait(PAGE_RETRY_WAIT)
         except errors.RequestTimeoutError as error:
             if deadline.expired():
                 raise errors.RequestTimeoutError(error.subject, deadline.total) from error
@@ -126,7 +126,9 @@ def check_stream(
         DirectNotSupportedError: The stream does not allow direct gets.
         StreamNotFoundError: The stream does not exist.
     """
-    known = repeated(lambda until: context.streams.named(name, until, fresh=fresh), deadline)
+    known = repeated(
+        context, lambda until: context.streams.named(name, until, fresh=fresh), deadline
+    )
     if known.level and (known.config.allow_direct or not direct):
         return known
     if not fresh:
@@ -564,7 +566,7 @@ class PageReader:
         with self.page_time() as deadline:
             if deadline.remaining() <= self._lag_wait:
                 raise errors.RequestTimeoutError(self._target.decode(), self.seconds)
-            time.sleep(self._lag_wait)
+            self.context.connection.closing.wait(self._lag_wait)
         self._lag_wait = min(2.0 * self._lag_wait, PAGE_RETRY_WAIT)
 
     def first_at_leader(self, request: dict[str, object]) -> StoredMessage | None:
@@ -576,7 +578,9 @@ class PageReader:
         """
         with self.page_time() as deadline, contextlib.suppress(errors.MessageNotFoundError):
             return repeated(
-                lambda until: leader_get(self.context, self.stream, request, until), deadline
+                self.context,
+                lambda until: leader_get(self.context, self.stream, request, until),
+                deadline,
             )
         return None
 
@@ -588,6 +592,7 @@ class PageReader:
         stored = known.state.last_ts or known.ts
         with self.page_time() as deadline:
             replaced = stored is None or repeated(
+                self.context,
                 lambda until: is_another(
                     self.context,
                     self.stream,
@@ -609,7 +614,7 @@ class PageReader:
         def ask(send: Callable[[Deadline], T]) -> T:
             # Only the request that fails is repeated, and not the whole list.
             with self.page_time() as deadline:
-                answer = repeated(send, deadline)
+                answer = repeated(self.context, send, deadline)
             if self._patient and subjects is not None:
                 self.left = self.seconds
             return answer

@@ -8,14 +8,16 @@ import datetime as dt
 from types import SimpleNamespace
 
 import pytest
+from waiting import timed
 
 import jetsync
 from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch
 from jetsync._proto.direct_last import LastRead
 from jetsync.read import pages
 from jetsync.read.last import OnePage
-from jetsync.read.pages import TRIES, PageReader, ReadPlan, check_stream
+from jetsync.read.pages import TRIES, PageReader, ReadPlan, check_stream, repeated
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import ClusterInfo, PeerInfo, StreamInfo
 
@@ -35,9 +37,38 @@ def reader():
     """
     A reader of stream S that has 10 s for each page and no connection.
     """
-    connection = SimpleNamespace(new_inbox=lambda: "_INBOX.x")
+    connection = SimpleNamespace(new_inbox=lambda: "_INBOX.x", closing=Latch())
     context = SimpleNamespace(prefix="$JS.API", connection=connection)
     return PageReader(context, "S", ReadPlan(), name="scan", seconds=10.0)
+
+
+class TestClosing:
+    """
+    The pauses between requests end when the client begins to close.
+    """
+
+    def test_before_a_repeated_request(self, reader, monkeypatch):
+        """
+        A request whose connection was lost is repeated at once, and raises the end of the client.
+        """
+        monkeypatch.setattr(pages, "PAGE_RETRY_WAIT", 30.0)
+        failures = [jetsync.ConnectionClosedError(), jetsync.ConnectionLostError()]
+        reader.context.connection.closing.set()
+
+        def fail(deadline):
+            raise failures.pop()
+
+        with timed(0.0, 1.0), pytest.raises(jetsync.ConnectionClosedError):
+            repeated(reader.context, fail, Deadline.after(90.0))
+
+    def test_while_a_replica_lags(self, reader):
+        """
+        A lagging replica is asked again at once.
+        """
+        reader.left, reader._lag_wait = 90.0, 30.0
+        reader.context.connection.closing.set()
+        with timed(0.0, 1.0):
+            reader.wait_for_lag()
 
 
 class TestCheckStream:

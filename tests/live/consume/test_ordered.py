@@ -10,6 +10,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import pytest
 from domains import domain_link
 from streams import change_creation, fill
@@ -390,6 +391,48 @@ class TestEnd:
         threading.Timer(0.1, client.close).start()
         assert list(messages) == []
         assert messages.error is None
+
+    @pytest.mark.parametrize("request_name", ["create", "stream_info", "delete"])
+    def test_the_client_is_closed_during_a_pause(
+        self, nats_server, js, stream, monkeypatch, request_name
+    ):
+        """
+        The pause before a request is repeated ends when the client is closed.
+        """
+        for pause in ("CATCH_UP", "POLL"):
+            monkeypatch.setattr(ordered_source, pause, 30.0)
+        monkeypatch.setattr("jetsync._base.locks.POLL", 30.0)
+        monkeypatch.setattr("jetsync._proto.ordered.OrderedCursor.pause", lambda _: 30.0)
+        fill(js, stream, 1)
+        client = jetsync.connect(nats_server.url)
+        ordered = client.jetstream(timeout=90).stream(stream.name).ordered_consumer()
+        assert fetched(ordered.fetch(1, expires=20)) == [0]
+        stream.delete_consumer(ordered.name)
+        failures = {
+            "create": jetsync.RequestTimeoutError("create", 1.0),
+            "delete": jetsync.ConnectionLostError(),
+        }
+        emptied = stream.info()
+        emptied = attrs.evolve(emptied, state=attrs.evolve(emptied.state, last_seq=0))
+        admin, name = ordered_source._consumer_admin, request_name
+        if request_name == "stream_info":
+            admin, name = ordered_source._stream_admin, "info"
+        send = getattr(admin, name)
+
+        def close(*_):
+            monkeypatch.setattr(admin, name, send)
+            client.close()
+            if request_name in failures:
+                raise failures[request_name]
+            return emptied
+
+        monkeypatch.setattr(admin, name, close)
+        with timed(0.0, 1.0):
+            if request_name == "delete":
+                ordered.close()
+            else:
+                with pytest.raises(jetsync.ConnectionClosedError):
+                    ordered.consume()
 
     def test_the_client_drains(self, nats_server, js, stream):
         """
