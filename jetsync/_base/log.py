@@ -30,8 +30,8 @@ Your handlers can rely on these events:
 - ``heartbeat_missed``: Neither a message nor a heartbeat arrived for two heartbeat intervals.
 - ``consumer_reset``: An ordered consumer has replaced its consumer on the server.
 - ``consumption_ended``: An error ended a consumption with a handler.
-- ``ack_ignored``: An acknowledgement was sent for a consumer that takes none. Logged once for each
-  consumer object.
+- ``ack_ignored``: An acknowledgement was wanted for a consumer that takes none. Logged once for
+  each consumer object.
 - ``handler_failed``: A message handler raised an exception.
 - ``callback_failed``: A callback of the application raised an exception.
 - ``plugin_failed``: A plugin raised an exception, and there is no call that could raise it in your

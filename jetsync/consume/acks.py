@@ -201,9 +201,12 @@ class UnwantedAcks:
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send the ack, which the server ignores, and report that once."""
         self._connection.acknowledge(message, body)
+        self.report(self.error(message))
+
+    def report(self, error: errors.AcksNotWantedError) -> None:
+        """Report, once, that acks have no effect."""
         if not self._is_reported:
             self._is_reported = True
-            error = self.error(message)
             _logger.warning("ack_ignored", consumer=error.consumer, stream=error.stream)
             self._connection.emit(events.AsyncErrorEvent(error=error))
 

@@ -242,8 +242,13 @@ class HandlerPool:
 
     def _answer(self, message: Message, body: bytes) -> None:
         """Acknowledge or nak a message, unless its handler did so."""
-        if self._core.target.acked and not message.is_acked:
-            answer_soon(self._core.target.lane, message, body)
+        target = self._core.target
+        if message.is_acked:
+            return
+        if target.acked:
+            answer_soon(target.lane, message, body)
+        elif self._options.ack == "auto":
+            target.report_ignored_ack()
 
     def _report(self, error: BaseException, message: Message | None) -> None:
         """Report an error of the handler, or of a plugin, to the log, the plugins and stderr."""

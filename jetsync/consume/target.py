@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetsync import events
+from jetsync import errors, events
 from jetsync._base.log import get_logger
 from jetsync._proto.frames import answers
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
@@ -61,7 +61,8 @@ class PullTarget:
         endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()
-        acker: Acker = context.connection if self.acked else UnwantedAcks(context.connection)
+        self._unwanted = UnwantedAcks(context.connection)
+        acker: Acker = context.connection if self.acked else self._unwanted
         plugins = context.plugins
         # Whether plugins see each message.
         self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
@@ -96,6 +97,10 @@ class PullTarget:
         """Have the server redeliver messages that were not taken; never waits."""
         if self.acked:
             give_back(self.lane, frames)
+
+    def report_ignored_ack(self) -> None:
+        """Report once that the consumer takes no acks, although the application asks for them."""
+        self._unwanted.report(errors.AcksNotWantedError(self.consumer, stream=self.stream))
 
     def report_status(self, status: Status, outcome: events.PullOutcome) -> None:
         """Report the status of a pull, and what follows from it, to the log and the plugins."""

@@ -496,6 +496,31 @@ class TestOnce:
         logged = [record for record in caplog.records if "ack_ignored" in record.getMessage()]
         assert len(logged) == 1
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_ignored_answers_of_a_handler_are_reported(
+        self, nats_server, js, stream, caplog, fails
+    ):
+        """
+        With the policy "none", a handler with ack="auto" has its first ack or nak reported.
+        """
+        fill(js, stream, 3)
+        recorder = HookRecorder("jetsync_status")
+
+        def handler(message):
+            if fails:
+                raise ValueError
+
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            handle = client.jetstream().stream(stream.name)
+            deaf = handle.create_consumer("deaf", ack_policy="none")
+            deaf.consume(handler, ack="auto", stop_after=3).wait(timeout=20)
+            eventually(lambda: "async_error" in [one["event"].kind for one in recorder.calls])
+        (seen,) = [call["event"] for call in recorder.calls if call["event"].kind == "async_error"]
+        assert isinstance(seen.error, jetsync.AcksNotWantedError)
+        assert (seen.error.stream, seen.error.consumer) == (stream.name, "deaf")
+        assert caplog.text.count("ack_ignored") == 1
+
     def test_a_deleted_consumer(self, js, stream, worker):
         """
         ack_sync raises an error if the consumer is gone.
