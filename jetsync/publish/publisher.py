@@ -536,6 +536,11 @@ class Publisher:
         self._wait(lambda: not self._window.open_count, self._ended, deadline, level=level)
         self._window.box.fail(reason)
         self._lane.wake_reader()
+        try:
+            # The worker may be in a callback that waits for an answer.
+            self._lane.prepare_wait()
+        except errors.CallInSignalHandlerError:
+            return  # The worker ends by itself.
         if self._worker_ended.wait(max(deadline.remaining(), callback_time)):
             self._worker.join(CALLBACK_TIME)
 

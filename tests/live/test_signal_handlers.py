@@ -719,6 +719,34 @@ class TestReading:
             assert {each.result(10).sequence for each in (first.result(10), second)} == {1, 2}
             assert len(answers) == 1
 
+    def test_the_callback_of_a_publisher(self, nats_server, unique, in_a_read):
+        """
+        Closing a publisher lets its callback, which needs an answer, return.
+        """
+        started, go_on, outcomes = threading.Event(), threading.Event(), []
+
+        def report(_):
+            started.set()
+            assert go_on.wait(20)
+            outcomes.append(consumer.info(timeout=60).num_pending)
+
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[unique], storage="memory")
+            consumer = stream.create_consumer("C")
+            publisher = js.publisher(on_report=report)
+            publisher.publish(unique)
+            # All messages have ended, and the publisher's thread runs the callback.
+            assert started.wait(20)
+            assert publisher.pending == 0
+
+            def close():
+                go_on.set()
+                publisher.close()
+                return outcomes
+
+            assert in_a_read(client, close) == [1]
+
     def test_a_wait_for_a_consumption(self, nats_server, unique, in_a_read):
         """
         A wait lets the handlers of a consumption, which need answers, return.
