@@ -57,9 +57,6 @@ TICK: Final = 0.005
 # How often a thread sends the requests of others, before it leaves them to the loop.
 SHARED_SENDS: Final = 8
 
-# An epoch below every other.
-NO_EPOCH: Final = -1
-
 PING: Final = b"PING\r\n"
 
 WOULD_BLOCK: Final = (
@@ -102,8 +99,9 @@ class Outbox:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
-        # The connection that was given up, until its loss is announced. No call writes to it.
-        self.left_epoch: int = NO_EPOCH
+        # The epochs of connections that were given up, until their loss is announced. No call
+        # writes to them. A set, because threads add to it without the lock.
+        self._left: set[int] = set()
         # Why the lane is closed, or closes.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
@@ -188,7 +186,7 @@ class Outbox:
                     (self.state is _OPEN or (while_closing and self.state is _CLOSING))
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
-                    and self.left_epoch != self.epoch
+                    and self.epoch not in self._left
                 ):
                     if pong is None:
                         self._send(block, request)
@@ -198,7 +196,7 @@ class Outbox:
                 changed = self._listen(epoch, while_closing=while_closing)
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
-                if self.state is LaneState.DOWN or self.left_epoch == self.epoch:
+                if self.state is LaneState.DOWN or self.epoch in self._left:
                     raise errors.DisconnectedError(
                         timeout=deadline.total, last_attempt=self.why_down
                     )
@@ -220,7 +218,7 @@ class Outbox:
         try:
             if self.held_here() or not take(self.lock, taken):
                 return False
-            is_gone = self.state not in _CAN_SEND or epoch == self.left_epoch
+            is_gone = self.state not in _CAN_SEND or epoch in self._left
             if is_gone or epoch != self.epoch:
                 self._listen(epoch, while_closing=True)
             if self.size >= OUT_LIMIT:
@@ -241,7 +239,7 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
-        if self.left_epoch == current:
+        if current in self._left:
             return 0
         entry = (current, block)
         self._shared.append(entry)
@@ -266,7 +264,7 @@ class Outbox:
         """Return a flag that is set when a write may be possible; raise if none ever will be."""
         if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
             raise_failure(self.reason)
-        is_gone = self.state is LaneState.DOWN or self.left_epoch == self.epoch
+        is_gone = self.state is LaneState.DOWN or self.epoch in self._left
         if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
         return self._changed.listen()
@@ -305,7 +303,7 @@ class Outbox:
                 self.state is LaneState.OPEN
                 and self.size < OUT_LIMIT
                 and (epoch is None or epoch == self.epoch)
-                and self.left_epoch != self.epoch
+                and self.epoch not in self._left
             ):
                 self._post(block)
                 return self.epoch
@@ -518,7 +516,7 @@ class Outbox:
         """
         try:
             # Without the lock, which other threads may hold for a while to send their blocks.
-            self.left_epoch = max(epoch, self.left_epoch)
+            self._left.add(epoch)
             self._loop.call_soon_threadsafe(self._end, epoch)
         except RuntimeError:
             pass  # The loop is closed.
@@ -534,7 +532,7 @@ class Outbox:
                 self._send(b"")
                 break_connection(self.sock)
                 # Set again: Ctrl-C may have prevented it in `leave`.
-                self.left_epoch = epoch
+                self._left.add(epoch)
                 self.state = LaneState.DOWN
 
     # The life of a connection; loop thread.
@@ -574,7 +572,7 @@ class Outbox:
             self._shared.clear()
             self.posted.clear()
             self.size = self._posted_size = 0
-            is_lost = self.state in _CAN_SEND or self.left_epoch == self.epoch
+            is_lost = self.state in _CAN_SEND or self.epoch in self._left
             self.freeze()
             # A write that waits for this very connection fails.
             self._changed.notify()
@@ -583,7 +581,7 @@ class Outbox:
     def freeze(self) -> None:
         """Block all writes without an error, because the process ends with its waiting threads."""
         with self.lock:
-            self.left_epoch = NO_EPOCH
+            self._left.clear()
             if self.state in _CAN_SEND:
                 self.state = LaneState.DOWN
 

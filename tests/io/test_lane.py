@@ -792,6 +792,27 @@ class TestReconnect:
         assert rig.lane.write(b"new", soon()) == 2
         assert rig.receive(3) == b"new"
 
+    def test_two_threads_give_up_connections(self, rig):
+        """A thread that is late with an earlier connection does not undo what another one did."""
+        outbox = rig.lane.outbox
+
+        class Late(int):
+            """The epoch of a thread that other threads overtake while it uses the epoch."""
+
+            def overtaken(self, *_):
+                outbox.leave(2)
+                return int(self)
+
+            __hash__ = __lt__ = overtaken
+
+        rig.do(rig.lane.detach)
+        rig.connect()
+        release = rig.stall()
+        outbox.leave(Late(1))
+        with pytest.raises(DisconnectedError, match="no connection to a server within"):
+            rig.lane.write(b"x", soon(0.01))
+        release.set()
+
     def test_interrupted_while_a_connection_is_given_up(self, rig):
         """After Ctrl-C at any step the connection is used or ends. No write waits for ever."""
         step, ended = 0, False
