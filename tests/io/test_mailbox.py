@@ -416,6 +416,7 @@ class TestReplyRouter:
     @given(
         st.lists(
             st.tuples(st.sampled_from(["ask", "answer", "leave", "wake"]), st.integers(0, 4)),
+            min_size=10,
             max_size=30,
         )
     )
