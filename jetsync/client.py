@@ -22,6 +22,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection, list_of, report_at_exit
+from jetsync._io.refusals import MOST_SUBJECTS
 from jetsync._proto import frames
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
@@ -408,6 +409,10 @@ class Client:
         target, payload, header = self._encode(subject, data, headers)
         answer = b"" if reply is None else reply.encode()
         connection.has_published = True
+        untracked = connection.refusals.untracked
+        untracked.add(subject)
+        if len(untracked) > MOST_SUBJECTS:
+            connection.refusals.forget_subjects(connection.lane)
         connection.lane.post(
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )

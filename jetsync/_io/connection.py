@@ -28,6 +28,7 @@ from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter, take_all
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState, raise_failure
+from jetsync._io.refusals import Refusals
 from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -99,6 +100,7 @@ class Connection:
         self._token = secrets.token_hex(8)
         self.inbox: str = f"{self.options.inbox_prefix}.{self._token}"
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
+        self.refusals: Refusals = Refusals(self.options.request_timeout)
         self.lane: Lane
         self.closed: Latch = Latch()
         # Set before `closed`, when the client begins to close.
@@ -426,15 +428,23 @@ class Connection:
         self.flush(deadline)
         if not self.has_published:
             return
-        read = self.lane.errors_read
-        if read != self._errors_handled:
-            # The loop handles the lines that came before the PONG.
-            self._bridge.call(_nothing, deadline=deadline)
-            self._errors_handled = read
+        self._handle_errors(deadline)
         self.has_published = False
         refused = take_all(self._refused)
         if refused:
             raise_failure(refused[0])
+
+    def flush_refusals(self, deadline: Deadline) -> None:
+        """Flush, and wait until all refusals of earlier writes have been noted; raises as flush."""
+        self.flush(deadline)
+        self._handle_errors(deadline)
+
+    def _handle_errors(self, deadline: Deadline) -> None:
+        """Wait until the loop has handled the lines that came before the last PONG."""
+        read = self.lane.errors_read
+        if read != self._errors_handled:
+            self._bridge.call(_nothing, deadline=deadline)
+            self._errors_handled = read
 
     def reconnect(self, deadline: Deadline) -> None:
         """
@@ -514,6 +524,7 @@ class Connection:
         *,
         epoch: int | None = None,
         before: Sequence[bytes] = (),
+        in_batch: bool = False,
     ) -> Frame:
         """
         Send one request and return the frame that answers it.
@@ -526,6 +537,7 @@ class Connection:
             epoch: The only connection that may carry the request; None allows any. With an epoch,
                 the caller has checked the size of the request.
             before: Blocks to write together with the request, in front of it.
+            in_batch: Whether the request is a message of a batch.
 
         Raises:
             MaxPayloadError: The request is larger than the server accepts; it was not processed.
@@ -549,7 +561,7 @@ class Connection:
         lane, router = self.lane, self.router
         # Before the write: the request must not be sent if its answer cannot be read.
         lane.prepare_wait()
-        waiter = Waiter(subject)
+        waiter = Waiter(subject, in_batch)
         reply = router.register(waiter)
         try:
             if router.refusal is not None:
@@ -568,6 +580,8 @@ class Connection:
             lane.wait(waiter, deadline)
         finally:
             if waiter.reply is None:
+                if waiter.may_be_refused:
+                    self.refusals.add(subject)
                 router.forget(reply)
         answer, failure = waiter.reply, waiter.failure
         if answer is not None:
@@ -729,12 +743,14 @@ class Connection:
         error = errors.PermissionDeniedError(subject, operation)
         self.denials.append((time.monotonic(), error))
         is_known = False
+        if operation == "publish":
+            is_known, error = self.refusals.note(error, self.lane)
         for receiver in self.lane.receivers():
             is_known |= receiver.denied(operation, subject.encode(), error)
         # Pulls and acks are not core messages of the application.
         is_own = is_known or subject.startswith("$JS.")
         if operation == "publish" and self.has_published and not is_own:
-            self._refused.append(error)
+            self._refused.append(errors.PermissionDeniedError(subject, operation))
         # Wake the thread that reads the socket, because it only waits for bytes.
         self.lane.wake_reader()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
@@ -819,7 +835,7 @@ def report_at_exit(text: str) -> None:
         sys.stderr.write(f"jetsync: at exit: {text}\n")
 
 
-def was_sent(error: Exception) -> bool:
+def was_sent(error: Exception | None) -> bool:
     """Return whether an exchange that failed with *error* had sent its request."""
     if isinstance(
         error,

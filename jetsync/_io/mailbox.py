@@ -115,12 +115,14 @@ class Waiter:
 
     Args:
         subject: The subject of the request. If the server refuses it, the waiter fails.
+        in_batch: Whether the request is a message of a batch.
     """
 
-    __slots__ = ("_signal", "epoch", "failure", "is_lost", "ready", "reply", "subject")
+    __slots__ = ("_signal", "epoch", "failure", "in_batch", "is_lost", "ready", "reply", "subject")
 
-    def __init__(self, subject: bytes) -> None:
+    def __init__(self, subject: bytes, in_batch: bool = False) -> None:  # noqa: FBT001, FBT002
         self.subject: bytes = subject
+        self.in_batch: bool = in_batch
         self._signal: Signal | None = None
         # The connection that the request was written on, 0 before that.
         self.epoch: int = 0
@@ -141,6 +143,14 @@ class Waiter:
             if self.ready:
                 signal.set()
         return signal
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether the server may still refuse the request."""
+        if self.reply is not None or self.is_lost:
+            return False
+        failure = self.failure
+        return not (isinstance(failure, PermissionDeniedError) and failure.operation == "publish")
 
     def _end(self) -> None:
         """End the wait and wake the waiting thread."""
@@ -202,6 +212,9 @@ class Mailbox:
         # Whether the owner has something else to do; the owner clears it.
         self.interrupted: bool = False
         self._denials: deque[Any] = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
+        # Returns the numbers of the messages to a subject that wait for acks; any thread. It must
+        # not refer to the owner.
+        self.find_messages: Callable[[bytes], list[int]] | None = None
         self._pattern: re.Pattern[bytes] | None = None
         # The id of the subscription to acks, and how they start.
         self._plain = b"", b""
@@ -264,14 +277,22 @@ class Mailbox:
             if subject == self.interest:
                 self.fail(error)
                 return True
-        elif self._denials.maxlen:
+        elif self._denials.maxlen and self.find_messages is None:
             # The owner knows whether it has published to that subject.
-            self._denials.append((subject, error))
-            self.wake()
+            self.refuse(subject, error)
         return False
 
-    def take_denials(self) -> list[tuple[bytes, Exception]]:
-        """Take the refused publishes."""
+    def in_flight(self, subject: bytes) -> list[int]:
+        """Return the numbers of the messages to *subject* that wait for acks."""
+        return [] if self.find_messages is None else self.find_messages(subject)
+
+    def refuse(self, concerned: bytes | list[int], error: Exception) -> None:
+        """Note that the server refused a subject or, if they are known, messages."""
+        self._denials.append((concerned, error))
+        self.wake()
+
+    def take_denials(self) -> list[tuple[Any, PermissionDeniedError]]:
+        """Take the refused publishes: their subject, or the numbers of the messages."""
         return take_all(self._denials) if self._denials else []
 
     def drain(self) -> list[Frame]:
@@ -487,20 +508,25 @@ class ReplyRouter:
         for waiter in list(self._waiters.values()):
             waiter.fail(error)
 
-    def denied(self, operation: str, subject: bytes, error: Exception) -> bool:
+    def denied(self, operation: str, subject: bytes, _error: Exception) -> bool:
         """
-        Fail the requests on *subject*, or all of them if it is the reply subscription itself.
+        Fail all requests if *subject* is the reply subscription itself.
 
-        Returns whether there were any.
+        Returns whether the server has refused a subscription.
         """
-        if operation == "subscribe":
-            if subject == self.interest:
-                self._refused(subject.decode())
-            return True
-        concerned = [each for each in list(self._waiters.values()) if each.subject == subject]
-        for waiter in concerned:
+        if operation == "subscribe" and subject == self.interest:
+            self._refused(subject.decode())
+        return operation == "subscribe"
+
+    def in_flight(self, subject: bytes) -> list[Waiter]:
+        """Return the requests on *subject* that wait for their replies."""
+        waiters = list(self._waiters.values())
+        return [one for one in waiters if one.subject == subject and one.may_be_refused]
+
+    def refuse(self, waiters: list[Waiter], error: Exception) -> None:
+        """Fail requests that the server has refused."""
+        for waiter in waiters:
             waiter.fail(error)
-        return bool(concerned)
 
     def _refused(self, subject: str) -> None:
         """Fail all waiters, because the replies to the requests in flight are lost."""

@@ -94,9 +94,16 @@ class Pipeline(Generic[Item]):
     Args:
         prefix: The reply subject up to the message's number.
         keep_acks: Whether to collect each ack in ``acked``, or only to count them.
+        give_up: Called with a message without an answer before it ends.
     """
 
-    def __init__(self, prefix: bytes, *, keep_acks: bool = False) -> None:
+    def __init__(
+        self,
+        prefix: bytes,
+        *,
+        keep_acks: bool = False,
+        give_up: Callable[[Item], object] | None = None,
+    ) -> None:
         self.tally: Tally = Tally()
         self.flying: dict[int, Item] = {}
         # Messages that failed. None means a lost or late ack: the outcome is unknown.
@@ -108,6 +115,7 @@ class Pipeline(Generic[Item]):
         self.refused: list[tuple[int, Item]] = []
 
         self.keep_acks: bool = keep_acks
+        self._give_up_item = give_up
         self._prefix_length = len(prefix)
         # How plain acks start, once one was seen. If acks are collected, this stays the prefix of
         # the first stream, because `full_ack` has one name for all plain acks.
@@ -204,11 +212,10 @@ class Pipeline(Generic[Item]):
         """Return an entry of ``acked`` as an ack."""
         return PubAck(self._plain_stream, ack) if isinstance(ack, int) else ack
 
-    def deny(self, subject: str, error: Exception, subject_of: Callable[[Item], str]) -> None:
-        """Fail the messages in flight to a subject that the server refuses."""
-        denied = [number for number, item in self.flying.items() if subject_of(item) == subject]
-        for number in denied:
-            self.failed.append((number, self.flying.pop(number), error))
+    def deny(self, numbers: Iterable[int], error: Exception) -> None:
+        """Fail the messages of *numbers* that are in flight, because the server refuses them."""
+        flying = self.flying
+        self.failed += [(each, flying.pop(each), error) for each in numbers if each in flying]
 
     def lost(self, epoch: int) -> None:
         """Fail the messages in flight on connections up to *epoch*."""
@@ -253,4 +260,6 @@ class Pipeline(Generic[Item]):
             return
         for number in block.numbers:
             if number in self.flying:
+                if self._give_up_item is not None:
+                    self._give_up_item(self.flying[number])
                 self.failed.append((number, self.flying.pop(number), None))

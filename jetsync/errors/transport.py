@@ -132,13 +132,19 @@ class PermissionDeniedError(TransportError, PermissionError):
     """
     The user has no permission to publish to the subject, or to subscribe to it.
 
-    ``sent`` is true if a request was sent, but the user may not subscribe to the subject of its
-    reply. The server may have processed the request.
+    ``sent`` is true if a request was sent and the server may have processed it. Either the user may
+    not subscribe to the subject of its reply. Or several messages to one subject were in flight,
+    and the server refused one of them without saying which. If it may have stored a message, the
+    call raises PublishOutcomeUnknownError instead, with this error as its ``__cause__``.
     """
 
     def __init__(self, subject: str, operation: str, *, sent: bool = False) -> None:
         text = f"permission denied: may not {operation} to {subject!r}"
-        super().__init__(f"{text}, so the reply to the request is lost" if sent else text)
+        if sent and operation == "publish":
+            text += ", but the server does not say which of several messages it refused"
+        elif sent:
+            text += ", so the reply to the request is lost"
+        super().__init__(text)
         self.subject = subject
         self.operation = operation
         self.sent = sent

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import operator
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -23,6 +24,7 @@ import attrs
 from jetsync import errors, events
 from jetsync._base.deadline import NO_WAIT, Deadline, as_seconds
 from jetsync._base.fields import check_count
+from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pipeline import Pipeline
@@ -148,7 +150,16 @@ class Window:
             inbox + b".*", collect_denials=True, while_closing=while_closing
         )
         self._listener = Listener(self._lane, self.box)
-        self.pipeline: Pipeline[Any] = Pipeline(self.prefix, keep_acks=keep_acks)
+        refusals = self._refusals = connection.refusals
+        self.pipeline: Pipeline[Any] = Pipeline(
+            self.prefix,
+            keep_acks=keep_acks,
+            give_up=lambda entry: refusals.add(_subject(entry).encode()),
+        )
+        # The staged messages that are being written, and the number of the first one, in a list
+        # that the mailbox shares.
+        self._writing: list[tuple[list[Any], int]] = [([], 0)]
+        self.box.find_messages = partial(_find_messages, self._writing, self.pipeline.flying)
         # The connection whose limits the encoder knows.
         self._epoch = connection.lane.epoch
         self.encoder: Encoder = Encoder(connection)
@@ -201,6 +212,7 @@ class Window:
 
     def close(self) -> None:
         """End the reply subscription."""
+        self._forget_messages()
         self._listener.end()
 
     def write(self, block: bytes, numbers: range) -> None:
@@ -308,6 +320,7 @@ class Window:
             if epoch != lane.epoch and self._renew(lane.epoch):
                 return True
             block = self._frames(chunk, first)
+            self._writing[0] = chunk, first
             epoch = lane.write(
                 block,
                 NO_WAIT,
@@ -322,6 +335,7 @@ class Window:
             errors.ConnectionClosedError,
             errors.CallInSignalHandlerError,
         ):
+            self._writing[0] = [], 0
             self.stalled = self.stalled or time.monotonic()
             return False
         except BaseException:
@@ -354,6 +368,7 @@ class Window:
         self.pipeline.flying.update(zip(numbers, chunk, strict=True))
         if self.staged[:1] == chunk[:1]:
             del self.staged[: len(chunk)]
+        self._writing[0] = [], 0
         self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
         # This line comes last: if Ctrl-C arrives before it, the whole method is repeated.
         self.number = numbers.stop
@@ -374,9 +389,15 @@ class Window:
             self.number += 1
         self.stalled = 0.0
 
+    def _forget_messages(self) -> None:
+        """Note that nobody will wait for the answers to the messages in flight."""
+        for subject in {_subject(entry) for entry in self.pipeline.flying.values()}:
+            self._refusals.add(subject.encode())
+
     def abandon(self, error: Exception) -> None:
         """End all messages after a bug in the owner; their outcome is unknown."""
         entries = self.entries()
+        self._forget_messages()
         for messages in (self.pipeline.flying, self.waiting, self.staged):
             messages.clear()
         for entry in entries:
@@ -431,8 +452,8 @@ class Window:
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
             box.read_runs(self._listener.sid, self._plain)
-        for subject, denial in box.take_denials():
-            pipeline.deny(subject.decode(), denial, lambda entry: subject_of(_item(entry)))
+        for numbers, denial in box.take_denials():
+            pipeline.deny(numbers, denial)
         if lost:
             pipeline.lost(lost)
         if failure is not None:
@@ -466,7 +487,8 @@ class Window:
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
             retry = _retry_of(entry, number, now)
-            if cause is not None and not isinstance(cause, errors.ProtocolError):
+            is_certain = not isinstance(cause, errors.ProtocolError) and not was_sent(cause)
+            if cause is not None and is_certain:
                 self.failures.append(retry.failed(cause))
                 continue
             if lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
@@ -576,6 +598,21 @@ def _retry_of(entry: Any, number: int, began: float) -> Retry:
 def _item(entry: Any) -> Any:
     """Return the message of an entry: an ``OutboundMessage`` or a tuple."""
     return entry.item if isinstance(entry, (PublishFuture, Retry)) else entry
+
+
+def _subject(entry: Any) -> str:
+    return subject_of(_item(entry))
+
+
+def _find_messages(
+    writing: list[tuple[list[Any], int]], flying: dict[int, Any], subject: bytes
+) -> list[int]:
+    """Return the numbers of the messages to *subject* that wait for acks; any thread."""
+    name = subject.decode()
+    # In this order: messages move from one to the other.
+    entries = dict(enumerate(*writing[0]))
+    entries.update(flying.copy())
+    return [number for number, entry in entries.items() if _subject(entry) == name]
 
 
 def _size(entry: PublishFuture | Retry) -> int:

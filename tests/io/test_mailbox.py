@@ -171,6 +171,13 @@ class TestRuns:
         acks.denied("publish", b"a", DENIED)
         assert acks.take_denials() == [(b"a", DENIED)]
 
+    def test_denied_messages(self, acks):
+        """An owner whose messages can be found learns their numbers, not the subject."""
+        acks.find_messages = lambda subject: [3] if subject == b"a" else []
+        acks.denied("publish", b"a", DENIED)
+        acks.refuse(acks.in_flight(b"a"), DENIED)
+        assert acks.take_denials() == [([3], DENIED)]
+
     @pytest.mark.parametrize(
         "other",
         [
@@ -470,14 +477,15 @@ class TestReplyRouter:
         assert waiter.ready
         assert late.ready
 
-    def test_deny(self):
-        """A refused subject ends the requests on that subject, and no others."""
+    def test_refuse(self):
+        """A refusal ends the requests that are found on its subject, and is not found again."""
         router = ReplyRouter(b"i")
         refused, other = Waiter(b"x"), Waiter(b"y")
         router.register(refused)
         router.register(other)
-        router.denied("publish", b"x", DENIED)
+        router.refuse(router.in_flight(b"x"), DENIED)
         assert (refused.failure, other.failure) == (DENIED, None)
+        assert router.in_flight(b"x") == []
 
     def test_many_threads(self):
         """Threads that register and leave at the same time do not disturb each other."""

@@ -179,11 +179,20 @@ class TestSettle:
         assert pipeline.tally == Tally(1, 0, 1, 1)
         assert (pipeline.failed, pipeline.refused) == ([], [])
 
+    def test_give_up(self):
+        """The owner learns of a message that times out while it is still in flight."""
+        told = []
+        pipeline = Pipeline(PREFIX, give_up=lambda item: told.append((item, *pipeline.flying)))
+        send(pipeline, (1,))
+        pipeline.expire(EVER)
+        assert told == [("m1", 1)]
+        assert not pipeline.flying
+
     def test_deny(self, pipeline):
-        """If the server refuses a subject, all its messages in flight end."""
+        """Messages that the server refuses end if they are in flight."""
         send(pipeline, range(4))
         error = errors.PermissionDeniedError("odd", "publish")
-        pipeline.deny("odd", error, lambda item: "odd" if int(item[1:]) % 2 else "even")
+        pipeline.deny([-1, 1, 3, 5], error)
         assert pipeline.failed == [(1, "m1", error), (3, "m3", error)]
         assert list(pipeline.flying) == [0, 2]
 
@@ -385,11 +394,12 @@ class PipelineMachine(RuleBasedStateMachine):
 
     @rule(digit=st.integers(0, 9))
     def deny(self, digit):
-        for number in [n for n in self.flying if n % 10 == digit]:
+        denied = [n for n in self.flying if n % 10 == digit]
+        for number in denied:
             del self.flying[number]
             self.end(number, self.failed, errors.PermissionDeniedError)
         error = errors.PermissionDeniedError(str(digit), "publish")
-        self.pipeline.deny(str(digit), error, lambda item: item[-1])
+        self.pipeline.deny(denied, error)
         self.collect()
 
     @invariant()

@@ -17,6 +17,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
+from jetsync._io.refusals import Refusals
 from jetsync._proto import frames
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
@@ -174,6 +175,8 @@ class ScriptedContext(SimpleNamespace):
         )
         self.connection = self
         self.inbox = "_INBOX"
+
+    refusals = Refusals(5.0)
 
     def new_inbox(self):
         return "_INBOX.x"
