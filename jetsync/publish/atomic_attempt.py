@@ -102,7 +102,9 @@ class Attempt:
         self._opening: Waiter | None = None
         # The latest part that asked for an answer.
         self._asked: Part[BatchItem] | None = None
-        # Whether the server was asked to drop the batch.
+        # Whether the server has answered the last message, and whether it was asked to drop the
+        # batch.
+        self._is_answered = True
         self._dropped = False
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
@@ -153,6 +155,15 @@ class Attempt:
             self.engine.state = BatchState.FAILED
         if self._advisories is not None:
             self._advisories.attempts.pop(self.id, None)
+        if not self._is_answered:
+            self._forget_messages()
+        # Later: the loop first handles the refusals that came before the answer.
+        self._lane.later(0.0, self._connection.refusals.batches.pop, self.id, None)
+
+    def _forget_messages(self) -> None:
+        """Note that the server may still refuse messages of the batch."""
+        for subject in {target for target, _, _ in self.engine.items}:
+            self._connection.refusals.add(subject)
 
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""
@@ -164,6 +175,7 @@ class Attempt:
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])
             target, header, payload = self._wire.last(gap, engine.items[-1])
+            self._forget_messages()
             self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
     def drop(self) -> bool:
@@ -254,6 +266,8 @@ class Attempt:
         # A message subscribes to the advisories, unless another batch did.
         line = b"" if advisories is None else advisories.line
         frames = [line] if line else []
+        self._is_answered = False
+        self._connection.refusals.batches[self.id] = partial(_uses, self.engine.items)
 
         def write() -> None:
             lane.write(b"".join(frames), deadline, epoch)
@@ -266,7 +280,7 @@ class Attempt:
         opening = b""
         try:
             if self.whole and len(self.engine.items) > 1:
-                self._opening = Waiter(self.engine.items[0][0])
+                self._opening = Waiter(self.engine.items[0][0], in_batch=True)
                 self._opening.epoch = epoch
                 opening = self._connection.router.register(self._opening)
                 item = self.engine.items[0]
@@ -307,14 +321,22 @@ class Attempt:
         self._asked = part
         try:
             frame = self._connection.exchange(
-                target, header, payload, deadline, epoch=epoch, before=frames
+                target, header, payload, deadline, epoch=epoch, before=frames, in_batch=True
             )
+            self._is_answered = True
         except errors.NoRespondersError:
+            self._is_answered = True
             engine.state = BatchState.FAILED
             raise errors.NoStreamResponseError(subject) from None
         except (errors.RequestTimeoutError, errors.TransportError) as error:
             if not was_sent(error):
                 engine.state = BatchState.FAILED
+                if isinstance(error, errors.PermissionDeniedError):
+                    # Other messages of the batch may be refused as well.
+                    with contextlib.suppress(errors.JetSyncError):
+                        self._connection.flush_refusals(deadline)
+                        self._is_answered = True
+                        self._connection.refusals.batches.pop(self.id, None)
             elif engine.lost(part) is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
             raise
@@ -404,3 +426,8 @@ class Attempt:
         parts = (Part(number, [item]) for number, item in enumerate(self.engine.items, 1))
         messages = (self._wire.last(part, part.items[0]) for part in parts)
         return max(len(header) + len(payload) for _, header, payload in messages)
+
+
+def _uses(items: Sequence[BatchItem], subject: bytes) -> bool:
+    """Return whether a message has *subject*; any thread."""
+    return any(target == subject for target, _, _ in list(items))

@@ -56,7 +56,7 @@ class Encoder:
 
     __slots__ = (
         "_check", "_connection", "_hpub", "_suffix", "_version",
-        "has_ttl", "limit", "pub", "targets",
+        "forgotten", "has_ttl", "limit", "pub", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Encoder:
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         # Whether a message with a time-to-live was encoded.
         self.has_ttl: bool = False
+        # Not empty once `targets` has lost subjects.
+        self.forgotten: list[bool] = []
         self.targets: dict[str, bytes] = {}
         """The valid subjects, as bytes."""
 
@@ -237,6 +239,7 @@ class Encoder:
         if self._check is not None:
             self._check(subject)
         if len(self.targets) >= KNOWN_SUBJECTS:
+            self.forgotten[:] = [True]
             self.targets.clear()
         self.targets[subject] = target
         return target

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -92,6 +93,12 @@ class FastLink:
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
         self.stream: Final = FastStream(context)
+        encoder = self.stream.encoder
+        self._uses = partial(_uses, encoder.targets, encoder.forgotten)
+        self._key: Final = self.engine.batch_id
+        self._batches = connection.refusals.batches
+        # Whether the server may still refuse messages.
+        self._is_exposed = False
         # What the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
         # How often the loop thread has sent it. No other thread changes this number.
@@ -316,6 +323,8 @@ class FastLink:
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
             try:
+                self._batches[self._key] = self._uses
+                self._is_exposed = True
                 engine.start(time.monotonic())
                 if not self._write(block, 1, deadline):
                     continue
@@ -430,7 +439,11 @@ class FastLink:
             queue.popleft()
         for subject, denial in box.take_denials():
             if subject.decode() in self.stream.encoder.targets:
-                engine.stop(denial)
+                if engine.phase is Phase.STARTING and not denial.sent:
+                    # The first message is sent alone.
+                    self._batches.pop(self._key, None)
+                    self._is_exposed = False
+                engine.stop(_doubt(denial) if denial.sent else denial)
         if lost and lost >= self.run.epoch:
             # In this order: after Ctrl-C in between they are reported, perhaps twice.
             engine.doubt(len(self.run.frames))
@@ -552,9 +565,26 @@ class FastLink:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
         self.run.is_over = True
+        if self._is_exposed and self.engine.phase is not Phase.DONE:
+            for subject in list(self.stream.encoder.targets.values()):
+                self._connection.refusals.add(subject)
+        # Later: the loop first handles the refusals that came before the last answer.
+        self._lane.later(0.0, self._batches.pop, self._key, None)
         self._listener.end()
         if self.dropped is not None:
             self.dropped.detach()
+
+
+def _uses(targets: dict[str, bytes], forgotten: list[bool], subject: bytes) -> bool:
+    """Return whether a message of a publisher may have *subject*; any thread."""
+    return bool(forgotten) or subject.decode() in targets
+
+
+def _doubt(denial: errors.PermissionDeniedError) -> errors.PublishOutcomeUnknownError:
+    """Return the error of a publisher, one of whose messages may have been refused."""
+    unknown = errors.PublishOutcomeUnknownError(denial.subject, reason=str(denial))
+    unknown.__cause__ = denial
+    return unknown
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

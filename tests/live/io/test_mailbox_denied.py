@@ -169,6 +169,106 @@ class Ledger:
         assert not self.not_stored & stored
 
 
+def run_while_denied(reloaded, client, ways):
+    """
+    Publish in one thread for each way while ``f.>`` is denied again and again.
+    """
+    ledgers = [Ledger(client) for _ in ways]
+    over = threading.Event()
+
+    def work(number, ledger, way):
+        ledger.names(1_000_000 * number)
+        while not over.is_set():
+            getattr(ledger, way)()
+
+    parts = zip(range(len(ways)), ledgers, ways, strict=True)
+    threads = [threading.Thread(target=work, args=part) for part in parts]
+    for thread in threads:
+        thread.start()
+
+    def wait_for_more():
+        pairs = [(ledger, len(ledger.stored)) for ledger in ledgers]
+        eventually(lambda: all(len(ledger.stored) > count for ledger, count in pairs))
+
+    def refused():
+        return sum(len(ledger.not_stored) + len(ledger.unknown) for ledger in ledgers)
+
+    try:
+        for _ in range(5):
+            wait_for_more()
+            before = refused()
+            reloaded.change({"publish": {"deny": ["f.>"]}})
+            eventually(lambda: refused() > before)  # noqa: B023
+            reloaded.change({})
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    return ledgers
+
+
+class TestDeniedSubject:
+    def test_under_load(self, reloaded, client, stream):
+        """
+        No stored message is reported as not stored while a subject in use is denied.
+
+        The server does not say which of the messages in flight it has refused.
+        """
+        ways = ["single"] * 3 + ["many"] * 2 + ["publisher"]
+        ledgers = run_while_denied(reloaded, client, ways)
+        assert any(ledger.not_stored for ledger in ledgers)
+        for ledger in ledgers:
+            ledger.check(stream)
+
+    def test_with_batches(self, reloaded, client, stream):
+        """
+        The same is true if messages of batches are in flight, too.
+        """
+        ways = ["single", "many", "whole", "atomic", "fast"]
+        ledgers = run_while_denied(reloaded, client, ways)
+        for ledger in ledgers:
+            ledger.check(stream)
+
+    def test_one_thread(self, reloaded, client, stream):
+        """
+        With one call at a time, every refusal is certain.
+        """
+        reloaded.change({"publish": {"deny": ["f.>"]}})
+        ledger = Ledger(client)
+        for call in ledger.calls:
+            call()
+        assert len(ledger.not_stored) == 20
+        reloaded.change({})
+        ledger.single()
+        assert len(ledger.stored) == 1
+        ledger.check(stream)
+
+    def test_a_window(self, reloaded, client, stream):
+        """
+        If the server refuses every message of a full window, each one is known not to be stored.
+        """
+        reloaded.change({"publish": {"deny": ["f.>"]}})
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            client.jetstream().publish_many([("f.a", b"x")] * 300, window=100)
+        errors = {type(failure.error) for failure in caught.value.report.failures}
+        assert errors == {jetsync.PermissionDeniedError}
+
+    def test_core_messages(self, reloaded, client, stream):
+        """
+        A refusal that may be about a core message leaves the outcome of a publish unknown.
+        """
+        js = client.jetstream()
+        reloaded.change({"publish": {"deny": ["f.>"]}})
+        client.publish("f.a", b"core")
+        with pytest.raises(
+            jetsync.PublishOutcomeUnknownError, match="does not say which"
+        ) as caught:
+            js.publish("f.a", b"1")
+        assert isinstance(caught.value.__cause__, jetsync.PermissionDeniedError)
+        with pytest.raises(jetsync.PermissionDeniedError):
+            js.publish("f.b", b"2")
+
+
 class TestDeniedInbox:
     def test_outcomes(self, reloaded, client, stream):
         """
