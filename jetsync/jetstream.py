@@ -130,7 +130,7 @@ class JetStream:
             ApiError: The stream refused the message, for example with WrongLastSequenceError. The
                 message is not stored.
             PublishOutcomeUnknownError: The message was sent, but no answer arrived. It may be
-                stored or not.
+                stored or not. Or the server refused this message or another one to *subject*.
             PermissionDeniedError: The user has no permission to publish to the subject, or to
                 receive replies. The message is not stored.
             NotSupportedError: The connected server is older than 2.11 and would ignore *ttl*, or

@@ -719,7 +719,8 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
     """
     The message was sent, but no ack arrived. It may or may not be stored.
 
-    ``timeout`` is in seconds.
+    If the server has refused this message or another one to the same subject, ``__cause__`` is
+    that PermissionDeniedError. ``timeout`` is in seconds.
     """
 
     def __init__(
