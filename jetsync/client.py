@@ -404,10 +404,8 @@ class Client:
         connection = self._connection
         connection.check()
         validate_subject(subject)
-        if reply is not None:
-            validate_subject(reply)
+        answer = b"" if reply is None else validate_subject(reply).encode()
         target, payload, header = self._encode(subject, data, headers)
-        answer = b"" if reply is None else reply.encode()
         connection.has_published = True
         untracked = connection.refusals.untracked
         untracked.add(subject)
