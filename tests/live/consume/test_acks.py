@@ -385,6 +385,24 @@ class TestEffect:
             with pytest.raises(jetsync.MessageAlreadyAckedError):
                 message.ack()
 
+    @pytest.mark.parametrize("leave", ["break", "close"])
+    def test_a_batch_that_is_left_early(self, js, stream, worker, leave):
+        """
+        batch.ack() acknowledges the messages that were yielded. The others are redelivered at once.
+        """
+        fill(js, stream, 10)
+        with worker.fetch(10, expires=5) as batch:
+            for number, message in enumerate(batch):
+                if number == 3:
+                    last = message.sequence
+                    if leave == "close":
+                        batch.close()
+                    break
+        assert batch.ack() == 4
+        assert [message.sequence for message in worker.fetch(6, expires=5)] == [
+            *range(last + 1, last + 7)
+        ]
+
     def test_a_batch_without_iteration(self, js, stream, worker):
         """
         Only messages that were yielded are acknowledged.
