@@ -6,8 +6,8 @@ Flights through Spark into JetStream, and mean delays per week back into a key-v
     python examples/spark_pipeline.py
 
 End it as rudely as you like and start it again: it goes on from its checkpoint, in the folder
-`spark-pipeline`, and every flight counts once. `jetsync demo --spark` does that by itself, and
-checks the sums.
+`spark-pipeline`, and every flight counts once. `python -m jetsync_spark.demo` does that by
+itself, and checks the sums.
 """
 
 from __future__ import annotations

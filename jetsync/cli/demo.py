@@ -7,11 +7,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections import defaultdict
 from itertools import islice, takewhile
@@ -46,9 +44,6 @@ DAY: Final = "2013-1-1"
 The day whose flights are written as atomic batches and read back as of 18:00. It is the first one,
 because --limit keeps the first flights.
 """
-
-SPARK: Final = "jetsync_spark"
-"""The package of the plugin that has the demo with Spark."""
 
 DESCRIPTION: Final = "made by `jetsync demo`"
 """The description of a stream that an earlier demo left, and that may be replaced."""
@@ -86,15 +81,11 @@ class Rate(ProgressColumn):
     show_default=True,
     help="File of the picture.",
 )
-@click.option(
-    "--spark", is_flag=True, help="Use Spark, and kill its driver once. Needs jetsync-spark."
-)
 def demo(
     server: str | None,
     limit: int | None,
     keep: bool,  # noqa: FBT001 - click's signature
     picture: Path,
-    spark: bool,  # noqa: FBT001
 ) -> None:
     """
     Send 336,776 records of real flights through a server and back.
@@ -105,13 +96,7 @@ def demo(
     as atomic batches, one per aircraft, and makes one batch fail. Finally it reads where the
     aircraft were at 18:00, changes several keys of a bucket in one transaction, and watches a key
     expire.
-
-    With --spark, Spark writes the flights to a stream and reads them with a streaming query, which
-    puts the mean delay of each carrier and week into a bucket. The driver is killed in the middle
-    and continues from its checkpoint.
     """
-    if spark:
-        sys.exit(demo_of_spark(server, limit, keep=keep, picture=picture))
     expected = min(limit or FLIGHTS, FLIGHTS)
     # Missing packages of the extra are reported now, not after the work.
     airlines()
@@ -167,31 +152,6 @@ def demo(
     say(f"picture: {picture.resolve()}")
     if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
-
-
-def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture: Path) -> int:
-    """
-    Run the demo of jetsync-spark in a new process, and return its status.
-
-    Raises:
-        ConfigurationError: It is not installed.
-    """
-    if importlib.util.find_spec(SPARK) is None:
-        raise jetsync.ConfigurationError(
-            "jetsync demo --spark needs jetsync-spark and Java 17 or newer: in a clone of jetsync,"
-            " python -m pip install . './plugins/jetsync-spark[demo]'"
-        )
-    arguments = ["--picture", str(picture)]
-    if server is not None:
-        arguments += ["--server", server]
-    if limit is not None:
-        arguments += ["--flights", str(limit)]
-    if keep:
-        arguments += ["--keep"]
-    return subprocess.run(  # noqa: S603 - this interpreter
-        [sys.executable, "-m", f"{SPARK}.demo", *arguments],
-        check=False,
-    ).returncode
 
 
 def part(title: str, *lines: str) -> None:

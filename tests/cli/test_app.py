@@ -251,39 +251,6 @@ class TestMain:
         assert "needs pandas" in result.output
         assert "jetsync[demo]" in result.output
 
-    def test_a_missing_plugin_of_the_demo(self, run, monkeypatch):
-        """
-        The demo with Spark names the package to install in one line.
-        """
-        monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-
-        result = run("demo", "--spark")
-
-        assert result.exit_code == 1
-        assert result.output.count("\n") == 1
-        assert "./plugins/jetsync-spark" in result.output
-
-    def test_the_demo_of_the_plugin(self, run, monkeypatch):
-        """
-        The demo with Spark is the plugin's. It gets the options of this one, and its exit status
-        counts.
-        """
-        asked = []
-
-        def start(command, **_options):
-            asked.append(command)
-            return types.SimpleNamespace(returncode=3)
-
-        monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
-        monkeypatch.setattr("subprocess.run", start)
-
-        result = run("demo", "--spark", "--limit", "5", "--picture", "a.svg", "--server", NO_SERVER)
-
-        assert result.exit_code == 3
-        (command,) = asked
-        assert command[:3] == [sys.executable, "-m", "jetsync_spark.demo"]
-        assert " ".join(command[3:]) == f"--picture a.svg --server {NO_SERVER} --flights 5"
-
 
 class TestErrors:
     @pytest.mark.parametrize(

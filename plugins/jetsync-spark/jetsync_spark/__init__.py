@@ -7,7 +7,7 @@ Layout:
 - ``read`` and ``write`` implement both directions. They do not import each other.
 - ``monitor`` reports what running queries have read.
 - ``common`` is what all use: options, connections, errors, retries and subjects.
-- ``demo`` is the pipeline that ``jetsync demo --spark`` runs.
+- ``demo`` is the pipeline that ``python -m jetsync_spark.demo`` runs.
 
 PySpark and PyArrow are imported on first use.
 """

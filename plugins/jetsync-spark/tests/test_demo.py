@@ -1,5 +1,5 @@
 """
-The pipeline of `jetsync demo --spark`, with a few flights.
+The pipeline of `python -m jetsync_spark.demo`, with a few flights.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """
-The pipeline of ``jetsync demo --spark``: real flights go through Spark and JetStream, and a driver
-is killed.
+The pipeline of ``python -m jetsync_spark.demo``: real flights go through Spark and JetStream, and a
+driver is killed.
 
 Layout, lowest first: ``data`` is the data set with its expected totals, and ``pipeline`` the Spark
 code to copy from, which uses only public names. ``picture`` draws the result. ``run`` starts, kills

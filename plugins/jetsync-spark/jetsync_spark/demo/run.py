@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "run"]
 
-DESCRIPTION: Final = "made by `jetsync demo --spark`"
+DESCRIPTION: Final = "made by `python -m jetsync_spark.demo`"
 """The description that marks streams and buckets of an earlier demo, which may be replaced."""
 
 BATCHES: Final = 8
