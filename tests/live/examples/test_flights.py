@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
-from jetsync.cli import _compare, _moment
-from jetsync.cli._app import jetsync as command_line
+from flights import compare as comparison
+from flights import moment
+from flights.__main__ import demo
 
 pytestmark = [
     pytest.mark.live,
@@ -35,13 +36,13 @@ def run(tmp_path, monkeypatch):
     def call(*arguments, expire=False, compare=False):
         if not compare:
             monkeypatch.setattr(
-                _compare, "compare", lambda *_: [_compare.Speed("publish", 5e5, 1e5)]
+                comparison, "compare", lambda *_: [comparison.Speed("publish", 5e5, 1e5)]
             )
         if not expire:
-            monkeypatch.setattr(_moment, "expire", lambda _: ["PUT", "MaxAge"])
+            monkeypatch.setattr(moment, "expire", lambda _: ["PUT", "MaxAge"])
         picture = tmp_path / "picture.png"
-        command = ["demo", "--picture", str(picture), *arguments]
-        result = CliRunner().invoke(command_line, command)
+        command = ["--picture", str(picture), *arguments]
+        result = CliRunner().invoke(demo, command)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result.exit_code, result.output
@@ -80,7 +81,7 @@ def test_a_comparison_that_loses_messages_fails_the_demo(run, monkeypatch):
     """
     A rate counts only if each message was stored or read.
     """
-    monkeypatch.setattr(_compare, "_read_with_jetsync", lambda *_: 299)
+    monkeypatch.setattr(comparison, "_read_with_jetsync", lambda *_: 299)
 
     code, output = run("--limit", "300", compare=True)
 
@@ -106,8 +107,8 @@ async def lose_one(*_):
     ("place", "name", "replacement", "reason"),
     [
         (nats, "connect", fail, "NoServersError: nats: no servers available for connection"),
-        (_compare, "_read_with_nats_py", fail, "NoServersError: nats: no servers available"),
-        (_compare, "_publish_with_nats_py", lose_one, "nats-py publish: 299 of 300 messages"),
+        (comparison, "_read_with_nats_py", fail, "NoServersError: nats: no servers available"),
+        (comparison, "_publish_with_nats_py", lose_one, "nats-py publish: 299 of 300 messages"),
     ],
 )
 def test_a_failure_of_nats_py(run, monkeypatch, tmp_path, place, name, replacement, reason):
@@ -245,13 +246,13 @@ def test_a_wrong_answer_fails_the_demo(run, monkeypatch):
     """
     If the state at 18:00 differs from the data, the demo reports it and fails.
     """
-    at_six = _moment.at_six
+    at_six = moment.at_six
 
     def wrong(*arguments):
         found, expected = at_six(*arguments)
         return found | {"N0EGMQ": "lost"}, expected
 
-    monkeypatch.setattr(_moment, "at_six", wrong)
+    monkeypatch.setattr(moment, "at_six", wrong)
     code, output = run("--limit", "100")
 
     assert "UNLIKE the data" in output

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from jetsync.cli import _flights as flights
+from flights import data as flights
 from jetsync.errors import ConfigurationError
 
 needs_data = pytest.mark.skipif(

@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 import jetsync
-from jetsync.cli import _compare, _moment
-from jetsync.cli._flights import FLIGHTS, Digest, Tally, airlines, flights
+from flights import compare, moment
+from flights.data import FLIGHTS, Digest, Tally, airlines, flights
 from jetsync.cli._output import ERROR, GOOD, WARNING, console, print_table, say
 from jetsync.devserver import DevServer
 
@@ -146,7 +146,7 @@ def demo(
         footer = measured_on(client, compared=bool(speeds))
         draw(tally, left, speeds, picture, title=lost, footer=footer)
         as_it_should = batches(js, limit, keep=keep)
-        as_it_should &= moment(js, statuses, keep=keep)
+        as_it_should &= the_past(js, statuses, keep=keep)
 
     say()
     say(f"picture: {picture.resolve()}")
@@ -248,25 +248,24 @@ def fetch(
     progress.update(task, completed=received.count)
 
 
-def race(client: jetsync.Client, server: str, limit: int | None) -> list[_compare.Speed]:
+def race(client: jetsync.Client, server: str, limit: int | None) -> list[compare.Speed]:
     """
     Measure jetsync and nats-py, print their speeds and return them. Return nothing if nats-py
     fails.
     """
     messages = [
-        (f"speed.{flight.subject}", flight.data)
-        for flight in islice(flights(limit), _compare.COUNT)
+        (f"speed.{flight.subject}", flight.data) for flight in islice(flights(limit), compare.COUNT)
     ]
     part(
         "How fast, compared with nats-py",
         f"The first {len(messages):,} of these messages, without any other work. Both clients use",
-        f"this server in turns, in {_compare.ROUNDS} rounds. The result is the median.",
+        f"this server in turns, in {compare.ROUNDS} rounds. The result is the median.",
     )
     js = client.jetstream()
     try:
         stream = make_stream(js, SPEED_STREAM, "speed.>", storage="file")
-        speeds = _compare.compare(client, server, stream, messages)
-    except _compare.NatsPyError as error:
+        speeds = compare.compare(client, server, stream, messages)
+    except compare.NatsPyError as error:
         say(f"no comparison, because nats-py failed: {error}", style=WARNING)
         return []
     finally:
@@ -372,18 +371,18 @@ def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -
     return more == 0
 
 
-def read_day(stream: jetsync.Stream) -> list[_moment.Status]:
+def read_day(stream: jetsync.Stream) -> list[moment.Status]:
     """
     Return the events of the day, or nothing if the server has no direct batch reads.
     """
     try:
-        return _moment.statuses_of_day(stream, DAY)
+        return moment.statuses_of_day(stream, DAY)
     except jetsync.NotSupportedError as error:
         say(f"no direct reads: {error}")
         return []
 
 
-def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool) -> bool:
+def the_past(js: jetsync.JetStream, statuses: list[moment.Status], *, keep: bool) -> bool:
     """
     Read the state at 18:00, change keys together and let one expire. Return whether all is as
     expected.
@@ -398,7 +397,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
     )
     try:
         stream = make_stream(js, STATUS_STREAM, "status.*", storage="memory", allow_direct=True)
-        found, expected = _moment.at_six(js, stream, statuses)
+        found, expected = moment.at_six(js, stream, statuses)
         flying = sum(text.startswith("in the air") for text in found.values())
         right = found == expected
         result(
@@ -409,14 +408,14 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
         bucket = js.create_key_value(
             BUCKET, description=DESCRIPTION, storage="memory", limit_marker_ttl=60
         )
-        seen = _moment.expire(bucket)
+        seen = moment.expire(bucket)
         as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]
         result(
-            f"a key with a lifetime of {_moment.KEPT} s: its watch saw {', then '.join(seen)}",
+            f"a key with a lifetime of {moment.KEPT} s: its watch saw {', then '.join(seen)}",
             good=as_expected,
         )
         aircraft = sorted({status.aircraft for status in statuses})[:3]
-        together = _moment.change_together(js.update_key_value(BUCKET, atomic=True), aircraft)
+        together = moment.change_together(js.update_key_value(BUCKET, atomic=True), aircraft)
         result(
             f"{len(aircraft)} keys changed in one transaction: {', '.join(aircraft)}",
             good=together,
@@ -454,7 +453,7 @@ def show(tally: Tally) -> None:
 def draw(
     tally: Tally,
     left: list[int],
-    speeds: list[_compare.Speed],
+    speeds: list[compare.Speed],
     path: Path,
     *,
     title: str,
@@ -498,7 +497,7 @@ def draw(
     figure.savefig(path, dpi=120, format="png")
 
 
-def draw_speeds(axes: Axes, speeds: list[_compare.Speed]) -> None:
+def draw_speeds(axes: Axes, speeds: list[compare.Speed]) -> None:
     """
     Draw the speeds of both clients as bars.
     """
@@ -515,3 +514,7 @@ def draw_speeds(axes: Axes, speeds: list[_compare.Speed]) -> None:
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     axes.set_title("How fast\nmessages per second, on one server in one run", fontsize="medium")
+
+
+if __name__ == "__main__":
+    demo()
