@@ -2,7 +2,7 @@
 The plugins of this repository: each is a distribution, and uses only public names.
 
 The tests read the files and import no plugin. They also cover the example of the tutorial, because
-authors copy it.
+authors copy it, and the names that the other examples use.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ except ModuleNotFoundError:  # Python 3.10, where pytest itself brings this one
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS += sorted(file.parent for file in ROOT.glob("examples/*/pyproject.toml"))
+PROGRAM = sorted(ROOT.glob("examples/flights/*.py"))
 PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
 
 WITHOUT_HOOKS = {"jetsync-spark"}
@@ -171,6 +172,14 @@ def test_only_public_names_are_used(folder):
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")) + PROGRAM, ids=short)
+def test_examples_use_only_public_names(path):
+    """
+    The examples that are no distributions use only public names, as programs of users do.
+    """
+    assert private_uses(ast.parse(path.read_text("utf-8"))) == []
 
 
 def test_reading_and_writing_spark_are_independent():

@@ -1,5 +1,7 @@
 """
-`jetsync demo`: send real data through a server and back, compare speeds, and draw a picture.
+Send real data through a server and back, compare speeds, and draw a picture.
+
+README.md says how to run it.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 import jetsync
 from flights import compare, moment
 from flights.data import FLIGHTS, Digest, Tally, airlines, flights
-from jetsync.cli._output import ERROR, GOOD, WARNING, console, print_table, say
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from rich.progress import Task, TaskID
@@ -45,7 +48,7 @@ The day whose flights are written as atomic batches and read back as of 18:00. I
 because --limit keeps the first flights.
 """
 
-DESCRIPTION: Final = "made by `jetsync demo`"
+DESCRIPTION: Final = "made by examples/flights"
 """The description of a stream that an earlier demo left, and that may be replaced."""
 
 BATCH: Final = 5000
@@ -53,6 +56,13 @@ BATCH: Final = 5000
 
 STEP: Final = 1000
 """Messages between two updates of a progress bar."""
+
+INSTALL: Final = (
+    "in a clone of jetsync, python -m pip install '.[server]' -r examples/flights/requirements.txt"
+)
+"""Installs everything that the program needs."""
+
+console = Console(highlight=False, markup=False, emoji=False)
 
 
 class Rate(ProgressColumn):
@@ -77,7 +87,7 @@ class Rate(ProgressColumn):
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    default=Path("jetsync-demo.png"),
+    default=Path("flights.png"),
     show_default=True,
     help="File of the picture.",
 )
@@ -97,8 +107,21 @@ def demo(
     aircraft were at 18:00, changes several keys of a bucket in one transaction, and watches a key
     expire.
     """
+    try:
+        as_it_should = fly(server, limit, keep=keep, picture=picture)
+    except jetsync.JetSyncError as error:
+        raise click.ClickException(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error.name} is not installed: {INSTALL}") from error
+    sys.exit(not as_it_should)
+
+
+def fly(server: str | None, limit: int | None, *, keep: bool, picture: Path) -> bool:
+    """
+    Run all parts, and return whether all results are as expected.
+    """
     expected = min(limit or FLIGHTS, FLIGHTS)
-    # Missing packages of the extra are reported now, not after the work.
+    # Missing packages are reported now, not after the work.
     airlines()
     importlib.import_module("matplotlib")
     sent, received, tally = Digest(), Digest(), Tally()
@@ -107,7 +130,7 @@ def demo(
         if server is None:
             own = stack.enter_context(DevServer())
             server = own.url
-        client = stack.enter_context(jetsync.connect(server, name="jetsync demo"))
+        client = stack.enter_context(jetsync.connect(server, name="flights"))
         say(f"nats-server {client.server.version} at {client.server.url}")
         js = client.jetstream()
         for name in (STREAM, SPEED_STREAM, DAY_STREAM, STATUS_STREAM, f"KV_{BUCKET}"):
@@ -121,7 +144,7 @@ def demo(
         try:
             stream = make_stream(js, STREAM, "flights.>", storage="file", allow_direct=True)
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
-            with Progress(*columns, console=console()) as progress:
+            with Progress(*columns, console=console) as progress:
                 bar = progress.add_task("publish", total=expected)
                 left = publish(js, sent, limit, progress, bar)
                 bar = progress.add_task("fetch", total=sent.count)
@@ -150,8 +173,7 @@ def demo(
 
     say()
     say(f"picture: {picture.resolve()}")
-    if not (same and as_it_should and sent.count == expected):
-        sys.exit(1)
+    return same and as_it_should and sent.count == expected
 
 
 def part(title: str, *lines: str) -> None:
@@ -164,11 +186,32 @@ def part(title: str, *lines: str) -> None:
         say(line)
 
 
+def say(line: str = "", style: str | None = None) -> None:
+    """
+    Print a line, without breaking it.
+    """
+    console.print(line, style=style, soft_wrap=True)
+
+
 def result(line: str, *, good: bool) -> None:
     """
     Print a result.
     """
-    say(f"{'ok   ' if good else 'WRONG'} {line}", style=GOOD if good else ERROR)
+    say(f"{'ok   ' if good else 'WRONG'} {line}", style="green" if good else "red")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """
+    Print rows under columns: names in the first, and numbers in the others.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names, *numbers = columns
+    table.add_column(names, style="cyan")
+    for column in numbers:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def remove(js: jetsync.JetStream, name: str) -> None:
@@ -266,7 +309,7 @@ def race(client: jetsync.Client, server: str, limit: int | None) -> list[compare
         stream = make_stream(js, SPEED_STREAM, "speed.>", storage="file")
         speeds = compare.compare(client, server, stream, messages)
     except compare.NatsPyError as error:
-        say(f"no comparison, because nats-py failed: {error}", style=WARNING)
+        say(f"no comparison, because nats-py failed: {error}", style="yellow")
         return []
     finally:
         remove(js, SPEED_STREAM)
@@ -281,7 +324,6 @@ def race(client: jetsync.Client, server: str, limit: int | None) -> list[compare
             )
             for speed in speeds
         ),
-        numbers=("jetsync", "nats-py", "jetsync is"),
     )
     return speeds
 
@@ -446,7 +488,6 @@ def show(tally: Tally) -> None:
     print_table(
         ("carrier", "flights", "mean arrival delay"),
         (row(*each) for each in tally.flights.most_common()),
-        numbers=("flights", "mean arrival delay"),
     )
 
 

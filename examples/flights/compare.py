@@ -1,5 +1,5 @@
 """
-The speed of jetsync and of nats-py with the messages of the demo: one server, one run, in turns.
+The speed of jetsync and of nats-py with the same messages: one server, one run, in turns.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
-
-# The demo compares jetsync with nats-py as its users use it. Nothing else here depends on it.
 import nats
 
 import jetsync
-from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -149,7 +146,7 @@ def _nats_py(server: str) -> Iterator[Callable[..., Any]]:
         except Exception as error:
             # An error that belongs to no call, such as a denied permission, explains a timeout.
             cause = reported[-1] if reported else error
-            text = redact_text(f"{type(cause).__name__}: {cause}").removesuffix(": ")
+            text = f"{type(cause).__name__}: {cause}".removesuffix(": ")
             raise NatsPyError(text) from error
 
     try:

