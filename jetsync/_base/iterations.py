@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def conflict(what: str) -> ConflictingUseError:
+    """Return the error for a second call that takes from the same object."""
+    return ConflictingUseError(f"another call already takes the next item of this {what}")
+
+
 class Iteration(Iterator[T]):
     """
     The items of a generator, for one call at a time.
@@ -58,9 +63,7 @@ class Iteration(Iterator[T]):
         except IndexError:
             if self.closing:
                 raise StopIteration from None
-            raise ConflictingUseError(
-                f"another call already takes the next item of this {self._what}"
-            ) from None
+            raise conflict(self._what) from None
         except BaseException:
             # Ctrl-C strikes here only after the entry was removed.
             free.append(None)

@@ -104,7 +104,7 @@ class Consumption:
 
     def __repr__(self) -> str:
         core = self._core
-        over = core.over if core.pool is None else core.pool.done
+        over = core.reading.over if core.pool is None else core.pool.done
         state = "closed" if over.is_set() else "ending" if core.engine.is_ending else "open"
         return (
             f"<Consumption {core.options.stream}/{core.options.consumer} {state} "
@@ -136,8 +136,7 @@ class Consumption:
             frame = None
         # Not in the `except` block: Ctrl-C would show the IndexError as its context.
         if frame is None and (frame := core.take_frame(None)) is None:
-            core.raise_error(iterating=True)
-            raise StopIteration
+            core.reading.end_loop()
         return self._make(frame)
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
@@ -157,13 +156,9 @@ class Consumption:
         self._before_taking()
         frame = core.take_frame(deadline)
         if frame is None:
-            if not core.over.is_set():
-                return None
-            core.raise_error(iterating=False)
-            if core.target.context.connection.stopping:
-                return None
-            error = core.engine.error
-            raise ConsumptionClosedError(reason=None if error is None else str(error))
+            if core.reading.over.is_set():
+                core.reading.end_next(ConsumptionClosedError)
+            return None
         return self._make(frame)
 
     @property

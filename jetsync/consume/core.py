@@ -6,8 +6,8 @@ socket and sends the pulls that are due, until there is a message. Other threads
 stop. A thread that takes a message and finds the buffer low drives once, to send the next pull.
 
 Invariants
-- Only the thread that holds the lock ``_driving`` drives. Messages are taken from the buffer
-  without any lock.
+- Only the thread that holds ``reading.lock`` drives. Messages are taken from the buffer without
+  any lock.
 - A driving thread waits only in :meth:`ConsumptionCore._wait`.
 - A thread that drives or waits does not wait a second time in a signal handler, because it would
   wait for itself.
@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT, Deadline
-from jetsync._base.locks import Latch, Level, LongLock, refuse_deadlock, short_lock
+from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import take_all
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync.consume.handlers import HandlerPool
 from jetsync.consume.inbox import ConsumerKeeper, PullInbox
+from jetsync.consume.reading import Reading, shown
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ CONNECTION_WAIT: Final = 0.1
 # The number of refused pulls in a row at which a warning is logged: they may never end.
 REFUSALS_WARNED: Final = 5
 
-ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
-
 _logger = get_logger("jetsync.consume")
-
-
-def is_own_close(error: BaseException | None) -> bool:
-    """Return whether *error* only says that the application closed the client."""
-    return isinstance(error, errors.ConnectionClosedError) and error.__cause__ is None
 
 
 class ConsumptionCore:
@@ -107,13 +101,13 @@ class ConsumptionCore:
             self._keeper = ConsumerKeeper(target, options.priorities, options.inactive_threshold)
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self._entered: dict[bytes, Entered] = {}
-        self._own_locks()
-        # The threads that drive, or wait for the driving thread, until there is a message.
-        self._takers: set[int] = set()
+        # Its lock is held by the thread that drives. Its takers are the threads that drive, or wait
+        # for the driving thread, until there is a message.
+        self.reading: Final = Reading("consumption", connection)
+        # Guards the counts of parked messages.
+        self._lock = short_lock()
         # Whether messages that were not taken are given back.
         self.closing: bool = False
-        self.error_raised: bool = False
-        self.over: Latch = Latch()
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
@@ -124,13 +118,6 @@ class ConsumptionCore:
         self.refill()
         if self.pool is not None:
             self.pool.start()
-
-    def _own_locks(self) -> None:
-        # Held by the thread that drives.
-        self._driving = LongLock(Level.TURN, self._lane.prepare_wait)
-        self._drives_here = self._driving.held_here
-        # Guards the counts of parked messages, and `error_raised`.
-        self._lock = short_lock()
 
     def __del__(self) -> None:
         # No thread can be driving, because it would hold a reference.
@@ -147,15 +134,16 @@ class ConsumptionCore:
         """Whether it has ended, and all messages were taken and handled."""
         if self.pool is not None:
             return self.pool.done.is_set()
-        if not self.over.is_set():
+        over = self.reading.over
+        if not over.is_set():
             # It may have ended while no thread took messages.
             self.refill()
-        return self.over.is_set()
+        return over.is_set()
 
     @property
     def error(self) -> BaseException | None:
         """Why it ended; None if it has not, or if the application ended it."""
-        return None if is_own_close(self.engine.error) else self.engine.error
+        return shown(self.engine.error)
 
     def close(self) -> None:
         """End it and give back what was not taken; never waits."""
@@ -173,22 +161,15 @@ class ConsumptionCore:
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
-            self._prepare_wait()
+            self.reading.prepare_wait()
             return self.pool.done.wait(until.remaining())
         while not self.closed:
-            if self._is_taking_here():
-                raise errors.ConflictingUseError(ALREADY_WAITING)
-            if until.expired():
-                return False
-            self._prepare_wait()
+            self.reading.prepare_wait()
             # Polled, because perhaps no thread takes messages and would see the end.
-            self.over.wait(min(until.remaining(), END_POLL))
+            self.reading.over.wait(min(until.remaining(), END_POLL))
+            if until.expired():
+                return self.closed
         return True
-
-    def _prepare_wait(self) -> None:
-        """Let other threads read, or raise if one of them may wait for the interrupted call."""
-        refuse_deadlock(Level.TURN)
-        self._lane.prepare_wait()
 
     def settle(self, deadline: Deadline) -> bool:
         """
@@ -198,7 +179,7 @@ class ConsumptionCore:
         """
         if self.pool is not None and self.pool.is_own_thread():
             return True
-        return not self._is_taking_here() and self.wait(deadline)
+        return not self.reading.is_taking_here() and self.wait(deadline)
 
     def wait_for_taker(self, deadline: Deadline) -> None:
         """
@@ -219,8 +200,8 @@ class ConsumptionCore:
 
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until the driving thread has ended it, unless that is this thread."""
-        if not self._is_taking_here():
-            self.over.wait(deadline.remaining())
+        if not self.reading.is_taking_here():
+            self.reading.over.wait(deadline.remaining())
 
     def after_fork(self) -> None:
         """
@@ -228,25 +209,13 @@ class ConsumptionCore:
 
         Takes no lock. All locks are replaced: threads that do not exist here may hold the old ones.
         """
-        self._own_locks()
-        self._takers = set()
+        self._lock = short_lock()
         self.buffer = self.engine.buffer = deque()
         self.is_open = False
         self.engine.fail(errors.ForkedProcessError())
-        self.over = Latch()
-        self.over.set()
+        self.reading.after_fork()
         if self.pool is not None:
             self.pool.after_fork()
-
-    def raise_error(self, *, iterating: bool) -> None:
-        """Raise what ended it, once."""
-        error = self.engine.error
-        if not isinstance(error, Exception):
-            return
-        with self._lock:
-            raised, self.error_raised = self.error_raised, True
-        if not raised and not (iterating and is_own_close(error)):
-            raise_failure(error)
 
     # Messages.
 
@@ -282,7 +251,7 @@ class ConsumptionCore:
     def make_failed(self, error: BaseException) -> None:
         """End it if the next acknowledgement would also cover the message that a plugin refused."""
         if self.target.ack_all:
-            self.error_raised = True
+            self.reading.mark_raised()
             self.engine.fail(error)
             self.close()
 
@@ -294,47 +263,44 @@ class ConsumptionCore:
 
         Drives if no other thread does.
         """
-        if self._lane.forked:
-            raise errors.ForkedProcessError
-        if self._is_taking_here():
-            # In a plugin, or in a signal handler.
-            raise errors.ConflictingUseError(ALREADY_WAITING)
-        me, buffer = threading.get_ident(), self.buffer
+        reading, buffer, me = self.reading, self.buffer, threading.get_ident()
+        reading.check()
         until = Deadline.after(None) if deadline is None else deadline
         try:
-            self._takers.add(me)
+            reading.takers.add(me)
             while not buffer:
-                if self.over.is_set():
+                if reading.over.is_set():
                     self.end_seen.set()
                     return False
                 taken: list[bool] = []
                 try:
-                    if self._driving.take(taken, until):
+                    if reading.lock.take(taken, until):
                         self._drive_until(until)
                 finally:
                     if True in taken:
-                        self._driving.release()
+                        reading.lock.release()
                         self._finish_ending()
-                if not buffer and until.expired() and not self.over.is_set():
+                if not buffer and until.expired() and not reading.over.is_set():
                     return False
         finally:
-            self._takers.discard(me)
+            reading.takers.discard(me)
         return True
 
     def refill(self) -> bool:
         """Drive once, unless another thread drives; return whether this call did."""
-        if self._drives_here():
+        lock = self.reading.lock
+        if lock.held_here():
             # In a signal handler or a plugin. The interrupted call drives when it is back.
             return False
         taken: list[bool] = []
         try:
-            if self._driving.take(taken, NO_WAIT):
+            if lock.take(taken, NO_WAIT):
                 self.engine.back(time.monotonic())
                 self._drive()
                 self.engine.leave(time.monotonic())
         finally:
             if True in taken:
-                self._driving.release()
+                lock.release()
                 self._finish_ending()
         return True in taken
 
@@ -346,13 +312,13 @@ class ConsumptionCore:
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
-        keeper = self._keeper
+        keeper, over = self._keeper, self.reading.over
         try:
             if keeper is not None:
                 keeper.paused = True
-            while not self.buffer and not self.over.is_set():
+            while not self.buffer and not over.is_set():
                 self._drive()
-                if self.buffer or self.over.is_set() or until.expired():
+                if self.buffer or over.is_set() or until.expired():
                     return
                 self._wait(until)
         finally:
@@ -364,17 +330,13 @@ class ConsumptionCore:
         if self._keeper is not None:
             self._keeper.stopped = True
 
-    def _is_taking_here(self) -> bool:
-        """Return whether the calling thread drives or waits, further up its stack."""
-        return self._drives_here() or threading.get_ident() in self._takers
-
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
             self._lane.interrupt(self._inbox.box)
 
     def _drive(self) -> None:
-        """Do what is due; the lock ``_driving`` is held."""
+        """Do what is due; ``reading.lock`` is held."""
         engine = self.engine
         try:
             if self.is_open and not self.closing:
@@ -388,7 +350,7 @@ class ConsumptionCore:
         self.low = engine.low_mark()
         if not self.is_open and not self.buffer:
             self._stop_keeper()
-            self.over.set()
+            self.reading.end(engine.error)
 
     def _step(self) -> None:
         """Take what has arrived, and send what is due."""

@@ -8,8 +8,8 @@ is lost.
 from __future__ import annotations
 
 import contextlib
-import threading
 from itertools import islice
+from threading import get_ident
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
@@ -22,8 +22,9 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
 from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
-from jetsync.consume.core import ConsumptionCore, is_own_close
+from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
+from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -64,12 +65,8 @@ class OrderedConsumption:
         self._source = source
         self.options = options
         self._received = 0
-        self._over = Latch()
+        self._reading = Reading("consumption", source.context.connection)
         self._draining = False
-        # The thread that takes a message. A lock would cost as much as the rest of taking one.
-        self._taker: int | None = None
-        self._error: errors.JetSyncError | None = None
-        self._error_raised = False
         # The core that pulls from the newest consumer; None when that has to be replaced.
         self._core: ConsumptionCore | None = None
         self._reason: ResetReason = "gone"
@@ -94,9 +91,7 @@ class OrderedConsumption:
     def __next__(self) -> Message:
         message = self._take(None)
         if message is None:
-            if not is_own_close(self._error):
-                self._raise_error()
-            raise StopIteration
+            self._reading.end_loop()
         return message
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
@@ -114,32 +109,31 @@ class OrderedConsumption:
             JetSyncError: The error that ended the consumption. It is raised once.
         """
         try:
-            return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+            message = self._take(
+                Deadline.after(self.options.expires if timeout is None else timeout)
+            )
         except errors.WaitTimeoutError:
             return None
-        except errors.ConsumptionClosedError:
-            if self._source.context.connection.stopping:
-                return None
-            raise
+        if message is None:
+            self._reading.end_next(errors.ConsumptionClosedError)
+        return message
 
-    def take(self, deadline: Deadline) -> Message:
-        """Return the next message as :meth:`next`, but raise WaitTimeoutError at the deadline."""
+    def take(self, deadline: Deadline) -> Message | None:
+        """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
         message = self._take(deadline)
         if message is None:
-            self._raise_error()
-            error = self._error
-            raise errors.ConsumptionClosedError(reason=None if error is None else str(error))
+            self._reading.raise_once()
         return message
 
     @property
     def closed(self) -> bool:
         """Whether the consumption has ended and all messages were taken."""
-        return self._over.is_set()
+        return self._reading.over.is_set()
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the consumption. None if it is open, or ended without an error."""
-        return None if is_own_close(self._error) else self._error
+        return shown(self._reading.error)
 
     @property
     def received(self) -> int:
@@ -153,7 +147,7 @@ class OrderedConsumption:
         A thread that waits for a message wakes up. Does not wait, see :meth:`wait`. Thread-safe,
         and safe to repeat.
         """
-        self._over.set()
+        self._reading.end()
         core, self._core = self._core, None
         if core is not None:
             core.close()
@@ -169,7 +163,7 @@ class OrderedConsumption:
         if core is not None:
             core.drain()
         if core is None or core.closed:
-            self._over.set()
+            self._reading.end()
 
     def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
         """
@@ -179,31 +173,26 @@ class OrderedConsumption:
             timeout: Seconds to wait. Default: no limit.
 
         Raises:
-            CallInSignalHandlerError: The caller is a signal handler that interrupted a call for a
+            ConflictingUseError: The caller is a signal handler that interrupted a call for a
                 message. Such a caller would wait for itself.
         """
         if _wrong:
             raise errors.InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
         deadline = Deadline.after(timeout)
-        if not self._over.is_set() and self._taker == threading.get_ident():
-            raise errors.CallInSignalHandlerError
-        return self._over.wait(deadline.remaining())
+        reading = self._reading
+        if not reading.over.is_set():
+            reading.prepare_wait()
+        return reading.over.wait(deadline.remaining())
 
-    def _take(  # noqa: C901 - runs for each message; more calls would slow it down.
-        self, deadline: Deadline | None
-    ) -> Message | None:
+    def _take(self, deadline: Deadline | None) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
-        cursor, me = self._source.cursor, threading.get_ident()
+        cursor, reading, me = self._source.cursor, self._reading, get_ident()
         frame: Frame | None
-        if self._taker is not None:
-            if self._taker == me:
-                raise errors.CallInSignalHandlerError
-            raise errors.ConflictingUseError(
-                "another thread is taking a message of this ordered consumption"
-            )
+        if reading.taker is not None:
+            raise reading.conflict()
         try:
             # No other thread can run between the check and this line: there is no call.
-            self._taker = me
+            reading.taker = me
             while (core := self._core or self._wait(deadline)) is not None:
                 try:
                     frame = core.buffer.popleft()
@@ -230,7 +219,7 @@ class OrderedConsumption:
                     if self._received == self.options.stop_after or (
                         not core.buffer and core.engine.draining and core.closed
                     ):
-                        self._over.set()
+                        reading.end()
                     return message
                 if order == "gap":
                     core.close()
@@ -242,10 +231,9 @@ class OrderedConsumption:
         ):
             raise
         except errors.JetSyncError as error:
-            self._error = error
-            self._over.set()
+            reading.end(error)
         finally:
-            self._taker = None
+            reading.taker = None
         if self._core is not None:
             self._core.end_seen.set()
         return None
@@ -258,11 +246,12 @@ class OrderedConsumption:
 
     def _wait(self, deadline: Deadline | None) -> ConsumptionCore | None:
         """Wait for a message, and return the core that buffers it; None at the end."""
-        while not self._over.is_set():
+        over = self._reading.over
+        while not over.is_set():
             core = self._core
             if core is None:
-                self._source.remake(deadline, self._reason, self._over)
-                if not self._over.is_set():
+                self._source.remake(deadline, self._reason, over)
+                if not over.is_set():
                     self._begin()
             elif core.wait_for_frame(deadline):
                 return core
@@ -279,12 +268,12 @@ class OrderedConsumption:
         core = self._core = ConsumptionCore(source.target, wanted, recovers=False)
         if self._draining:
             core.drain()
-        if self._over.is_set():
+        if self._reading.over.is_set():
             core.close()
 
     def _see_end(self, core: ConsumptionCore, deadline: Deadline | None) -> None:
         """Decide what follows, as no message arrived; raises WaitTimeoutError at the deadline."""
-        if deadline is not None and not core.over.is_set():
+        if deadline is not None and not core.reading.over.is_set():
             raise errors.WaitTimeoutError("a message", deadline.total)
         self._core = None
         error = core.engine.error
@@ -294,18 +283,11 @@ class OrderedConsumption:
             else:
                 self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
         elif isinstance(error, errors.JetSyncError):
-            self._error = error
-            self._over.set()
+            self._reading.end(error)
         elif core.engine.draining:
-            self._over.set()
+            self._reading.end()
         if self._draining:
-            self._over.set()
-
-    def _raise_error(self) -> None:
-        """Raise the error that ended it, once."""
-        if self._error is not None and not self._error_raised:
-            self._error_raised = True
-            raise_failure(self._error)
+            self._reading.end()
 
 
 class OrderedBatch(MessageBatch):

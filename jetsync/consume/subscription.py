@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import raise_failure
+from jetsync.consume.reading import Reading, is_own_close
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Subscription:
         self.queue = queue
         self._closed = False
         # Only one thread at a time may wait for a mailbox.
-        self._taking = LongLock(Level.TURN, self._lane.prepare_wait)
+        self._reading = Reading("subscription", connection)
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
@@ -198,9 +198,10 @@ class Subscription:
             ConnectionClosedError: The client is closed.
         """
         message = self._take(self._connection.deadline(timeout))
-        if message is None and self._is_over() and not self._connection.stopping:
-            self._lane.check()
-            raise errors.HandleClosedError("subscription")
+        if message is None and self._is_over():
+            if not self._connection.stopping:
+                self._lane.check()
+            self._reading.end_next()
         return message
 
     @property
@@ -250,11 +251,8 @@ class Subscription:
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:
-        # In a forked child, a thread that does not exist may hold the lock.
-        if self._lane.forked:
-            raise errors.ForkedProcessError
         try:
-            with Locked(self._taking, deadline, "another call on the subscription"):
+            with self._reading.turn(deadline):
                 return self._receive(deadline)
         except errors.WaitTimeoutError:
             return None
@@ -280,9 +278,7 @@ class Subscription:
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""
         failure = self._box.failure
-        closed_here = isinstance(failure, errors.HandleClosedError) or (
-            isinstance(failure, errors.ConnectionClosedError) and failure.__cause__ is None
-        )
+        closed_here = isinstance(failure, errors.HandleClosedError) or is_own_close(failure)
         return closed_here and not self._box.frames
 
     def _report_drop(self, dropped: int) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import Iteration
-from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
+from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
+from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
 
@@ -77,12 +78,9 @@ class Watch:
         self._bucket = bucket
         self._ordered = ordered
         self._ignore_deletes = ignore_deletes
+        self._reading = Reading("watch", bucket.context.connection)
+        # Also set when the watch ends, so that no thread keeps waiting for it.
         self._current = Latch()
-        # Ending the watch sets both latches, so that no thread keeps waiting for the first one.
-        self._over = Latch()
-        # Held by the thread that takes an entry.
-        self._lane = bucket.context.lane
-        self._taking = LongLock(Level.TURN, self._lane.prepare_wait)
         # The deadline of the current wait for an entry. Used only with the lock held.
         self._step = Deadline.after(0.0)
         self._revision = 0
@@ -94,7 +92,6 @@ class Watch:
         # The keys that have arrived. Empty once all initial entries are complete.
         self._keys: set[str] = set()
         self._taken = 0
-        self._gone: errors.BucketNotFoundError | None = None
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
             self._current.set()
@@ -115,15 +112,9 @@ class Watch:
         return self
 
     def __next__(self) -> Entry:
-        try:
-            entry = self._take(None, initial=False)
-        except errors.ConnectionClosedError as error:
-            # A closed client ends the iteration without an error.
-            if error.__cause__ is not None:
-                raise
-            entry = None
+        entry = self._take(None, initial=False)
         if entry is None:
-            raise StopIteration
+            self._reading.end_loop()
         return entry
 
     def next(self, *, timeout: Seconds | None = None) -> Entry | None:
@@ -144,8 +135,8 @@ class Watch:
             entry = self._take(Deadline.after(seconds), initial=False)
         except errors.WaitTimeoutError:
             return None
-        if entry is None and not self._bucket.context.connection.stopping:
-            raise errors.HandleClosedError("watch")
+        if entry is None:
+            self._reading.end_next()
         return entry
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
@@ -184,6 +175,7 @@ class Watch:
             elif self._is_current:
                 return
             else:
+                self._reading.raise_once()
                 raise errors.HandleClosedError(
                     "watch", reason="it ended before all entries arrived"
                 )
@@ -201,12 +193,12 @@ class Watch:
     @property
     def closed(self) -> bool:
         """Whether the watch has ended."""
-        return self._over.is_set() or self._messages.closed
+        return self._reading.over.is_set() or self._messages.closed
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the watch. None if it is open, or ended without an error."""
-        return self._messages.error if self._gone is None else self._gone
+        return shown(self._reading.error) or self._messages.error
 
     def wait_current(self, *, timeout: Seconds | None = None) -> bool:
         """
@@ -216,14 +208,14 @@ class Watch:
 
         Args:
             timeout: Seconds to wait. The default is no limit.
+
+        Raises:
+            ConflictingUseError: The caller is a signal handler that interrupted a call for an
+                entry. Such a caller would wait for itself.
         """
         deadline = Deadline.after(timeout)
         if not self._current.is_set():
-            if self._taking.held_here():
-                raise errors.CallInSignalHandlerError
-            # A thread that takes entries may wait for the interrupted call of a signal handler.
-            refuse_deadlock(Level.TURN)
-            self._lane.prepare_wait()
+            self._reading.prepare_wait()
         self._current.wait(deadline.remaining())
         return self._is_current
 
@@ -243,8 +235,8 @@ class Watch:
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
         until = Deadline.after(None) if deadline is None else deadline
-        with Locked(self._taking, until, "another call on the watch"):
-            while not self._over.is_set():
+        with self._reading.turn(until):
+            while not self._reading.over.is_set():
                 if initial and self._is_current:
                     return None
                 if initial and until.expired():
@@ -254,20 +246,14 @@ class Watch:
                     entry = self._receive(until)
                 except errors.WaitTimeoutError:
                     late = True
-                except errors.ConsumptionClosedError:
-                    self._end()
-                except errors.StreamNotFoundError as error:
-                    reason = None if error.description == MISSING else error.description
-                    self._gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
-                    self._end()
-                    raise self._gone from error
-                except errors.CallInSignalHandlerError:
+                except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
                     raise
-                except errors.JetSyncError:
-                    self._end()
-                    raise
+                except errors.JetSyncError as error:
+                    self._end(self._translated(error))
                 else:
-                    if not (self._ignore_deletes and entry.is_deleted):
+                    if entry is None:
+                        self._end()
+                    elif not (self._ignore_deletes and entry.is_deleted):
                         return entry
                 # Not in the `except` block: Ctrl-C would show the timeout as its context.
                 if late and not self._is_current:
@@ -276,20 +262,31 @@ class Watch:
                     raise errors.WaitTimeoutError("an entry", until.total)
             return None
 
-    def _receive(self, until: Deadline) -> Entry:
-        """Wait for an entry until *until*, or until it is time to ask the server."""
-        messages = self._messages
-        message: Message | None
+    def _translated(self, error: errors.JetSyncError) -> errors.JetSyncError:
+        """Return the error of the watch for one of its ordered consumer."""
+        if not isinstance(error, errors.StreamNotFoundError):
+            return error
+        reason = None if error.description == MISSING else error.description
+        gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
+        gone.__cause__ = error
+        return gone
+
+    def _receive(self, until: Deadline) -> Entry | None:
+        """Return the next entry within *until* or until it is time to ask the server."""
+        messages, late = self._messages, False
+        message: Message | None = None
         try:
             # A buffered entry is returned even after the deadline, so most calls need no new one.
             message = messages.take(self._step)
         except errors.WaitTimeoutError:
-            message = None
+            late = True
         # Not in the `except` block: Ctrl-C would show the timeout as its context.
-        if message is None:
+        if late:
             longest = messages.options.expires if self._is_current else QUIET
             self._step = until.at_most(longest)
             message = messages.take(self._step)
+        if message is None:
+            return None
         key = self._bucket.layout.key_of(message.subject)
         entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
         self._revision, self._last = entry.revision, message
@@ -340,7 +337,7 @@ class Watch:
         self._keys.clear()
         self._current.set()
 
-    def _end(self) -> None:
+    def _end(self, error: errors.JetSyncError | None = None) -> None:
         """Record that no more entries arrive."""
-        self._over.set()
+        self._reading.end(error)
         self._current.set()

@@ -91,4 +91,4 @@ def timed(least, most):
 
 def is_led(messages):
     """Whether a thread drives a consumption, which means that it waits for messages."""
-    return is_locked(messages._core._driving)
+    return is_locked(messages._core.reading.lock)

@@ -578,7 +578,8 @@ class TestInterruptedReads:
         """
         with client.subscribe(unique) as subscription:
             self.check(
-                lambda: not is_locked(subscription._taking), lambda: subscription.next(timeout=0)
+                lambda: not is_locked(subscription._reading.lock),
+                lambda: subscription.next(timeout=0),
             )
 
     def test_ordered_consumption(self, stream):
@@ -592,7 +593,7 @@ class TestInterruptedReads:
         with stream.ordered_consumer() as ordered:
             consumption = ordered.consume()
             take()
-            self.check(lambda: consumption._taker is None, take)
+            self.check(lambda: consumption._reading.taker is None, take)
 
     def test_ordered_consumer(self, stream):
         """

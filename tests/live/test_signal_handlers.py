@@ -581,7 +581,7 @@ class TestOtherThreads:
             eventually(lambda: stream.info().state.messages == 1, 10)
             publisher.close(timeout=5)
 
-    @pytest.mark.parametrize("call", ["consumption.wait", "watch.wait_current"])
+    @pytest.mark.parametrize("call", ["consumption.wait", "reading.wait", "watch.wait_current"])
     def test_a_wait_for_a_thread_that_may_wait_for_the_interrupted_call(
         self, nats_server, unique, call
     ):
@@ -592,9 +592,11 @@ class TestOtherThreads:
             handles = Handles(client, unique)
             bucket = client.jetstream().key_value(unique)
             bucket.put("key", b"")
-            with bucket.watch() as watch:
+            ordered = client.jetstream().stream(unique).ordered_consumer()
+            with bucket.watch() as watch, ordered.consume() as reading:
                 wait = {
                     "consumption.wait": handles.consumption.wait,
+                    "reading.wait": reading.wait,
                     "watch.wait_current": watch.wait_current,
                 }[call]
                 # As the main thread does when a signal arrives while it uses the publisher.

@@ -789,8 +789,8 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=30)
-            eventually(lambda: messages._taker is not None)
-            with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
+            eventually(lambda: messages._reading.taker is not None)
+            with pytest.raises(jetsync.ConflictingUseError, match="another call"):
                 next(messages)
             fill(js, stream, 1)
             assert waiting.result(20).data == b"0"

@@ -1,0 +1,133 @@
+"""
+What everything that messages are taken from has in common: who takes, and how it ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from jetsync import errors
+from jetsync._base.iterations import conflict
+from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
+from jetsync._io.outbox import raise_failure
+
+if TYPE_CHECKING:
+    from jetsync._base.deadline import Deadline
+    from jetsync._io.connection import Connection
+
+
+def is_own_close(error: BaseException | None) -> bool:
+    """Return whether *error* only says that the application closed the client."""
+    return isinstance(error, errors.ConnectionClosedError) and error.__cause__ is None
+
+
+def shown(error: BaseException | None) -> BaseException | None:
+    """Return *error*, or None if the application caused it by closing the client."""
+    return None if is_own_close(error) else error
+
+
+class Reading:
+    """
+    Who takes messages from one handle, and how that ended.
+
+    Any thread and any signal handler may call it. ``lock`` is held by the thread that waits for
+    messages on behalf of all. The other fields change in one step each, so no lock protects them.
+
+    Args:
+        what: The kind of handle, for errors.
+        connection: Its connection.
+    """
+
+    def __init__(self, what: str, connection: Connection) -> None:
+        self._what = what
+        self._connection = connection
+        self._lane = connection.lane
+        self.lock: LongLock = LongLock(Level.TURN, self._lane.prepare_wait)
+        # The threads inside a call that takes a message, where threads share the handle and take
+        # without the lock.
+        self.takers: set[int] = set()
+        # This thread, where one call at a time may take. A lock costs as much as the rest of it.
+        self.taker: int | None = None
+        # Set once no more messages will be handed out.
+        self.over: Latch = Latch()
+        # Why, unless the application ended it. Set before `over`.
+        self.error: BaseException | None = None
+        # Empty once the error was raised. Removing the entry is atomic.
+        self._unraised: list[None] = [None]
+
+    # Who takes.
+
+    def turn(self, deadline: Deadline) -> Locked:
+        """Return the context manager that lets in one call at a time; others wait for it."""
+        self.check()
+        return Locked(self.lock, deadline, f"another call on the {self._what}")
+
+    def check(self) -> None:
+        """Raise if a call for a message would wait for its own thread, or in a forked child."""
+        if self._lane.forked:
+            raise errors.ForkedProcessError
+        if self.is_taking_here():
+            raise self.conflict()
+
+    def conflict(self) -> errors.ConflictingUseError:
+        """Return the error for a call that takes a message at the same time as another one."""
+        return conflict(self._what)
+
+    def is_taking_here(self) -> bool:
+        """Return whether a plugin or a signal handler runs inside a call that takes a message."""
+        me = threading.get_ident()
+        return self.lock.held_here() or me == self.taker or me in self.takers
+
+    def prepare_wait(self) -> None:
+        """
+        Prepare to wait until other threads have taken messages.
+
+        Raises:
+            ConflictingUseError: This is a signal handler, and its own thread takes messages.
+            CallInSignalHandlerError: This is a signal handler, and a thread that takes messages
+                may wait for the interrupted call.
+        """
+        if self.is_taking_here():
+            raise self.conflict()
+        refuse_deadlock(Level.TURN)
+        self._lane.prepare_wait()
+
+    # How it ended.
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Record that no more messages are handed out, and why; the first error counts."""
+        if self.error is None:
+            self.error = error
+        self.over.set()
+
+    def mark_raised(self) -> None:
+        """Raise no error in later calls, because the caller raises it."""
+        self._unraised.clear()
+
+    def raise_once(self) -> None:
+        """Raise why it ended, in the first call."""
+        try:
+            self._unraised.pop()
+        except IndexError:
+            return
+        if isinstance(self.error, Exception):
+            raise_failure(self.error)
+
+    def end_loop(self) -> NoReturn:
+        """End a loop: with the error in the first call, and silently if the client was closed."""
+        if not is_own_close(self.error):
+            self.raise_once()
+        raise StopIteration
+
+    def end_next(self, kind: type[errors.HandleClosedError] = errors.HandleClosedError) -> None:
+        """Raise why there is no next message, unless a signal is ending the program."""
+        self.raise_once()
+        if not self._connection.stopping:
+            raise kind(self._what, reason=None if self.error is None else str(self.error))
+
+    def after_fork(self) -> None:
+        """End it in a forked child; takes no lock, because threads of the parent may hold them."""
+        self.lock = LongLock(Level.TURN)
+        self.takers = set()
+        self.end(errors.ForkedProcessError())
