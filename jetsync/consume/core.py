@@ -123,7 +123,8 @@ class ConsumptionCore:
         # No thread can be driving, because it would hold a reference.
         if getattr(self, "is_open", False):
             self.closing = True
-            self._stop_keeper()
+            if self._keeper is not None:
+                self._keeper.stopped = True
             with contextlib.suppress(Exception):  # A plugin around a pull may raise.
                 self._end_pulls()
 
@@ -312,23 +313,19 @@ class ConsumptionCore:
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
-        keeper, over = self._keeper, self.reading.over
+        keeper = self._keeper
         try:
             if keeper is not None:
                 keeper.paused = True
-            while not self.buffer and not over.is_set():
+            while True:
                 self._drive()
-                if self.buffer or over.is_set() or until.expired():
+                if self.buffer or self.reading.over.is_set() or until.expired():
                     return
                 self._wait(until)
         finally:
             if keeper is not None:
                 keeper.paused = False
             self.engine.leave(time.monotonic())
-
-    def _stop_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stopped = True
 
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
@@ -349,7 +346,8 @@ class ConsumptionCore:
             self.target.give_back(take_all(self.buffer))
         self.low = engine.low_mark()
         if not self.is_open and not self.buffer:
-            self._stop_keeper()
+            if self._keeper is not None:
+                self._keeper.stopped = True
             self.reading.end(engine.error)
 
     def _step(self) -> None:
