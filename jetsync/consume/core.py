@@ -135,11 +135,10 @@ class ConsumptionCore:
         """Whether it has ended, and all messages were taken and handled."""
         if self.pool is not None:
             return self.pool.done.is_set()
-        over = self.reading.over
-        if not over.is_set():
+        if not self.reading.over.is_set():
             # It may have ended while no thread took messages.
             self.refill()
-        return over.is_set()
+        return self.reading.over.is_set()
 
     @property
     def error(self) -> BaseException | None:
@@ -164,13 +163,11 @@ class ConsumptionCore:
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
             self.reading.prepare_wait()
             return self.pool.done.wait(until.remaining())
-        while not self.closed:
+        while not self.closed and not until.expired():
             self.reading.prepare_wait()
             # Polled, because perhaps no thread takes messages and would see the end.
             self.reading.over.wait(min(until.remaining(), END_POLL))
-            if until.expired():
-                return self.closed
-        return True
+        return self.closed
 
     def settle(self, deadline: Deadline) -> bool:
         """

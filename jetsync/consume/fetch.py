@@ -21,7 +21,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
-from jetsync._base.iterations import RunIteration
+from jetsync._base.iterations import Iteration, RunIteration, conflict
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._base.iterations import Iteration
     from jetsync._hooks.calls import Entered
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
+    from jetsync.consume.ordered_reads import OrderedFetch
     from jetsync.consume.target import PullTarget
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
-__all__ = ["MessageBatch"]
+__all__ = ["MessageBatch", "OrderedBatch"]
 
 # Seconds to wait for the consumer's info if no server answered a pull.
 INFO_TIMEOUT: Final = 1.0
@@ -156,6 +156,11 @@ class Fetch:
         # A batch that was not iterated over has an open pull, and no generator that would end it.
         if getattr(self, "inbox", None) is not None:
             self._stop()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more messages can arrive."""
+        return self.inbox is None
 
     def receive(self) -> Sequence[Frame]:
         """Wait for messages and return their frames; return nothing if the state has changed."""
@@ -443,7 +448,7 @@ class MessageBatch:
 
     __reduce__ = refuse_copy
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: Fetch | OrderedFetch) -> None:
         self._fetch = fetch
         # The messages of ended runs, without those that `ack` has acknowledged.
         self._yielded: list[Message] = []
@@ -462,9 +467,9 @@ class MessageBatch:
 
     def __repr__(self) -> str:
         fetch, target = self._fetch, self._fetch.target
-        state = "ended" if fetch.inbox is None else "open"
+        state = "ended" if fetch.is_over else "open"
         return (
-            f"<MessageBatch {target.stream}/{target.consumer} {state} "
+            f"<{type(self).__name__} {target.stream}/{target.consumer} {state} "
             f"received={fetch.received} of {fetch.request.max_messages}>"
         )
 
@@ -474,9 +479,7 @@ class MessageBatch:
             iteration = self._begin()
             self._iteration, self._thread = weakref.ref(iteration), me
         elif self._thread != me or iteration.is_running:
-            raise errors.ConflictingUseError(
-                "another thread or call already iterates over this batch"
-            )
+            raise conflict("batch")
         return iteration
 
     def __enter__(self) -> Self:
@@ -538,11 +541,14 @@ class MessageBatch:
 
     def _begin(self) -> BatchIteration:
         """Return a new iteration."""
-        return RunIteration(self._untaken, self._fill(), "batch", self._fetch.connection)
+        fetch = self._fetch
+        if isinstance(fetch, Fetch):
+            return RunIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
+        return Iteration(fetch.messages(self), "batch")
 
-    def _fill(self) -> Generator[None, None, None]:
+    def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
         """Make messages of frames that have arrived, whenever all others were taken."""
-        fetch, unused, self._kept = self._fetch, self._kept, []
+        unused, self._kept = self._kept, []
         resumable = False
         connection, target = fetch.connection, fetch.target
         error: BaseException | None = None
@@ -595,3 +601,19 @@ class MessageBatch:
                 left[id(message)] = message
         self._made = [message for message in self._made if id(message) not in left]
         return [frame_of(message) for message in left.values()]
+
+
+class OrderedBatch(MessageBatch):
+    """
+    The messages of one fetch of an ordered consumer, as they arrive.
+
+    Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
+    If you leave the iteration early or call :meth:`close`, the next read of the ordered consumer
+    gets the messages that were not taken. The messages need no acknowledgement, so :meth:`ack`
+    raises AcksNotWantedError.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """Whether the batch has ended."""
+        return self._fetch.is_over

@@ -28,8 +28,9 @@ from jetsync._base.html import html_table
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
+from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
-from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
+from jetsync.consume.ordered_reads import OrderedConsumption, OrderedFetch
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
@@ -338,7 +339,7 @@ class OrderedConsumer:
         request, wait = fetch_request(**options)
         return self._begin(
             Deadline.after(max(wait, SHORTEST_CREATE)),
-            lambda: OrderedBatch(self._source, request, wait=wait, name=name),
+            lambda: OrderedBatch(OrderedFetch(self._source, request, wait=wait, name=name)),
             verify=False,
         )
 

@@ -16,14 +16,13 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import raise_failure
 from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore
-from jetsync.consume.fetch import Fetch, MessageBatch, rest_of
+from jetsync.consume.fetch import Fetch, rest_of
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
-    from jetsync.consume.fetch import BatchIteration
+    from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
-__all__ = ["OrderedBatch", "OrderedConsumption"]
+__all__ = ["OrderedConsumption"]
 
 GONE: Final = (
     errors.ConsumerDeletedError,
@@ -290,73 +289,67 @@ class OrderedConsumption:
             self._reading.end()
 
 
-class OrderedBatch(MessageBatch):
+class OrderedFetch:
     """
-    The messages of one fetch of an ordered consumer, as they arrive.
+    One bounded pull from an ordered consumer, repeated on as many consumers as it takes.
 
-    Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
-    If you leave the iteration early or call :meth:`close`, the next read of the ordered consumer
-    gets the messages that were not taken. The messages need no acknowledgement, so :meth:`ack`
-    raises AcksNotWantedError.
+    The thread that iterates calls it, except :meth:`interrupt`. It has no lock: the iteration of
+    the batch lets in one call at a time.
     """
 
     def __init__(
         self, source: OrderedSource, request: PullRequest, *, wait: float, name: str
     ) -> None:
         self._source = source
-        self._request = request
+        self.request = request
         self._name = name
         self._until = Deadline.after(wait)
-        self._over = Latch()
-        self._received = 0
+        # Set once the batch is closed, by any thread.
+        self._closing = Latch()
+        # Whether no call runs the iteration any more.
+        self.is_over: bool = False
+        # How many messages were handed out.
+        self.received: int = 0
         self._size = 0
-        super().__init__(self._pull(request, wait))
-
-    def __repr__(self) -> str:
-        state = "ended" if self.closed else "open"
-        return (
-            f"<OrderedBatch {self._source.stream}/{self._source.cursor.name} {state} "
-            f"received={self._received} of {self._request.max_messages}>"
-        )
+        self._pull(request, wait)
 
     @property
-    def closed(self) -> bool:
-        """Whether the batch has ended."""
-        iteration = self._running()
-        return self._over.is_set() and (iteration is None or not iteration.is_running)
+    def status(self) -> Status | None:
+        """The status that ended the last pull; None while it is open, or if none was needed."""
+        return self._fetch.status
 
-    @property
-    def received(self) -> int:
-        """How many messages were handed out."""
-        return self._received
+    def interrupt(self) -> None:
+        """End the wait of another thread, or one that this signal handler interrupted."""
+        self._closing.set()
+        self._fetch.interrupt()
 
-    def close(self) -> None:
-        """End the batch now. Safe to repeat."""
-        self._over.set()
-        super().close()
+    def end(self, result: object, error: BaseException | None) -> None:
+        """End the fetch, and leave the hooks of plugins; safe to repeat."""
+        self._closing.set()
+        self._fetch.end(result, error)
+        self.is_over = True
 
-    def _pull(self, request: PullRequest, wait: float) -> Fetch:
+    def _pull(self, request: PullRequest, wait: float) -> None:
+        """Begin a pull from the current consumer."""
         source = self._source
         source.fresh = False
-        return Fetch(source.target, request, wait=wait, name=self._name, epoch=source.epoch)
+        self.target = source.target
+        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, epoch=source.epoch)
 
-    def _begin(self) -> BatchIteration:
-        return Iteration(self._messages(), "batch")
-
-    def _messages(self) -> Generator[Message, None, None]:
-        """Yield the messages of as many consumers as it takes."""
-        source, asked = self._source, self._request
+    def messages(self, result: object) -> Generator[Message, None, None]:
+        """Yield the messages of as many consumers as it takes; plugins see *result*."""
+        source, asked = self._source, self.request
         try:
             while True:
                 reason: ResetReason | None = None
                 try:
-                    in_order = yield from self._read(asked)
+                    in_order = yield from self._read(asked, result)
                     reason = None if in_order else "gap"
                 except GONE:
                     reason = "gone"
                 except (errors.NoHeartbeatError, errors.RequestTimeoutError):
                     reason = "silent"
-                over = self._over.is_set() or source.context.connection.stopping
+                over = self._closing.is_set() or source.context.connection.stopping
                 if not reason and source.is_current and not over:
                     source.fresh = True
                     return
@@ -364,26 +357,25 @@ class OrderedBatch(MessageBatch):
                 if over or self._rest() is None:
                     return
                 try:
-                    source.remake(self._until, reason or "reconnected", self._over)
+                    source.remake(self._until, reason or "reconnected", self._closing)
                 except errors.WaitTimeoutError as error:
                     if isinstance(error.__cause__, errors.JetSyncError):
                         raise_failure(error.__cause__)
                     return
                 rest = self._rest()
-                if self._over.is_set() or rest is None:
+                if self._closing.is_set() or rest is None:
                     return
                 asked = rest
-                self._fetch = self._pull(asked, self._until.remaining())
+                self._pull(asked, self._until.remaining())
         finally:
-            self._fetch.end(self, None)
-            self._over.set()
+            self.end(result, None)
 
-    def _read(self, asked: PullRequest) -> Generator[Message, None, bool]:
+    def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, bool]:
         """Yield the messages of one pull; return False if the next one was lost."""
         source, fetch, seen = self._source, self._fetch, 0
         error: BaseException | None = None
         try:
-            while not (fetch.inbox is None or self._over.is_set() or fetch.connection.stopped):
+            while not (fetch.inbox is None or self._closing.is_set() or fetch.connection.stopped):
                 frames = fetch.receive()
                 source.cursor.look_ahead([frame[1] for frame in frames])
                 for frame in frames:
@@ -401,7 +393,7 @@ class OrderedBatch(MessageBatch):
                             source.cursor.put_back()
                             source.fresh = False
                             raise
-                        self._received += 1
+                        self.received += 1
                         if asked.max_bytes is not None:
                             self._size += message_size(frame)
                         yield message
@@ -413,9 +405,9 @@ class OrderedBatch(MessageBatch):
             error = None if isinstance(raised, GeneratorExit) else raised
             raise
         finally:
-            self._fetch.end(self, error)
+            fetch.end(result, error)
         return True
 
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for; None if nothing is left, or no time."""
-        return rest_of(self._request, self._received, self._size, self._until.remaining())
+        return rest_of(self.request, self.received, self._size, self._until.remaining())

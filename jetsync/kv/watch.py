@@ -248,8 +248,13 @@ class Watch:
                     late = True
                 except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
                     raise
+                except errors.StreamNotFoundError as error:
+                    reason = None if error.description == MISSING else error.description
+                    gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
+                    gone.__cause__ = error
+                    self._end(gone)
                 except errors.JetSyncError as error:
-                    self._end(self._translated(error))
+                    self._end(error)
                 else:
                     if entry is None:
                         self._end()
@@ -261,15 +266,6 @@ class Watch:
                 if late and until.expired():
                     raise errors.WaitTimeoutError("an entry", until.total)
             return None
-
-    def _translated(self, error: errors.JetSyncError) -> errors.JetSyncError:
-        """Return the error of the watch for one of its ordered consumer."""
-        if not isinstance(error, errors.StreamNotFoundError):
-            return error
-        reason = None if error.description == MISSING else error.description
-        gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
-        gone.__cause__ = error
-        return gone
 
     def _receive(self, until: Deadline) -> Entry | None:
         """Return the next entry within *until* or until it is time to ask the server."""
