@@ -29,6 +29,9 @@ class Iteration(Iterator[T]):
     """
     The items of a generator, for one call at a time.
 
+    Any thread and any signal handler may call it. It has no lock: the entry of ``_free`` belongs to
+    the call that runs the generator.
+
     If Ctrl-C interrupts a call, an item may be lost, so the iteration ends. The generator is closed
     when nothing refers to the iteration any more.
 
@@ -130,6 +133,9 @@ class RunIteration(Iterator[T]):
     The items of a list that a generator fills again and again, much faster than one item at a time.
 
     A call that finds an item takes it. So calls conflict only while one of them waits for more.
+
+    Any thread and any signal handler may call it. It has no lock: an item is taken in one step, and
+    the iteration over *filling* lets in one call at a time.
 
     Args:
         rest: The items that were not taken, the next one last.

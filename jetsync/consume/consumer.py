@@ -41,6 +41,9 @@ class Consumer:
     message to one of the pulls.
     """
 
+    # Any thread may call it. It has no lock: `_info` is replaced in one step, and each fetch has a
+    # state of its own.
+
     __reduce__ = refuse_copy
 
     def __init__(self, context: Context, stream_name: str, info: ConsumerInfo) -> None:

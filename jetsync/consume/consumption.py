@@ -91,6 +91,9 @@ class Consumption:
     running.
     """
 
+    # Any thread and any signal handler may call it. It has no lock: `_last_taken` belongs to each
+    # thread, and the core protects the rest.
+
     __reduce__ = refuse_copy
 
     def __init__(

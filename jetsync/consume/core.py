@@ -9,8 +9,8 @@ Invariants
 - Only the thread that holds ``reading.lock`` drives. Messages are taken from the buffer without
   any lock.
 - A driving thread waits only in :meth:`ConsumptionCore._wait`.
-- A thread that drives or waits does not wait a second time in a signal handler, because it would
-  wait for itself.
+- If a signal handler interrupts a thread that drives or waits, the handler's call for a message is
+  refused. Otherwise the thread would wait for itself.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ if TYPE_CHECKING:
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
-# Seconds that a closing or draining client waits for threads that still have a message: together,
-# because 1,000 consumptions that one thread reads in turn would take 1,000 times as long.
+# Seconds that a closing or draining client waits, for all its consumptions together, until threads
+# have handled their last message. If one thread reads 1,000 consumptions in turn, limits for each
+# of them would add up.
 CLOSING_WAIT: Final = 1.0
 
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
 END_POLL: Final = 0.2
 
-# Seconds of one wait for a connection, after which the end of the consumption is noticed.
+# Longest wait for a connection, in seconds, before the driving thread checks for the end again.
 CONNECTION_WAIT: Final = 0.1
 
-# The number of refused pulls in a row at which a warning is logged: they may never end.
+# After this many refused pulls in a row, a warning is logged: the server may refuse all later ones.
 REFUSALS_WARNED: Final = 5
 
 _logger = get_logger("jetsync.consume")
@@ -62,11 +63,15 @@ class ConsumptionCore:
     """
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
+    Any thread and any signal handler may call it. ``reading.lock`` protects the inbox and the
+    engine, and ``_lock`` the counts of parked messages. Taking a message from the buffer, and
+    setting ``closing`` or what ends the engine, is one step, so these need no lock.
+
     Args:
         target: The consumer.
         options: What to pull.
-        recovers: Whether lost connections and missed heartbeats are waited out. Otherwise they end
-            it with NoHeartbeatError.
+        recovers: Whether it continues after lost connections and missed heartbeats. Otherwise they
+            end it with NoHeartbeatError.
         handler: How to call the handler, if there is one.
     """
 
@@ -111,7 +116,7 @@ class ConsumptionCore:
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
-        # Added before the check, so that a signal between the two finds this consumption.
+        # Listed before the check: if a signal arrives between the two, its handler drains this one.
         connection.consumptions.add(self)
         if connection.stopping:
             self.engine.draining = True
@@ -183,8 +188,8 @@ class ConsumptionCore:
         """
         Wait until the last message is known to be handled.
 
-        The thread that took it is known to be done when it asks for another one. It may never do
-        that, so give it at most :data:`CLOSING_WAIT`, and all consumptions of a client together.
+        A thread has handled its message when it asks for another one. It may never ask, so the
+        client waits at most :data:`CLOSING_WAIT` for all its consumptions together.
         """
         if self.pool is None and self.engine.admitted:
             self.end_seen.wait(deadline.remaining())
@@ -247,7 +252,7 @@ class ConsumptionCore:
             self._wake_driver()
 
     def make_failed(self, error: BaseException) -> None:
-        """End it if the next acknowledgement would also cover the message that a plugin refused."""
+        """End it after a plugin refused a message that the next acknowledgement would cover."""
         if self.target.ack_all:
             self.reading.mark_raised()
             self.engine.fail(error)

@@ -84,7 +84,10 @@ MADE_AT_ONCE: Final = 256
 
 class Fetch:
     """
-    One bounded pull, which is repeated if it ends for a temporary reason. Not thread-safe.
+    One bounded pull, which is repeated if it ends for a temporary reason.
+
+    The thread that iterates calls it, except :meth:`interrupt`, which any thread and any signal
+    handler may call. It has no lock: the iteration of the batch lets in one call at a time.
 
     Args:
         target: The consumer.
@@ -446,19 +449,22 @@ class MessageBatch:
     messages back to the server. :meth:`close` and the end of a ``with`` block do the same.
     """
 
+    # One thread iterates and acknowledges. Any thread and any signal handler may close it. It has
+    # no lock: the iteration lets in one call at a time, and `_untaken` changes in one step.
+
     __reduce__ = refuse_copy
 
     def __init__(self, fetch: Fetch | OrderedFetch) -> None:
         self._fetch = fetch
-        # The messages of ended runs, without those that `ack` has acknowledged.
+        # The yielded messages of earlier runs, without those that `ack` has acknowledged.
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
         # The messages that were made last, and those of them that were not yielded. The next one
         # is at the end.
         self._made: list[Message] = []
         self._untaken: list[Message] = []
-        # If a plugin refused a message and the consumer wants no acks: the messages after it, the
-        # next one at the end.
+        # What follows a message that a plugin refused, if the consumer wants no acks. The next one
+        # is at the end.
         self._kept: list[Frame] = []
         # Only its user keeps the iteration alive, so dropping it ends the batch.
         self._iteration: weakref.ref[BatchIteration] | None = None
@@ -612,6 +618,8 @@ class OrderedBatch(MessageBatch):
     gets the messages that were not taken. The messages need no acknowledgement, so :meth:`ack`
     raises AcksNotWantedError.
     """
+
+    # Threads use it as a MessageBatch.
 
     @property
     def closed(self) -> bool:

@@ -76,20 +76,25 @@ NO_HANDLER: Final = HandlerOptions()
 
 
 class HandlerPool:
-    """The workers of one consumption, and the thread that keeps their messages alive."""
+    """
+    The workers of one consumption, and the thread that keeps their messages alive.
+
+    These threads call it. Any thread may ask for :attr:`done` and give back parked messages.
+    ``_lock`` protects the parked messages and the counts. ``_taking`` makes taking a message and
+    looking up its subject one step.
+    """
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:
         assert options.handler is not None
         self._core = core
         self._options = options
         self._handler = options.handler
-        # Guards the fields below. Reentrant, because a signal handler may need it.
+        # Reentrant, because a signal handler may need it.
         self._lock = short_lock()
         # The reply subject of the message that each worker handles. Changed without the lock.
         self._running: dict[int, bytes] = {}
         # The messages that are parked until the current one of their subject has been handled.
         self._parked: dict[bytes, deque[Frame]] = {}
-        # Makes taking a message and looking up its subject one step.
         self._taking = threading.Lock()
         names = [f"{HANDLER_THREAD}-{number}" for number in range(1, options.threads + 1)]
         self._workers = [
@@ -308,7 +313,7 @@ class HandlerPool:
         pause = wait / KEEP_ALIVE_STEPS
         epoch, restarted = lane.epoch, time.monotonic()
         while not self.done.wait(pause):
-            # Steps take longer than the pause while the machine is busy, so the time counts.
+            # The time is measured, because on a busy machine a step takes longer than the pause.
             early = time.monotonic() - restarted < KEEP_ALIVE_AFTER * pause
             if early and epoch == lane.epoch:
                 continue

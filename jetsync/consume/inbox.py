@@ -1,5 +1,5 @@
 """
-Where pulls are answered: one subscription with its mailbox and its pull engine.
+Inboxes for the answers to pulls: each has one subscription, a mailbox and a pull engine.
 
 A consumer keeps the inboxes that are idle and lends one to each fetch. A consumption has one of its
 own. An inbox that is abandoned while a pull is open naks the messages that still arrive, so that
@@ -34,7 +34,12 @@ LATE_MESSAGES: Final = 5.0
 
 
 class PullInbox:
-    """The subscription that pulls are answered on; lent to one fetch at a time."""
+    """
+    The subscription that pulls are answered on; lent to one fetch at a time.
+
+    The thread that iterates over the batch or drives the consumption calls it. It has no lock,
+    because its owner lets in one call at a time. The lane fills the mailbox.
+    """
 
     __slots__ = ("_listener", "box", "engine", "lane")
 
@@ -92,6 +97,9 @@ class ConsumerKeeper:
     Servers delete a consumer with an ``inactive_threshold`` unless pulls arrive or wait. The loop
     thread sends a prepared pull on a timer, and decides nothing. No message fits into the one byte
     that the pull asks for, so it brings nothing. Servers 2.10 to 2.15 count it as a pull.
+
+    The loop thread calls it. Its flags need no lock, because the driving thread sets each in one
+    step.
     """
 
     def __init__(self, target: PullTarget, priorities: Priorities, threshold: float) -> None:
@@ -128,6 +136,6 @@ def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
     if inbox is None or inbox.lane is not context.lane:
         return PullInbox(context)
     if inbox.box.ready:
-        # Publishes that were refused while the inbox was idle were not its own.
+        # Forget refused publishes: none of them was a pull on this idle inbox.
         inbox.box.take_denials()
     return inbox

@@ -58,6 +58,9 @@ class OrderedConsumption:
     errors are raised once. The end of a ``with`` block closes the consumption.
     """
 
+    # One thread at a time takes messages. Any thread and any signal handler may close, drain or
+    # wait. It has no lock: `_reading` refuses a second taker, and only the taker moves the cursor.
+
     __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:

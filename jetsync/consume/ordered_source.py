@@ -69,7 +69,8 @@ class OrderedSource:
     """
     The server's consumer of an ordered consumer, replaced as often as necessary.
 
-    Used by one thread at a time, except :attr:`closed`.
+    One thread at a time calls it, except :attr:`closed`: the thread that begins a use or takes
+    messages. It has no lock, because the ordered consumer and its open use let in one call.
 
     Args:
         context: The context of its requests.
@@ -282,7 +283,7 @@ class OrderedSource:
     def _is_another(self, state: StreamState, last: int, deadline: Deadline) -> bool:
         """Return whether a stream with another time of creation is not the one that was read."""
         time_ns = self.cursor.last_time
-        # If nothing was read, all messages before the position were stored before that.
+        # If nothing was read, the messages up to the position are older than the first consumer.
         stored = self._began if time_ns is None else time_of(time_ns)
         return stored is None or is_another(
             self.context,
@@ -305,7 +306,7 @@ class OrderedSource:
         if time_ns is not None:
             read = time_of(time_ns)
         elif self._began is not None:
-            # What was stored before is not read.
+            # The messages up to the position are older than the first consumer.
             read = self._began + CLOCKS
         else:
             return False

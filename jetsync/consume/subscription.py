@@ -47,6 +47,9 @@ class BoundedMailbox(Mailbox):
 
     The server sends every message that is published to the subject, so only the client can limit
     them.
+
+    The thread that reads the socket pushes messages, under the lane's read lock. The thread that
+    holds the lock of the subscription takes them. Each counter has one writer.
     """
 
     def __init__(
@@ -125,6 +128,9 @@ class Subscription:
     If your program drops its last reference to an open subscription, jetsync unsubscribes and emits
     a ResourceWarning.
     """
+
+    # Any thread and any signal handler may call it. The lock of `_reading` is held by the thread
+    # that takes a message. `_closed` is only ever set, so it needs no lock.
 
     __reduce__ = refuse_copy
 

@@ -31,7 +31,9 @@ _logger = get_logger("jetsync.pull")
 
 class PullTarget:
     """
-    One consumer on the server, as pulls see it; any thread.
+    One consumer on the server, as pulls see it.
+
+    Any thread may call it. It has no lock: ``pool`` and ``pins`` change in one step each.
 
     Args:
         context: The context that messages are pulled and acknowledged through.

@@ -70,6 +70,9 @@ class Watch:
     over.
     """
 
+    # Any thread and any signal handler may call it. The lock of `_reading` is held by the thread
+    # that takes an entry, and protects the counts and the position.
+
     __reduce__ = refuse_copy
 
     def __init__(
@@ -81,7 +84,7 @@ class Watch:
         self._reading = Reading("watch", bucket.context.connection)
         # Also set when the watch ends, so that no thread keeps waiting for it.
         self._current = Latch()
-        # The deadline of the current wait for an entry. Used only with the lock held.
+        # The deadline of the current wait for an entry.
         self._step = Deadline.after(0.0)
         self._revision = 0
         # The message of the last entry.
