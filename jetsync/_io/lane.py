@@ -41,10 +41,11 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import owner_check, take
 from jetsync._io.gate import ReadGate
 from jetsync._io.mailbox import Mailbox, Waiter
-from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection, raise_failure
+from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
 

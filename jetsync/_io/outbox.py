@@ -16,17 +16,17 @@ Guarantees
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import socket
 import ssl
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import owner_check, short_lock, take
 from jetsync._io.mailbox import Notifier, take_all
 from jetsync._proto import frames
@@ -640,10 +640,3 @@ def break_connection(sock: socket.socket) -> None:
 def below_tls(sock: socket.socket) -> Any:
     """Return the methods that *sock* has without TLS."""
     return super(ssl.SSLSocket, sock) if isinstance(sock, ssl.SSLSocket) else sock
-
-
-def raise_failure(failure: Exception) -> NoReturn:
-    """
-    Raise a copy of an error that several threads may get, because each raise changes its traceback.
-    """
-    raise copy.copy(failure) from failure.__cause__

@@ -21,12 +21,13 @@ import attrs
 from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, RunIteration, conflict
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import take_all
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import LaneState
 from jetsync._proto.pull import (
     GRACE,
     PULL_RETRY_WAIT,

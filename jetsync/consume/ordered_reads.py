@@ -16,9 +16,9 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.outbox import raise_failure
 from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
 from jetsync.consume.core import ConsumptionCore

@@ -13,9 +13,10 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.messages import is_another, leader_get
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
 from jetsync.values.consumer_config import AckPolicy

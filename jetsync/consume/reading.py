@@ -8,9 +8,9 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from jetsync import errors
+from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import conflict
 from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
-from jetsync._io.outbox import raise_failure
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import when_dropped
+from jetsync._base.failures import raise_failure
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import raise_failure
 from jetsync.consume.reading import Reading, is_own_close
 from jetsync.values.message import Message
 

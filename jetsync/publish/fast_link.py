@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import held_here, refuse_reentry, take
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import raise_failure
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
     OP_COMMIT,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
 from jetsync._base.locks import LongLock
 from jetsync._io.mailbox import Notifier
-from jetsync._io.outbox import raise_failure
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 

@@ -29,13 +29,13 @@ import attrs
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
+from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
 from jetsync._base.locks import SIGNAL_CHECK, Latch, Level, Locked, LongLock, refuse_deadlock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import Notifier, Signal
-from jetsync._io.outbox import raise_failure
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture

@@ -23,10 +23,11 @@ from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, RunIteration
 from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
 from jetsync.events import DirectReadOperation

@@ -10,10 +10,11 @@ import pytest
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import PROBE_TIMEOUT, Connection
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import LaneState, raise_failure
+from jetsync._io.outbox import LaneState
 from jetsync._io.translate import parse_denied
 from jetsync.errors import (
     ConnectError,

@@ -1,0 +1,28 @@
+"""
+Errors that several threads may get.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from jetsync._base.failures import raise_failure
+from jetsync.errors import ConnectionClosedError
+
+
+def test_each_raise_is_of_a_copy():
+    """
+    Each raise has its own traceback, and the same text, attributes and cause.
+    """
+    failure = ConnectionClosedError("it is over", sent=True)
+    failure.__cause__ = ValueError("why")
+    raised = []
+    for _ in range(2):
+        with pytest.raises(ConnectionClosedError, match="it is over") as caught:
+            raise_failure(failure)
+        raised.append(caught.value)
+    assert failure.__traceback__ is None
+    assert raised[0] is not raised[1]
+    for error in raised:
+        assert error.sent
+        assert error.__cause__ is failure.__cause__
