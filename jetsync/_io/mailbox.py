@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 import time
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import PermissionDeniedError
-from jetsync.values.frame import FrameRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,19 +29,9 @@ if TYPE_CHECKING:
     from jetsync._io.lane import Lane
     from jetsync.values.frame import Frame
 
-AckRun: TypeAlias = list[tuple[bytes, bytes]]
-"""Plain acks in a row: the last token of the reply subject and the stream sequence, as digits."""
-
 # Each publisher of a client gets the refused publishes of all of them, so the limit is higher than
 # the size of a window by default.
 KEPT_DENIALS: Final = 8192
-
-# The digits of the largest sequence.
-LONGEST_SEQUENCE: Final = 20
-
-# The sizes on a line of a page, and how many different ones a mailbox remembers, in about 2 MB.
-_PAGE_SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
-KEPT_SIZES: Final = 8192
 
 # Seconds after a refusal until the server is asked again. Each attempt is a round trip, and the
 # server reports each refusal in its log.
@@ -199,7 +187,8 @@ class Mailbox:
         self.interest: bytes = interest
         self.signal: Signal = Signal()
         self.frames: deque[Frame] = deque()
-        self.push: Callable[[Frame], object] = self.frames.append
+        self.push: Callable[[Any], object] = self.frames.append
+        # The owner sets it to get frames of a known shape in runs, which :meth:`drain` returns.
         self.express: Callable[[bytes, int], int] | None = None
         self.while_closing: bool = while_closing
         # Set once: after that, nothing arrives any more.
@@ -215,10 +204,6 @@ class Mailbox:
         # Returns the numbers of the messages to a subject that wait for acks; any thread. It must
         # not refer to the owner.
         self.find_messages: Callable[[bytes], list[int]] | None = None
-        self._pattern: re.Pattern[bytes] | None = None
-        # The id of the subscription to acks, and how they start.
-        self._plain = b"", b""
-        self._page_sizes: dict[bytes, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.interest.decode()} frames={len(self.frames)}>"
@@ -295,127 +280,9 @@ class Mailbox:
         """Take the refused publishes: their subject, or the numbers of the messages."""
         return take_all(self._denials) if self._denials else []
 
-    def drain(self) -> list[Frame]:
-        """Take all frames, oldest first; never blocks."""
+    def drain(self) -> list[Any]:
+        """Take all frames, and the runs of ``express``, oldest first; never blocks."""
         return take_all(self.frames)
-
-    # Acks of many publishes, which nearly all look alike.
-
-    def read_runs(self, sid: bytes, plain: bytes) -> None:
-        """
-        Read acks in runs if they start with *plain*, followed by only digits and a brace.
-
-        One regular expression reads a run: 0.5 us for each ack instead of 1.2 us, including the
-        accounting. The owner then has to use :meth:`drain_acks`.
-        """
-        self._plain = sid, plain
-        # Made from the first run, which shows how many digits a sequence has.
-        self._pattern = None
-        self.express = self._take_run
-
-    def drain_acks(self) -> list[Frame | AckRun]:
-        """Take all frames and runs, oldest first; never blocks."""
-        return take_all(self.frames)
-
-    # Pages of stored messages, whose lines are nearly all alike.
-
-    def read_pages(self, sid: bytes) -> None:
-        """
-        Take the messages of pages in runs, which the owner gets from :meth:`drain_pages`.
-
-        The lines of a page only differ in their sizes, and few pairs of sizes occur. A message
-        costs 0.4 us this way, and 1.3 us if each line is parsed.
-        """
-        prefix = re.escape(self.interest.removesuffix(b"*"))
-        self._pattern = re.compile(rb"(HMSG (%b[0-9a-f]+) %b )[0-9]" % (prefix, sid))
-        self.express = self._take_page
-
-    def drain_pages(self) -> list[FrameRun | list[Frame]]:
-        """Take all runs, and the frames between them, oldest first; never blocks."""
-        runs: list[FrameRun | list[Frame]] = []
-        for taken in take_all(self.frames):
-            if isinstance(taken, FrameRun):
-                runs.append(taken)
-            elif runs and isinstance(runs[-1], list):
-                runs[-1].append(taken)
-            else:
-                runs.append([taken])
-        return runs
-
-    def _take_page(self, data: bytes, position: int) -> int:
-        """Take whole frames until one has another form, which the splitter reads."""
-        assert self._pattern is not None
-        known, find, is_at = self._page_sizes, data.find, data.startswith
-        while found := self._pattern.match(data, position):
-            following = b"\r\n" + found[1]
-            place = found.end(1)
-            bounds: list[int] = []
-            while True:
-                line_end = find(b"\r\n", place)
-                text = data[place:line_end]
-                sizes = known.get(text) or self._read_sizes(text)
-                if sizes is None or line_end < 0:
-                    break
-                start = line_end + 2
-                end = start + sizes[1]
-                # One comparison finds the end of a message and the line after it.
-                is_followed = is_at(following, end)
-                if is_followed or is_at(b"\r\n", end):
-                    bounds += (start, start + sizes[0], end)
-                    position = end + 2
-                    place = end + len(following)
-                if not is_followed:
-                    break
-            if not bounds:
-                break
-            # Appended when it is complete, because the owner may drain it at once.
-            self.frames.append(FrameRun(found[2], data, bounds))  # type: ignore[arg-type]
-        return position
-
-    def _read_sizes(self, text: bytes) -> tuple[int, int] | None:
-        """Return the sizes of headers and frame on a line; None if the splitter has to read it."""
-        found = _PAGE_SIZES.fullmatch(text)
-        if found is None or int(found[1]) > int(found[2]):
-            return None
-        if len(self._page_sizes) >= KEPT_SIZES:
-            self._page_sizes.clear()
-        sizes = self._page_sizes[text] = int(found[1]), int(found[2])
-        return sizes
-
-    def _take_run(self, data: bytes, position: int) -> int:
-        """Take all frames but the last if every one of them is a plain ack of the same size."""
-        last = data.rfind(b"\r\nMSG ", position)
-        if last < 0:
-            return position
-        end = last + 2
-        # Each match has two line ends. If there are more, something else stands in between.
-        matches = data.count(b"\r\n", position, end) / 2
-        pattern = self._pattern
-        run = [] if pattern is None else pattern.findall(data, position, end)
-        if len(run) != matches:
-            self._pattern = self._run_pattern(data, position)
-            if self._pattern is None or self._pattern is pattern:
-                return position
-            run = self._pattern.findall(data, position, end)
-            if len(run) != matches:
-                return position
-        self.frames.append(run)  # type: ignore[arg-type]
-        return end
-
-    def _run_pattern(self, data: bytes, position: int) -> re.Pattern[bytes] | None:
-        """Return the pattern of plain acks with the size of the first frame, if that may be one."""
-        sid, plain = self._plain
-        line_end = data.index(b"\r\n", position)
-        size = int(data[data.rindex(b" ", position, line_end) : line_end])
-        digits = size - len(plain) - 1
-        if not 1 <= digits <= LONGEST_SEQUENCE:
-            return None
-        prefix = re.escape(self.interest.removesuffix(b"*"))
-        # `re` keeps the patterns that were compiled last.
-        return re.compile(
-            rb"MSG %b([0-9]{1,20}) %b %d\r\n%b([0-9]{%d})\}\r\n"
-            % (prefix, sid, size, re.escape(plain), digits)
-        )
 
 
 class Listener:

@@ -23,6 +23,7 @@ from jetsync.values.outbound import PubAck, PublishReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._proto.ack_runs import AckRun
     from jetsync.values.frame import Frame
     from jetsync.values.outbound import PublishFailure
 
@@ -134,7 +135,7 @@ class Pipeline(Generic[Item]):
         self._blocks.append(Block(numbers, epoch, due, size))
         self.size += size
 
-    def settle(self, answers: Iterable[Frame | list[tuple[bytes, bytes]]]) -> None:
+    def settle(self, answers: Iterable[Frame | AckRun]) -> None:
         """
         Process answers in order.
 

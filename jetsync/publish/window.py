@@ -27,6 +27,7 @@ from jetsync._base.fields import check_count
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
+from jetsync._proto.ack_runs import AckRuns
 from jetsync._proto.pipeline import Pipeline
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
@@ -441,7 +442,7 @@ class Window:
         lost, failure = box.take_lost(), box.failure
         # The acks of a message with a time-to-live are read one by one.
         pipeline.keep_acks |= self.encoder.has_ttl
-        pipeline.settle(box.drain_acks())
+        pipeline.settle(box.drain())
         if self._has_retried:
             pipeline.acked = [
                 (entry.entry if isinstance(entry, Retry) else entry, ack)
@@ -451,7 +452,7 @@ class Window:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
-            box.read_runs(self._listener.sid, self._plain)
+            box.express = AckRuns(box.push, box.interest, self._listener.sid, self._plain).take
         for numbers, denial in box.take_denials():
             pipeline.deny(numbers, denial)
         if lost:

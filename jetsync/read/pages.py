@@ -30,6 +30,7 @@ from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES
+from jetsync._proto.page_runs import PageRuns, join_frames
 from jetsync.events import DirectReadOperation
 from jetsync.values.frame import FrameRun
 from jetsync.values.stored import StoredPage, messages_of, page_of, stored_messages
@@ -396,7 +397,7 @@ class PageReader:
     def _arrived(self) -> list[Run]:
         """Return the messages that have arrived, in non-empty runs."""
         runs: list[Run] = []
-        for arrived in self._box.drain_pages():
+        for arrived in join_frames(self._box.drain()):
             taken = self.plan.engine.take(arrived)
             if taken:
                 runs.append(taken if isinstance(taken, FrameRun) else stored_messages(taken))
@@ -436,7 +437,7 @@ class PageReader:
         listener = self._listener
         if listener is None:
             listener = self._listener = Listener(context.lane, self._box)
-            self._box.read_pages(listener.sid)
+            self._box.express = PageRuns(self._box.push, self._box.interest, listener.sid).take
         # Each request has its own reply subject, so that late answers are not mistaken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()

@@ -19,6 +19,7 @@ from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._io.refusals import Refusals
 from jetsync._proto import frames
+from jetsync._proto.ack_runs import AckRuns
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
@@ -932,7 +933,7 @@ class TestAckOrder:
         """
         box = Mailbox(b"_INBOX.x.*")
         splitter = frames.Splitter({b"1000": box})
-        box.read_runs(b"1000", b'{"stream":"S","seq":')
+        box.express = AckRuns(box.push, box.interest, b"1000", b'{"stream":"S","seq":').take
         expected = list(range(300))
         data = b""
         for number in expected:
@@ -944,7 +945,7 @@ class TestAckOrder:
             splitter.feed(data[start : start + 700], [], [])
         came = []
         runs = 0
-        for acks in box.drain_acks():
+        for acks in box.drain():
             if isinstance(acks, list):
                 runs += 1
                 came += [int(number) for number, _ in acks]

@@ -247,7 +247,7 @@ class TestPages:
                 box.frames.appendleft(FrameRun(run.subject, run.data, run.bounds[3:]))
             return [FrameRun(run.subject, run.data, run.bounds[:3])]
 
-        monkeypatch.setattr(Mailbox, "drain_pages", one_at_a_time)
+        monkeypatch.setattr(Mailbox, "drain", one_at_a_time)
         assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
 
     @pytest.mark.parametrize("plugins", [[], [Unchanged()]], ids=["", "with a plugin"])
