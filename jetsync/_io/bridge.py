@@ -38,8 +38,8 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
-from jetsync._io.mailbox import Signal
 from jetsync._io.resolve import look_up
+from jetsync._io.wakeups import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

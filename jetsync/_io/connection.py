@@ -26,10 +26,11 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter, take_all
+from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState
 from jetsync._io.refusals import Refusals
+from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders

@@ -44,8 +44,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import owner_check, take
 from jetsync._io.gate import ReadGate
-from jetsync._io.mailbox import Mailbox, Waiter
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
+from jetsync._io.replies import Waiter
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
 
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Listener, ReplyRouter
+    from jetsync._io.mailbox import Listener
+    from jetsync._io.replies import ReplyRouter
 
 # Arguments to try a lock without waiting, and to release it, in one call into C; see Lane.wait.
 _WITHOUT_WAITING: Final = (False,)

@@ -24,8 +24,8 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._io.deferred import deferred
-from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING
+from jetsync._io.replies import Waiter
 from jetsync._io.tls import tls_context
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport

@@ -28,7 +28,8 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import owner_check, short_lock, take
-from jetsync._io.mailbox import Notifier, take_all
+from jetsync._io.mailbox import take_all
+from jetsync._io.wakeups import Notifier
 from jetsync._proto import frames
 from jetsync.values.message import ACK
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from jetsync._io.mailbox import Signal, Waiter
+    from jetsync._io.replies import Waiter
+    from jetsync._io.wakeups import Signal
 
 # Bytes that may wait for the socket before a writer has to wait: 4 MiB.
 OUT_LIMIT: Final = 4 << 20

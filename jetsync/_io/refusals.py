@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
-from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING, LaneState
+from jetsync._io.replies import Waiter
 from jetsync.errors import PermissionDeniedError, TransportError
 
 if TYPE_CHECKING:

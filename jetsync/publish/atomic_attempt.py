@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors, events
 from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._io.connection import was_sent
-from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import LaneState
+from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.advisories import Advisories, listen

@@ -17,13 +17,13 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
 from jetsync._base.locks import LongLock
-from jetsync._io.mailbox import Notifier
+from jetsync._io.wakeups import Notifier
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
-    from jetsync._io.mailbox import Signal
+    from jetsync._io.wakeups import Signal
     from jetsync.publish.encode import Encoded
     from jetsync.publish.hooks import HookedWindow
 

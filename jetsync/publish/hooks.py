@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._base.locks import Level, refuse_deadlock, refuse_reentry, short_lock
-from jetsync._io.mailbox import Notifier
+from jetsync._io.wakeups import Notifier
 from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from jetsync._base.locks import SIGNAL_CHECK, Latch, Level, Locked, LongLock, re
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
-from jetsync._io.mailbox import Notifier, Signal
+from jetsync._io.wakeups import Notifier, Signal
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture

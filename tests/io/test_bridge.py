@@ -16,7 +16,7 @@ import pytest
 from jetsync._base.deadline import Deadline
 from jetsync._io import bridge as _bridge
 from jetsync._io.bridge import EXIT_BUDGET, Bridge
-from jetsync._io.mailbox import Signal
+from jetsync._io.wakeups import Signal
 from jetsync.errors import (
     ConfigurationError,
     ConnectionClosedError,

@@ -21,8 +21,9 @@ from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import OVERSIZED, SID_RANGE, Lane
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
+from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.websocket import WebSocket, load_aiohttp
 from jetsync.errors import (
     CallInSignalHandlerError,

@@ -7,9 +7,10 @@ from __future__ import annotations
 import pytest
 
 from jetsync._io import refusals as module
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._io.refusals import Refusals
+from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync.errors import DisconnectedError, PermissionDeniedError
 
 DENIED = PermissionDeniedError("x", "publish")

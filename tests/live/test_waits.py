@@ -20,7 +20,7 @@ from skipped_time import SkippedTime
 from waiting import at_some_pace, eventually
 
 import jetsync
-from jetsync._io.mailbox import Waiter
+from jetsync._io.replies import Waiter
 from jetsync._proto.pull import GRACE
 from jetsync.testing import CutProxy
 

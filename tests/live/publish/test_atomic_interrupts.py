@@ -15,7 +15,7 @@ from streams import batch_stream
 from waiting import eventually, timed
 
 import jetsync
-from jetsync._io.mailbox import Notifier
+from jetsync._io.wakeups import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch

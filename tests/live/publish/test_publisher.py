@@ -20,7 +20,7 @@ from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
 from jetsync._base.locks import SIGNAL_CHECK
-from jetsync._io.mailbox import Signal
+from jetsync._io.wakeups import Signal
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy

@@ -1,0 +1,67 @@
+"""
+Wake threads that wait for another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+
+class Signal:
+    """
+    A flag that one thread waits for and any thread sets.
+
+    It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
+    next wait.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the waiting thread, or let the next wait return at once; any thread."""
+        # Releasing twice raises: the flag is set already. Asking first would be a race, and
+        # contextlib.suppress costs more than the release.
+        try:  # noqa: SIM105
+            self._lock.release()
+        except RuntimeError:
+            pass
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds, return whether the flag was set, and clear it."""
+        return self._lock.acquire(timeout=max(timeout, 0.0))
+
+
+class Notifier:
+    """
+    Wakes all threads that wait; the owner guards it with a lock.
+
+    This is not a ``threading.Condition``: if Ctrl-C strikes while a condition releases its lock,
+    the lock is released twice, and a RuntimeError replaces the KeyboardInterrupt.
+    """
+
+    __slots__ = ("_signals",)
+
+    def __init__(self) -> None:
+        self._signals: list[Signal] = []
+
+    def listen(self) -> Signal:
+        """Return a flag that the next :meth:`notify` sets. Wait for it without the owner's lock."""
+        signal = Signal()
+        self._signals.append(signal)
+        return signal
+
+    def forget(self, signal: Signal) -> None:
+        """Drop what :meth:`listen` returned, because its thread has stopped waiting."""
+        with contextlib.suppress(ValueError):  # It is being set at this moment.
+            self._signals.remove(signal)
+
+    def notify(self) -> None:
+        """Wake all threads that have called :meth:`listen`."""
+        signals, self._signals = self._signals, []
+        for signal in signals:
+            signal.set()

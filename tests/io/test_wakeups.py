@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import threading
+
+from jetsync._io.wakeups import Signal
+
+
+class TestSignal:
+    def test_remembered_once(self):
+        """A raise while no thread waits ends the next wait, and only that one."""
+        signal = Signal()
+        assert signal.wait(0) is False
+        signal.set()
+        signal.set()
+        assert signal.wait(0) is True
+        assert signal.wait(0) is False
+
+    def test_wakes(self):
+        """A raise wakes the thread that waits."""
+        signal, result = Signal(), []
+        thread = threading.Thread(target=lambda: result.append(signal.wait(10.0)))
+        thread.start()
+        signal.set()
+        thread.join(10.0)
+        assert result == [True]
+
+    def test_negative(self):
+        """A deadline that has passed ends the wait at once."""
+        assert Signal().wait(-1.0) is False
