@@ -410,7 +410,7 @@ class Client:
         untracked = connection.refusals.untracked
         untracked.add(subject)
         if len(untracked) > MOST_SUBJECTS:
-            connection.refusals.forget_subjects(connection.lane)
+            connection.refusals.make_room(connection.lane)
         connection.lane.post(
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )

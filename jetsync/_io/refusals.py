@@ -4,7 +4,7 @@ Which messages the server has refused.
 For a refused message the server sends a line that names only the subject. A message that is not
 refused is answered, and a refused one is not. So all messages to a subject that wait for an answer
 are refused if there are as many refusals. If other messages to the subject may be in flight, which
-nobody counts, nothing is certain.
+are *untracked*, nothing is certain, and the outcome of all of them is unknown.
 
 Counting costs nothing until the server refuses a message. Then the loop thread looks at what is in
 flight.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
-from jetsync._io.outbox import PING, LaneState
+from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
 from jetsync.errors import PermissionDeniedError, TransportError
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._io.lane import Lane
-    from jetsync.values.frame import Frame
 
-# How many subjects of messages that nobody counts are kept. Above that, each one is in doubt.
+# How many subjects of untracked messages are kept until the oldest can be forgotten.
 MOST_SUBJECTS: Final = 1 << 14
+
+# Stands for every subject among the untracked ones.
+EVERY: Final = ""
+_ONLY_EVERY: Final = frozenset({EVERY})
 
 # Seconds between two looks at the messages in flight, while there are more of them than refusals,
 # and seconds after the last refusal until their outcome is unknown.
@@ -37,8 +40,9 @@ PAUSE: Final = 0.01
 PATIENCE: Final = 1.0
 
 # Seconds, in addition to `request_timeout`, in which a call surely writes the message that it has
-# noted.
+# noted, and seconds between two checks whether the server has answered a PING.
 GRACE: Final = 5.0
+PONG_CHECK: Final = 0.5
 
 
 @attrs.define
@@ -53,41 +57,12 @@ class _Refused:
     until: float = 0.0
 
 
-class _Fence(Waiter):
-    """
-    The receiver of a PONG that no thread waits for.
-    """
-
-    __slots__ = ("_passed",)
-
-    def __init__(self, passed: Callable[[], object]) -> None:
-        super().__init__(b"PING")
-        self._passed = passed
-
-    def deliver(self, frame: Frame) -> None:
-        """Note that the server has processed everything before the PING."""
-        super().deliver(frame)
-        self._passed()
-
-
-class _Every:
-    """
-    A set that contains each subject.
-    """
-
-    def __contains__(self, subject: str) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        return 0
-
-    def add(self, subject: str) -> None:
-        """Do nothing: it is a member."""
-
-
 class Refusals:
     """
-    Assigns refusals to messages. The loop thread calls :meth:`note`, and any thread the rest.
+    Assigns refusals to messages.
+
+    Any thread adds to ``untracked`` and ``batches`` and calls :meth:`add` and :meth:`make_room`.
+    The loop thread does the rest. No lock: each change of what both use is one call into C.
 
     Args:
         timeout: The longest time that a core message waits before it is written, in seconds.
@@ -96,26 +71,33 @@ class Refusals:
     def __init__(self, timeout: float) -> None:
         # The subjects of core messages, and of messages whose callers gave up. A subject is added
         # before the message is written, or before it is forgotten.
-        self.untracked: set[str] | _Every = set()
+        self.untracked: set[str] = set()
         # Atomic batches and fast publishers that are in use. Their messages are not answered one by
         # one. Each function returns whether a batch may have messages to a subject. It must not
         # refer to the owner of the batch.
         self.batches: dict[str, Callable[[bytes], bool]] = {}
-        # What `untracked` was before the PING on this connection, 0 if there is none.
-        self._settling: list[set[str] | _Every] = []
-        self._fence_epoch = 0
-        self._grace = timeout + GRACE
+        # Untracked subjects that will be forgotten.
+        self._older: set[str] = set()
+        self._timeout = timeout
         self._refused: dict[bytes, _Refused] = {}
         self._is_scheduled = False
 
     def add(self, subject: bytes) -> None:
-        """Note a message to *subject* that the server may refuse and that nobody counts."""
+        """Note an untracked message to *subject* that the server may refuse."""
         self.untracked.add(subject.decode())
 
-    def forget_subjects(self, lane: Lane) -> None:
-        """Doubt every refusal, because too many subjects were added; any thread."""
-        self.untracked = _Every()
-        lane.later(0.0, self._settle, lane)
+    def make_room(self, lane: Lane) -> None:
+        """Forget subjects if there are too many; any thread, never waits."""
+        untracked = self.untracked
+        if len(untracked) <= MOST_SUBJECTS:
+            return
+        if self._older:
+            # Too many again before these were forgotten. In this order, so that no subject is
+            # missing in between.
+            untracked.add(EVERY)
+            untracked.intersection_update(_ONLY_EVERY)
+        else:
+            lane.later(0.0, self._forget_later, lane)
 
     def note(self, error: PermissionDeniedError, lane: Lane) -> tuple[bool, PermissionDeniedError]:
         """
@@ -142,25 +124,28 @@ class Refusals:
         shares: list[tuple[Any, list[Any]]] = [
             (receiver, receiver.in_flight(subject)) for receiver in lane.receivers()
         ]
-        batches = [uses for uses in list(self.batches.values()) if uses(subject)]
-        count = sum([not getattr(key, "in_batch", False) for _, keys in shares for key in keys])
+        batches = sum([uses(subject) for uses in list(self.batches.values())])
+        # Messages of batches are counted as the batch.
+        single = sum([not getattr(key, "in_batch", False) for _, keys in shares for key in keys])
+        is_known = batches > 0 or any(keys for _, keys in shares)
+        error, name = refused.error, refused.error.subject
         # Last: a subject is added here before its message is forgotten.
-        name = refused.error.subject
-        is_doubtful = any(name in subjects for subjects in (*self._settling, self.untracked))
-        # One refusal is enough to refuse a batch.
-        is_certain = len(batches) + count <= 1 or (not batches and refused.count >= count)
-        error = refused.error
-        is_known = bool(batches) or any(keys for _, keys in shares)
-        if is_doubtful or not is_certain:
-            if not (is_doubtful or batches) and time.monotonic() < refused.until:
+        is_certain = not self._may_be_untracked(name)
+        if is_certain and batches:
+            # One refusal is enough to refuse a batch.
+            is_certain = batches + single == 1
+        elif is_certain and refused.count < single:
+            if time.monotonic() < refused.until:
                 if not self._is_scheduled:
                     self._is_scheduled = True
                     lane.later(PAUSE, self._look_again, lane)
                 return is_known, error
+            is_certain = False
+        if not is_certain:
             error = PermissionDeniedError(name, "publish", sent=True)
             # The other messages may be refused later.
             self.untracked.add(name)
-            self._settle(lane)
+            self._forget_later(lane)
         del self._refused[subject]
         for receiver, keys in shares:
             if keys:
@@ -168,6 +153,7 @@ class Refusals:
         return is_known, error
 
     def _look_again(self, lane: Lane) -> None:
+        """Decide about the refusals that are fewer than the messages in flight."""
         self._is_scheduled = False
         for subject, refused in list(self._refused.items()):
             if refused.epoch == lane.epoch > lane.lost_epoch:
@@ -176,22 +162,31 @@ class Refusals:
                 del self._refused[subject]
         lane.wake_reader()
 
-    def _settle(self, lane: Lane) -> None:
-        """Forget the subjects in ``untracked`` once the server has answered a PING."""
-        epoch = lane.epoch
-        if self._fence_epoch == epoch or lane.state is not LaneState.OPEN:
-            return
-        self._fence_epoch = epoch
-        self._settling.append(self.untracked)
-        self.untracked = set()
-        # Later: a call that has noted its message may write it after the PING.
-        fence = _Fence(lambda: lane.later(self._grace, self._forget, epoch))
-        try:
-            lane.write(PING, Deadline.after(0.0), pong=fence)
-        except TransportError:
-            self._fence_epoch = 0
+    def _may_be_untracked(self, subject: str) -> bool:
+        untracked, older = self.untracked, self._older
+        return not untracked.isdisjoint((subject, EVERY)) or not older.isdisjoint((subject, EVERY))
 
-    def _forget(self, epoch: int) -> None:
-        if epoch == self._fence_epoch:
-            self._settling.clear()
-            self._fence_epoch = 0
+    def _forget_later(self, lane: Lane) -> None:
+        """Forget the untracked subjects once the server has processed their messages."""
+        if self._older:
+            return
+        self._older, self.untracked = self.untracked, set()
+        # By then, each call that has noted its message has written it.
+        lane.later(self._timeout + GRACE, self._forget, lane, None)
+
+    def _forget(self, lane: Lane, pong: Waiter | None) -> None:
+        """
+        Forget the older subjects if the server has answered *pong*, the PING after their messages.
+
+        If that connection is lost, it refuses nothing any more. None means to send the PING.
+        """
+        if pong is not None and pong.ready:
+            self._older = set()
+            return
+        if pong is None:
+            pong = Waiter(b"PING")
+            try:
+                lane.write(PING, Deadline.after(0.0), pong=pong)
+            except TransportError:
+                pong = None
+        lane.later(PONG_CHECK, self._forget, lane, pong)

@@ -132,6 +132,13 @@ def test_a_lost_connection(refusals, lane):
     assert [waiter.failure for waiter in waiters] == [None, None]
 
 
+def answer(lane):
+    """Answer the PING."""
+    [pong] = lane.pongs
+    lane.pongs.clear()
+    pong.deliver((b"", b"", None, b""))
+
+
 def test_a_message_that_nobody_counts(refusals, lane):
     """A refusal that may be about such a message leaves doubt until the server has answered."""
     refusals.add(b"x")
@@ -143,37 +150,80 @@ def test_a_message_that_nobody_counts(refusals, lane):
     again = lane.request()
     refusals.note(DENIED, lane)
     assert again.failure.sent
-    # The second refusal came after the PING, so its doubt needs another one.
+    # The second refusal came while the subject was being forgotten, so its doubt lasts longer.
     for _ in range(2):
-        [pong] = lane.pongs
-        lane.pongs.clear()
-        pong.deliver((b"", b"", None, b""))
+        lane.run()
+        answer(lane)
         lane.run()
         last = lane.request()
         refusals.note(DENIED, lane)
     assert last.failure is DENIED
 
 
-def test_too_many_subjects(refusals, lane):
-    """Above a limit, every refusal is in doubt until the server has answered."""
-    refusals.forget_subjects(lane)
-    refusals.add(b"y")
+def test_a_lost_connection_answers_nothing(refusals, lane):
+    """If the connection of the PING is lost, the doubt ends as well."""
+    refusals.add(b"x")
+    refusals.note(DENIED, lane)
+    lane.run()
+    [pong] = lane.pongs
+    pong.epoch = 1
+    pong.lost(1)
+    lane.run()
+    refusals.note(DENIED, lane)
+    assert refusals.note(DENIED, lane) == (False, DENIED)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A limit of two subjects."""
+    monkeypatch.setattr(module, "MOST_SUBJECTS", 2)
+
+
+def publish(refusals, lane, *subjects):
+    """Note core messages, as the client does."""
+    for subject in subjects:
+        refusals.add(subject)
+        refusals.make_room(lane)
+
+
+def test_many_subjects(refusals, lane, few):
+    """Old subjects are forgotten once the server has answered, and others are never in doubt."""
+    publish(refusals, lane, b"a", b"b", b"x")
+    lane.run()
+    other = lane.request(b"y")
+    refusals.note(PermissionDeniedError("y", "publish"), lane)
+    assert not other.failure.sent
+    lane.run()
+    answer(lane)
+    lane.run()
+    waiter = lane.request()
+    refusals.note(DENIED, lane)
+    assert waiter.failure is DENIED
+    assert not lane.calls
+
+
+def test_too_many_subjects(refusals, lane, few):
+    """If more are added before the old ones are forgotten, every refusal is in doubt."""
+    publish(refusals, lane, b"a", b"b", b"c")
+    lane.run()
+    publish(refusals, lane, b"d", b"e", b"f")
+    assert len(refusals.untracked) == 1
     waiter = lane.request()
     refusals.note(DENIED, lane)
     assert waiter.failure.sent
-    assert len(lane.pongs) == 1
-    assert len(refusals.untracked) == 0
 
 
 def test_a_ping_that_cannot_be_sent(refusals, lane):
-    """Without room for a PING, the doubt stays, and the next refusal tries again."""
+    """Without room for a PING, the doubt stays, and the PING is sent later."""
     refusals.add(b"x")
-    lane.failure = DisconnectedError()
     refusals.note(DENIED, lane)
+    lane.failure = DisconnectedError()
+    lane.run()
     lane.failure = None
     waiter = lane.request()
     refusals.note(DENIED, lane)
     assert waiter.failure.sent
+    lane.run()
     assert len(lane.pongs) == 1
 
 
