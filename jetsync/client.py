@@ -21,8 +21,10 @@ from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import StopSignal
 from jetsync._hooks.manager import Plugins
-from jetsync._io.connection import Connection, list_of, report_at_exit
+from jetsync._io.connection import Connection
+from jetsync._io.handles import list_of
 from jetsync._io.refusals import MOST_SUBJECTS
+from jetsync._io.session import report_at_exit
 from jetsync._proto import frames
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
@@ -406,11 +408,11 @@ class Client:
         validate_subject(subject)
         answer = b"" if reply is None else validate_subject(reply).encode()
         target, payload, header = self._encode(subject, data, headers)
-        connection.has_published = True
-        untracked = connection.refusals.untracked
-        untracked.add(subject)
-        if len(untracked) > MOST_SUBJECTS:
-            connection.refusals.make_room(connection.lane)
+        refusals = connection.refusals
+        refusals.has_published = True
+        refusals.untracked.add(subject)
+        if len(refusals.untracked) > MOST_SUBJECTS:
+            refusals.make_room(connection.lane)
         connection.lane.post(
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )

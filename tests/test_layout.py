@@ -21,6 +21,8 @@ COVERED_BY = {
     "test_hostile_json.py": "values/account values/server_info",
     "test_options.py": "values/server_urls values/saved_context",
     "io/test_lane.py": "_io/gate _io/outbox",
+    "io/test_connection.py": "_io/handles _io/observer _io/probe _io/session",
+    "io/test_bridge.py": "_io/forks",
     "io/test_nats_seam.py": "_io/translate _io/transport",
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",

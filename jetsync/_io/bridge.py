@@ -24,7 +24,6 @@ import atexit
 import contextlib
 import importlib.util
 import itertools
-import os
 import threading
 import types
 import weakref
@@ -38,6 +37,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
+from jetsync._io import forks
 from jetsync._io.resolve import look_up
 from jetsync._io.wakeups import Signal
 
@@ -113,6 +113,7 @@ class Bridge:
             raise
         if self._failure is not None:
             raise self._failure
+        forks.watch(self)
         _live.add(self)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
@@ -153,6 +154,7 @@ class Bridge:
         Can be called repeatedly.
         """
         _live.discard(self)
+        forks.forget(self)
         if self.forked:
             return
         self._stopping = True
@@ -250,12 +252,12 @@ class Bridge:
         if tasks:
             await asyncio.wait(tasks)
 
-    # The end of the interpreter, and a fork.
+    # The end of the interpreter, and a fork (see `forks`).
 
     def close_at_exit(self, deadline: Deadline) -> None:
         """Let the owner send what is outstanding and end the thread."""
         self._at_exit(deadline.remaining())
-        # If the connection was collected, the loop is already closing it.
+        # If the client was dropped, the loop is already closing it.
         self._thread.join(deadline.remaining())
 
     def after_fork(self) -> None:
@@ -328,14 +330,4 @@ def _close_at_exit() -> None:
                 bridge.close_at_exit(deadline)
 
 
-def _mark_forked() -> None:
-    # Runs in the child before everything else. It takes no lock, because the owner may not exist
-    # here.
-    for bridge in list(_live):
-        bridge.after_fork()
-    _live.clear()
-
-
 atexit.register(_close_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_forked)

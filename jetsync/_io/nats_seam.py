@@ -40,7 +40,7 @@ with deferred("aiohttp", "multidict"):
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.connection import Connection
+    from jetsync._io.observer import Observer
     from jetsync.options import ConnectOptions
 
 # Seconds between two checks whether a PONG has arrived.
@@ -78,17 +78,17 @@ class _Client(nats.aio.client.Client):
 class NatsConnection:
     """A nats-py client on the lane's transport, with callbacks and errors translated."""
 
-    def __init__(self, listener: Connection, options: ConnectOptions) -> None:
+    def __init__(self, observer: Observer, options: ConnectOptions) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._listener = listener
+        self._observer = observer
         # $NATS_URL is read once, because it may change, and its login is needed for reconnects.
         options = options.evolve(servers=options.server_list())
         self._options = options
         self._client = _Client(self._on_unexpected)
         websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}
         kind = WebSocketLaneTransport if websocket else LaneTransport
-        self.transport: LaneTransport = kind(loop, listener, options)
+        self.transport: LaneTransport = kind(loop, observer, options)
         self.lane = self.transport.lane
         # Failed attempts and refused logins that the first connect still allows. None: any number.
         self._attempts_left: int | None = None
@@ -140,7 +140,7 @@ class NatsConnection:
             self.transport.finish()
             raise
         self._first = False
-        self._listener.on_connected()
+        self._observer.on_connected()
 
     async def stop(self) -> None:
         """Close the connection. What the socket has accepted is sent."""
@@ -176,7 +176,7 @@ class NatsConnection:
         if not self._first:
             # The end of a connection has an event of its own.
             if not isinstance(error, nats.errors.UnexpectedEOF):
-                self._listener.on_error(error)
+                self._observer.on_error(error)
                 self._count_refusal(error)
             return
         if isinstance(error.__cause__, errors.ConfigurationError):
@@ -207,15 +207,15 @@ class NatsConnection:
 
     def _on_unexpected(self, error: Exception) -> None:
         _logger.error("reconnect_failed", exc_info=error)
-        self._listener.on_error(errors.ConnectError(f"unexpected {type(error).__name__}"))
+        self._observer.on_error(errors.ConnectError(f"unexpected {type(error).__name__}"))
 
     async def _on_disconnected(self) -> None:
         if not self._first:
-            self._listener.on_disconnected()
+            self._observer.on_disconnected()
 
     async def _on_reconnected(self) -> None:
         self._refused.clear()
-        self._listener.on_connected()
+        self._observer.on_connected()
 
     async def _on_closed(self) -> None:
         if self._first:
@@ -228,7 +228,7 @@ class NatsConnection:
                 last = translate_connect_error(self._last_error, server=attempt.target)
                 reason += f" attempts; the last failed: {last}"
             error = errors.ConnectError(reason)
-        self._listener.on_closed(error)
+        self._observer.on_closed(error)
 
     async def _on_discovered(self) -> None:
         # The servers that were listed in the handshake cause no event.
@@ -237,10 +237,10 @@ class NatsConnection:
         known.update(url.netloc for url in new)
         if new:
             urls = (redact_url(self.transport.resolve(url).geturl()) for url in new)
-            self._listener.on_discovered(tuple(urls))
+            self._observer.on_discovered(tuple(urls))
 
     async def _on_lame_duck(self) -> None:
-        self._listener.on_lame_duck()
+        self._observer.on_lame_duck()
 
 
 class _FirstConnectFailedError(Exception):

@@ -13,11 +13,13 @@ flight.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
 from jetsync.errors import PermissionDeniedError, TransportError
@@ -61,8 +63,9 @@ class Refusals:
     """
     Assigns refusals to messages.
 
-    Any thread adds to ``untracked`` and ``batches`` and calls :meth:`add` and :meth:`make_room`.
-    The loop thread does the rest. No lock: each change of what both use is one call into C.
+    Any thread adds to ``untracked`` and ``batches`` and calls :meth:`add`, :meth:`make_room` and
+    :meth:`take_core`. The loop thread does the rest. There is no lock: each change of what several
+    threads use is one call into C.
 
     Args:
         timeout: The longest time that a core message waits before it is written, in seconds.
@@ -76,6 +79,13 @@ class Refusals:
         # one. Each function returns whether a batch may have messages to a subject. It must not
         # refer to the owner of the batch.
         self.batches: dict[str, Callable[[bytes], bool]] = {}
+        # The last refusals, with the time at which each was read. They explain why a batch is
+        # incomplete.
+        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=100)
+        # Whether core messages were published after the last flush that the server confirmed, and
+        # which of them the server has refused.
+        self.has_published: bool = False
+        self._core: deque[PermissionDeniedError] = deque(maxlen=100)
         # Untracked subjects that will be forgotten.
         self._older: set[str] = set()
         self._timeout = timeout
@@ -98,6 +108,27 @@ class Refusals:
             untracked.intersection_update(_ONLY_EVERY)
         else:
             lane.later(0.0, self._forget_later, lane)
+
+    def take_core(self) -> list[PermissionDeniedError]:
+        """Take the refusals of core messages, after a flush; any thread."""
+        self.has_published = False
+        return take_all(self._core)
+
+    def deny(self, operation: str, subject: str, lane: Lane) -> None:
+        """Fail the calls that the server refuses by refusing *subject*."""
+        error = PermissionDeniedError(subject, operation)
+        self.denials.append((time.monotonic(), error))
+        is_known = False
+        if operation == "publish":
+            is_known, error = self.note(error, lane)
+        for receiver in lane.receivers():
+            is_known |= receiver.denied(operation, subject.encode(), error)
+        # Pulls and acks are not core messages of the application.
+        is_own = is_known or subject.startswith("$JS.")
+        if operation == "publish" and self.has_published and not is_own:
+            self._core.append(PermissionDeniedError(subject, operation))
+        # Wake the thread that reads the socket, because it only waits for bytes.
+        lane.wake_reader()
 
     def note(self, error: PermissionDeniedError, lane: Lane) -> tuple[bool, PermissionDeniedError]:
         """

@@ -77,7 +77,10 @@ class Waiter:
     def deliver(self, frame: Frame) -> None:
         """Take the reply and wake the waiting thread."""
         self.reply = frame
-        self._end()
+        # As `_end`, without a call, because every reply passes here.
+        self.ready = True
+        if self._signal is not None:
+            self._signal.set()
 
     def lost(self, epoch: int) -> None:
         """End the wait if the request was written on connection *epoch* or an earlier one."""

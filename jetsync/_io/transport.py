@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from urllib.parse import ParseResult
 
-    from jetsync._io.connection import Connection
+    from jetsync._io.observer import Observer
     from jetsync.options import ConnectOptions
 
 # Receive buffer to ask for: 1 MiB has room for a burst of frames while the last one is processed.
@@ -92,7 +92,7 @@ class LaneTransport:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        listener: Connection,
+        observer: Observer,
         options: ConnectOptions,
     ) -> None:
         self.lane = Lane(loop, self._on_control)
@@ -102,7 +102,7 @@ class LaneTransport:
         # None if the options do not ask for TLS.
         self.ssl_context: ssl.SSLContext | None = None
         self._loop = loop
-        self._listener = listener
+        self._observer = observer
         self._options = options
         # Seconds of one attempt, so that a silent server leaves time for the others.
         self._budget = options.connect_timeout / len(options.server_list())
@@ -368,7 +368,7 @@ class LaneTransport:
         self._handshaking = False
         self._eof = False
         assert attempt.info is not None
-        self._listener.on_info(attempt.info)
+        self._observer.on_info(attempt.info)
         if attempt.listed:
             self._tell({**attempt.greeting, "connect_urls": attempt.listed, "ldm": False})
             self.known.update(attempt.listed)
@@ -478,21 +478,21 @@ class LaneTransport:
             self._eof = True
             if lane.fault is not None:
                 self.attempt.server_error = lane.fault
-                self._listener.on_error(lane.fault)
+                self._observer.on_error(lane.fault)
         elif line.startswith(b"INFO "):
             try:
                 info, server = self._clean(line)
             except errors.ProtocolError as error:
-                self._listener.on_error(error)
+                self._observer.on_error(error)
                 return
-            self._listener.on_info(server)
+            self._observer.on_info(server)
             self._tell(info)
         elif line.startswith(b"-ERR"):
             # nats-py would close the client. If the server ends the connection, that is noticed.
             text, reason = _error_text(line)
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)
-            self._listener.on_server_error(text)
+            self._observer.on_server_error(text)
         elif line in {b"PING\r\n", b"PONG\r\n"}:
             # One answer suffices. A flood must not fill the memory faster than nats-py reads.
             if line not in self._inbound:

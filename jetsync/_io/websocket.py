@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
-    from jetsync._io.connection import Connection
+    from jetsync._io.observer import Observer
     from jetsync.options import ConnectOptions
 
 # Bytes of one WebSocket message: 128 MiB. A server sends all pending data of a client as one
@@ -175,10 +175,10 @@ class WebSocketLaneTransport(LaneTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        listener: Connection,
+        observer: Observer,
         options: ConnectOptions,
     ) -> None:
-        super().__init__(loop, listener, options)
+        super().__init__(loop, observer, options)
         self._scheme = urlsplit(options.server_list()[0]).scheme
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()

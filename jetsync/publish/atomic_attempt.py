@@ -413,7 +413,7 @@ class Attempt:
         subjects = {target.decode() for target, _, _ in self.engine.items}
         end = deadline.at_most(DENIAL_WAIT)
         while True:
-            for at, error in list(self._connection.denials):
+            for at, error in list(self._connection.refusals.denials):
                 about_us = error.operation == "publish" and error.subject in subjects
                 if about_us and at >= self._first_at:
                     return copy.copy(error)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import threading
@@ -12,9 +11,10 @@ from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._hooks.manager import Plugins
-from jetsync._io.connection import PROBE_TIMEOUT, Connection
+from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
+from jetsync._io.probe import PROBE_TIMEOUT
 from jetsync._io.translate import parse_denied
 from jetsync.errors import (
     ConnectError,
@@ -122,7 +122,7 @@ class Watcher:
 def connection():
     """A connection on a lane that is a stub."""
     connection = Connection(ConnectOptions(loop="asyncio"), Plugins(dispatcher=Watcher()))
-    connection.lane = StubLane()
+    connection.session.lane = connection.lane = StubLane()
     connection.lane.listen(connection.lane.new_sid(), connection.router)
     return connection
 
@@ -290,7 +290,7 @@ class TestAsk:
 
     def test_denied(self, connection):
         """A permission error ends the request whose subject it names."""
-        connection.lane.answer = lambda block: connection.on_server_error(
+        connection.lane.answer = lambda block: connection.session.on_server_error(
             "-ERR 'Permissions Violation for Publish to \"a\"'"
         )
         with pytest.raises(PermissionDeniedError) as caught:
@@ -329,18 +329,18 @@ class TestAsk:
 
     def test_size(self, connection):
         """A request larger than the server's limit is refused before it is sent."""
-        connection.on_info(ServerInfo(max_payload=4))
+        connection.session.on_info(ServerInfo(max_payload=4))
         with pytest.raises(MaxPayloadError) as caught:
             connection.exchange(b"a", None, b"12345", soon())
         assert (caught.value.size, caught.value.limit) == (5, 4)
         assert connection.lane.written == []
         connection.check_size(4)
-        connection.on_info(ServerInfo(max_payload=5))
+        connection.session.on_info(ServerInfo(max_payload=5))
         connection.check_size(5)
 
     def test_closed(self, connection):
         """A closed connection raises a new copy of its error to each caller."""
-        connection.on_closed(ValueError("why"))
+        connection.session.on_closed(ValueError("why"))
         errors = []
         for call in (connection.check, lambda: connection.exchange(b"a", None, b"", soon())) * 2:
             with pytest.raises(ConnectionClosedError, match="why") as caught:
@@ -352,7 +352,7 @@ class TestAsk:
 
     def test_forked(self, connection):
         """A forked child sends nothing."""
-        connection.forked = True
+        connection.session.forked = True
         connection.lane.outbox.reason = ForkedProcessError()
         message = types.SimpleNamespace(raw_reply=b"r")
         for call in (
@@ -417,11 +417,17 @@ class ProbedLane(StubLane):
         self.aborted += 1
 
 
+def probed(connection):
+    """Give a connection a lane that can be probed."""
+    connection.session.lane = connection.lane = ProbedLane()
+    return connection.lane
+
+
 class TestProbe:
     @pytest.fixture
     def lane(self, connection):
         """The lane of a connection that has just been probed."""
-        lane = connection.lane = ProbedLane()
+        lane = probed(connection)
         connection.probe()
         connection.probe()
         assert lane.run() == 0.0
@@ -443,7 +449,7 @@ class TestProbe:
 
     def test_an_answer_during_the_write(self, connection, monkeypatch):
         """Another thread may read the PONG before the write of the PING returns."""
-        lane = connection.lane = ProbedLane()
+        lane = probed(connection)
 
         def write(*_, **__):
             lane.bytes_in += 6
@@ -465,7 +471,7 @@ class TestProbe:
 
     def test_later_writes(self, connection):
         """What was sent after the PING does not count as progress."""
-        lane = connection.lane = ProbedLane()
+        lane = probed(connection)
         lane.confirmed = lane.outbox.bytes_out
         connection.probe()
         lane.run()
@@ -477,9 +483,9 @@ class TestProbe:
 class TestListener:
     def test_each_reason_once(self, connection, caplog):
         """Each reason why connecting fails is logged once, and kept for errors."""
-        connection.on_disconnected()
+        connection.session.on_disconnected()
         for reason in ("one", "one", "two"):
-            connection.on_error(ConnectError(reason))
+            connection.session.on_error(ConnectError(reason))
         assert [record.fields["reason"] for record in caplog.records] == ["one", "two"]
         assert connection.lane.outbox.why_down == "two"
 
@@ -488,14 +494,14 @@ class TestListener:
         box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
         connection.lane.listen(b"1", box)
         connection.lane.listen(b"2", other)
-        connection.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
+        connection.session.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
         assert isinstance(box.failure, PermissionDeniedError)
         assert (other.failure, connection.router.failure) == (None, None)
-        connection.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
+        connection.session.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
         ((subject, error),) = other.take_denials()
         assert (subject, error.operation) == (b"c", "publish")
         assert connection.lane.wake_ups == 2
-        connection.on_server_error("-ERR 'Stale Connection'")
+        connection.session.on_server_error("-ERR 'Stale Connection'")
         assert [type(event) for event in connection.plugins.dispatcher.events] == [
             events.PermissionDeniedEvent,
             events.PermissionDeniedEvent,
@@ -504,7 +510,7 @@ class TestListener:
     def test_denied_inbox(self, connection):
         """Without permission for the reply subscription, every request fails."""
         interest = connection.router.interest.decode()
-        connection.on_server_error(
+        connection.session.on_server_error(
             f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
         )
         with pytest.raises(PermissionDeniedError):
@@ -519,20 +525,20 @@ class TestListener:
             lane.epoch += 1
 
         lane.open = open_lane
-        connection.on_connected()
+        connection.session.on_connected()
         for _ in range(2):
-            connection.on_disconnected()
-            connection.on_disconnected()
-            connection.on_connected()
+            connection.session.on_disconnected()
+            connection.session.on_disconnected()
+            connection.session.on_connected()
         told = [type(event) for event in connection.plugins.dispatcher.events]
         assert told == [events.DisconnectedEvent, events.ReconnectedEvent] * 2
-        assert connection.reconnects == connection.statistics().reconnects == 2
+        assert connection.statistics().reconnects == 2
 
     def test_closed_once(self, connection):
         """Plugins get one event about the end, whatever causes it, and no event after it."""
-        connection.on_closed(None)
-        connection.on_closed(ValueError("again"))
-        connection.on_disconnected()
+        connection.session.on_closed(None)
+        connection.session.on_closed(ValueError("again"))
+        connection.session.on_disconnected()
         (event,) = connection.plugins.dispatcher.events
         assert (type(event), event.error) == (events.ClosedEvent, None)
 
@@ -540,7 +546,7 @@ class TestListener:
         """
         A close inside a close of the same thread returns and leaves the work to the outer one.
         """
-        connection.flush = lambda deadline, while_closing: connection.close(1)
+        connection.session.flush = lambda deadline, while_closing: connection.close(1)
         connection.close(1)
         assert connection.closed.is_set()
 
@@ -550,11 +556,11 @@ class TestListener:
         def interrupted(deadline, while_closing):
             raise KeyboardInterrupt
 
-        connection.flush = interrupted
+        connection.session.flush = interrupted
         with pytest.raises(KeyboardInterrupt):
             connection.close(1)
         assert not connection.closed.is_set()
-        connection.flush = lambda deadline, while_closing: 0.0
+        connection.session.flush = lambda deadline, while_closing: 0.0
         connection.close(1)
         assert connection.closed.is_set()
 
@@ -562,9 +568,9 @@ class TestListener:
         """
         Plugins get server errors that belong to no call. Lost connections have their own events.
         """
-        connection.on_error(OSError("reset"))
-        connection.on_error(EOFError())
-        connection.on_error(ValueError("odd"))
+        connection.session.on_error(OSError("reset"))
+        connection.session.on_error(EOFError())
+        connection.session.on_error(ValueError("odd"))
         (event,) = connection.plugins.dispatcher.events
         assert type(event) is events.AsyncErrorEvent
 
@@ -598,21 +604,3 @@ class TestNames:
         first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))
         assert first.inbox.startswith("_I.me.")
         assert first.inbox != second.inbox
-
-
-class TestRaiseFailure:
-    def test_copies(self):
-        """Each thread gets its own error, with the same data and cause."""
-        failure = PermissionDeniedError("a", "publish")
-        failure.__cause__ = ValueError("why")
-        found = []
-        for _ in range(2):
-            with pytest.raises(PermissionDeniedError) as caught:
-                raise_failure(failure)
-            found.append(caught.value)
-        assert found[0] is not found[1]
-        assert found[0] is not failure
-        assert failure.__traceback__ is None
-        assert found[0].__dict__ == failure.__dict__
-        assert found[0].__cause__ is failure.__cause__
-        assert str(copy.copy(failure)) == str(failure)

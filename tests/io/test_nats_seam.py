@@ -21,8 +21,8 @@ import pytest
 
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
-from jetsync._io import mailbox as _mailbox
 from jetsync._io import nats_seam as _transport
+from jetsync._io import replies as _replies
 from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.nats_seam import NatsConnection, nats_arguments
@@ -841,7 +841,7 @@ class TestConnectionOnTheWire:
 
     def test_denied_inbox_again(self, connection, server, monkeypatch):
         """After a pause, a request subscribes again first, and is only sent if that is allowed."""
-        monkeypatch.setattr(_mailbox, "REFUSED_PAUSE", 0.0)
+        monkeypatch.setattr(_replies, "REFUSED_PAUSE", 0.0)
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"x")
         server.answers["SUB"] = deny_inbox(connection)
         server.peers[0].send(deny_inbox(connection))
@@ -868,7 +868,7 @@ class TestConnectionOnTheWire:
 
     def test_denied_inbox_without_an_answer(self, connection, server, monkeypatch):
         """If the server does not answer whether it accepts replies again, nothing is sent."""
-        monkeypatch.setattr(_mailbox, "REFUSED_PAUSE", 0.0)
+        monkeypatch.setattr(_replies, "REFUSED_PAUSE", 0.0)
         server.peers[0].send(deny_inbox(connection))
         until(lambda: connection.router.refusal)
         server.answers_ping = False
@@ -924,11 +924,11 @@ class TestConnectionOnTheWire:
         def interrupted(deadline, while_closing):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(connection, "flush", interrupted)
+        monkeypatch.setattr(connection.session, "flush", interrupted)
         with pytest.raises(KeyboardInterrupt):
             Client(connection).close(timeout=LONG)
         assert connection.closed.wait(LONG)
-        until(lambda: not connection._bridge._thread.is_alive(), "the end of the thread")
+        until(lambda: not connection.session._bridge._thread.is_alive(), "the end of the thread")
 
     def test_late_frame(self, connection, server):
         """A mailbox that lingers after its end still gets frames in flight."""

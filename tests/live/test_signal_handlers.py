@@ -683,7 +683,7 @@ class TestReading:
 
         def close():
             closing.start()
-            eventually(lambda: is_locked(client._connection._close_lock), 10)
+            eventually(lambda: is_locked(client._connection.session._close_lock), 10)
             client.close(timeout=60)
             return client.is_closed
 

@@ -25,7 +25,7 @@ SPANNING = {
     "live/publish/test_atomic_rules.py": "publish/atomic_commit",
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
-    "live/test_process_life.py": "_io/bridge _io/connection",
+    "live/test_process_life.py": "_io/bridge _io/connection _io/session",
     "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox publish/publisher",
     "test_errors.py": "publish/errors",
     "values/test_consumer_config.py": "values/support",

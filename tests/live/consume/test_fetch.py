@@ -885,7 +885,7 @@ class TestConnection:
         A pull or an inbox that the server refuses ends the fetch at once.
         """
         # Reply subjects that can be named in the server's configuration.
-        monkeypatch.setattr("jetsync._io.connection.secrets.token_hex", lambda size: "0")
+        monkeypatch.setattr("jetsync._io.session.secrets.token_hex", lambda size: "0")
         deny_pull = {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}}
         deny_inbox = {"subscribe": {"deny": ["mine.0-1.*"]}}
         users = [

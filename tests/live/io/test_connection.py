@@ -21,7 +21,7 @@ from streams import fast_stream, memory_stream
 from waiting import LATE, at_some_pace, blocked, eventually, timed
 
 import jetsync
-from jetsync._io import connection as connection_module
+from jetsync._io import probe as probe_module
 from jetsync._proto.pull import GRACE
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy, HookRecorder
@@ -1134,7 +1134,7 @@ def paused():
         jetsync.connect(server.url) as setting_up,
         jetsync.connect(server.url, request_timeout=0.5) as client,
     ):
-        patch.setattr(connection_module, "PROBE_TIMEOUT", 600.0)
+        patch.setattr(probe_module, "PROBE_TIMEOUT", 600.0)
         setting_up.jetstream().create_stream("S", subjects=["s"]).create_consumer(name="c")
         js = client.jetstream()
         stream, consumer = js.stream("S"), js.consumer("S", "c")

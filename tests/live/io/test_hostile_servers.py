@@ -289,7 +289,7 @@ class TestAnnouncedServers:
             eventually(lambda: len(impostor.heard) == 6)
             eventually(lambda: client.is_connected)
             assert client.server.url == impostor.url
-            assert client._connection._nats._client.discovered_servers == []
+            assert client._connection.session._nats._client.discovered_servers == []
             client.flush()
 
         assert attacker._sockets == []

@@ -741,7 +741,7 @@ class TestSecrets:
                         client.publish("a")
                         client.flush()
                         texts += [repr(client), str(client), repr(client.server), client.server.url]
-                        texts += [repr(client.options), repr(client._connection._bridge)]
+                        texts += [repr(client.options), repr(client._connection.session._bridge)]
                     outcomes.append("connected")
                 except jetsync.ConnectError as error:
                     texts.append(shown(error))

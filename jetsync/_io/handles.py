@@ -1,0 +1,84 @@
+"""
+The handles of a client that hold something open, and how they end with the client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from jetsync._base.log import get_logger
+from jetsync.errors import CallInSignalHandlerError
+
+if TYPE_CHECKING:
+    from jetsync._base.deadline import Deadline
+    from jetsync._io.mailbox import Mailbox
+
+_H = TypeVar("_H")
+
+_logger = get_logger("jetsync.connection")
+
+
+class Writer(Protocol):
+    """A handle that has to finish before the connection is closed."""
+
+    def begin_finish(self) -> None:
+        """
+        Wake the calls that wait for room, because the client begins to close; never waits.
+
+        The lane refuses what they would send. May raise CallInSignalHandlerError.
+        """
+
+    def finish(self, deadline: Deadline) -> str | None:
+        """
+        Accept no more messages. Send the outstanding ones and wait for their acks, or discard them.
+
+        Never raises an ``Exception``. Returns one line about unconfirmed messages, or None.
+        """
+
+
+class OpenHandles:
+    """
+    The open handles of one session. Any thread calls this. There is no lock.
+
+    The sets are weak, so a handle that the application drops ends by itself.
+    """
+
+    def __init__(self) -> None:
+        # The mailboxes of all pulls. A signal ends the waits for them.
+        self.pull_boxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()
+        # Consumptions to which the application holds a reference. A client drains them.
+        self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Publishers and atomic batches.
+        self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+    def begin_finish(self) -> None:
+        """Wake the calls of publishers and batches, because the client begins to close."""
+        for writer in list_of(self.writers):
+            # The caller may be a signal handler that has interrupted a call of this writer.
+            with contextlib.suppress(CallInSignalHandlerError):
+                writer.begin_finish()
+
+    def finish(self, deadline: Deadline) -> list[str]:
+        """Finish all publishers and batches; return a line about each with unconfirmed messages."""
+        reports: list[str] = []
+        for writer in list_of(self.writers):
+            report = writer.finish(deadline)
+            if report is not None:
+                _logger.warning("unconfirmed", reason=report)
+                reports.append(report)
+        return reports
+
+    def after_fork(self) -> None:
+        """End the consumptions in a forked child, because they belong to the parent process."""
+        for consumption in list(self.consumptions):
+            consumption.after_fork()
+
+
+def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
+    """Return the items of *handles*, though other threads may add more meanwhile."""
+    while True:
+        # list() fails if another thread adds to the set meanwhile.
+        with contextlib.suppress(RuntimeError):
+            return list(handles)

@@ -1,0 +1,436 @@
+"""
+A session: the thread, the lane and nats-py's connection of one process, from connect to close.
+
+A client has one session. A forked child that reconnects makes another one and leaves that of its
+parent alone; see :mod:`jetsync._io.connection`, which handles use.
+
+The loop refers to the session. So the session must not refer to the client or its handles: a client
+that the application drops is collected, and then closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from jetsync import errors, events
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, Level, LongLock
+from jetsync._base.log import beats, get_logger
+from jetsync._io.bridge import Bridge
+from jetsync._io.handles import OpenHandles
+from jetsync._io.nats_seam import NatsConnection
+from jetsync._io.outbox import PING
+from jetsync._io.probe import Probe
+from jetsync._io.refusals import Refusals
+from jetsync._io.replies import ReplyRouter, Waiter
+from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
+from jetsync.values.server_info import ServerInfo, Statistics
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from jetsync._hooks.manager import Plugins
+    from jetsync._io.lane import Lane
+    from jetsync.options import ConnectOptions
+
+# Seconds to send the outstanding data of a client that was dropped without ``close``.
+DROP_GRACE: Final = 1.0
+
+# Seconds to wait for the thread of a client that could not connect.
+BRIDGE_STOP_TIMEOUT: Final = 1.0
+
+_logger = get_logger("jetsync.connection")
+
+
+class Session:
+    """
+    One thread with one lane, and the :class:`Observer` of its connections.
+
+    Any thread calls this, except for the methods that begin with ``on_``, which the loop thread
+    calls. ``_close_lock`` lets one thread at a time close. Everything else is set by the loop
+    thread, or once.
+    """
+
+    def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
+        self._options = options
+        self._plugins = plugins
+        # Random, and unique to this session.
+        self.token: str = secrets.token_hex(8)
+        self.inbox: str = f"{options.inbox_prefix}.{self.token}"
+        self.numbers = itertools.count(1)
+        self.lane: Lane
+        self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
+        self.refusals: Refusals = Refusals(options.request_timeout)
+        self.handles: OpenHandles = OpenHandles()
+        # The server that the client is connected to, or was connected to last.
+        self.server: ServerInfo = ServerInfo()
+        self.closed: Latch = Latch()
+        # Set before `closed`, when the client begins to close.
+        self.closing: Latch = Latch()
+        # Whether this process is a forked child of the one that connected.
+        self.forked: bool = False
+        self._probe = Probe()
+        self._bridge = Bridge(options.loop)
+        self._nats: NatsConnection | None = None
+        self._close_lock = LongLock(Level.TURN)
+        # How many of the `-ERR` lines that were read have been handled.
+        self._errors_handled = 0
+        # Whether the end is not reported, because the interpreter exits or the client was dropped.
+        self._is_silent = False
+        # Whether the end of the thread was requested, so that a client that is dropped needs none.
+        self._is_ending = False
+        # Whether the thread was stopped. It still runs after nats-py has given up.
+        self._stopped = False
+        # Whether the last reported event was a loss, so that losses and reconnects alternate.
+        self._down = False
+
+    # Opening and closing.
+
+    def connect(self, deadline: Deadline) -> None:
+        """
+        Start the thread and make the first connection; raises as ``Connection.connect``.
+        """
+        with beats(_logger, "connect", client=self._options.name):
+            try:
+                self._bridge.start(self._close_at_exit, self._after_fork, deadline)
+                self._bridge.call(self._connect, deadline=deadline)
+            except errors.WaitTimeoutError:
+                # A loop that has not started ends by itself, after its imports.
+                self._stop(BRIDGE_STOP_TIMEOUT if self._nats is not None else 0.0)
+                server, last = self._nats.last_failure if self._nats is not None else (None, None)
+                reason = None if last is None else str(translate_connect_error(last))
+                cause = None if last is None else cause_of(last)
+                raise errors.ConnectTimeoutError(
+                    deadline.total, server=server, reason=reason
+                ) from cause
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    # After Ctrl-C the connection may exist already.
+                    self.abandon()
+                self._stop(BRIDGE_STOP_TIMEOUT)
+                raise
+
+    async def _connect(self) -> None:
+        self._nats = nats = NatsConnection(self, self._options)
+        self.lane = nats.lane
+        self.router.line = self.lane.listen(self.lane.new_sid(), self.router)
+        await nats.start()
+
+    def close(self, timeout: float) -> None:
+        """
+        Send outstanding data within *timeout* seconds, close the connection and end all waits.
+
+        Can be called repeatedly. If a signal handler calls this while its own thread was reading or
+        writing, the loop does the work and this returns at once.
+        """
+        if self.forked or self._close_lock.held_here():
+            # A signal handler has interrupted close(), which continues afterwards.
+            return
+        if self.lane.is_busy_here():
+            self.abandon(timeout)
+            return
+        deadline = Deadline.after(timeout)
+        taken: list[bool] = []
+        try:
+            # In a signal handler, another thread that is closing may wait for the interrupted call.
+            with contextlib.suppress(errors.CallInSignalHandlerError):
+                # That thread may also wait for an answer, which the interrupted call would read.
+                self.lane.prepare_wait()
+                self._close_lock.take(taken, deadline)
+            # If the lock is not free in time, another thread is still closing.
+            if True in taken and not self._stopped:
+                self._close(deadline)
+        finally:
+            if True in taken:
+                self._close_lock.release()
+        self._plugins.close(max(deadline.remaining(), 0.1))
+
+    def _close(self, deadline: Deadline) -> None:
+        """
+        Send outstanding data, report the end, and end the connection and the thread.
+
+        ``_close_lock`` is held.
+        """
+        assert self._close_lock.held_here()
+        try:
+            if self.lane.outbox.can_send:
+                self.flush(deadline, while_closing=True)
+        except (errors.TransportError, errors.WaitTimeoutError):
+            _logger.warning("closed", reason="some data could not be sent")
+        try:
+            # In the loop thread, which Ctrl-C does not interrupt.
+            self._bridge.call(self._shut, deadline=deadline)
+        except errors.WaitTimeoutError:
+            _logger.warning("closed", reason="the connection did not close in time")
+        except errors.ConnectionClosedError:
+            pass  # The thread has ended.
+        self._stop(max(deadline.remaining(), 0.1))
+        self.on_closed(None)
+        self._stopped = True
+
+    def _stop(self, timeout: float) -> None:
+        """Stop the thread."""
+        self._bridge.stop(timeout)
+        self._is_ending = True
+
+    async def _shut(self) -> None:
+        self.on_closed(None)
+        await self._end(0.0)
+
+    def abandon(self, grace: float = 0.0) -> None:
+        """
+        End the connection and the thread without waiting for either.
+
+        Args:
+            grace: Seconds to send outstanding data.
+        """
+        self._bridge.spawn(self._end, grace)
+        self._is_ending = True
+
+    def end_unused(self) -> bool:
+        """
+        End as :meth:`abandon` does, because the client was dropped; return whether that was needed.
+
+        The garbage collector calls this in any thread.
+        """
+        if self._is_ending:
+            return False
+        self._is_silent = True
+        self.abandon(DROP_GRACE)
+        return True
+
+    async def _end(self, grace: float) -> None:
+        """End the connection and the thread, after *grace* seconds to send outstanding data."""
+        try:
+            nats = self._nats
+            if nats is not None:
+                if grace:
+                    # Not done yet if a signal handler closes the client.
+                    nats.lane.begin_close(errors.ConnectionClosedError())
+                    await nats.flush(grace)
+                await nats.stop()
+        finally:
+            self._bridge.stop(0.0)
+            self._plugins.close(0.0)
+
+    def begin_close(self) -> None:
+        """
+        End all waits and refuse all calls, except for what publishers do to finish.
+
+        Does nothing in a signal handler that has interrupted a read or a write of its own thread.
+        """
+        if self.forked or self.lane.is_busy_here():
+            return
+        self.lane.begin_close(translate_closed(None))
+        self.closing.set()
+        self.handles.begin_finish()
+
+    def _close_at_exit(self, timeout: float) -> None:
+        """
+        Send outstanding data and end the thread, because the interpreter is exiting.
+
+        Unlike :meth:`close`, this does not end waits. The waiting threads are daemons, and the
+        interpreter would print their errors.
+        """
+        if self._is_silent:
+            return  # The loop is closing it.
+        deadline = Deadline.after(timeout)
+        # A quarter of the time is left for closing the connection.
+        for report in self.handles.finish(deadline.at_most(timeout * 0.75)):
+            report_at_exit(report)
+        try:
+            self.flush(deadline)
+        except (errors.TransportError, errors.WaitTimeoutError) as error:
+            if self.refusals.has_published:
+                report_at_exit(f"the server did not confirm the last core messages: {error}")
+        self._is_silent = True
+        self.lane.outbox.freeze()
+        if not self.closed.is_set():
+            self.emit(events.ClosedEvent())
+        try:
+            if self._nats is not None:
+                self._bridge.call(self._nats.stop, deadline=deadline)
+        finally:
+            self._bridge.stop(max(deadline.remaining(), 0.1))
+            self._plugins.close(max(deadline.remaining(), 0.1))
+
+    def _after_fork(self) -> None:
+        """Leave the connection to the parent process; this one is a forked child. Takes no lock."""
+        self.forked = True
+        if self._nats is not None:
+            self.lane.after_fork()
+        self.handles.after_fork()
+
+    # The thread.
+
+    def start_threads(self, *threads: threading.Thread) -> None:
+        """
+        Start *threads* from the loop thread, which Ctrl-C does not interrupt.
+
+        In ``Thread.start``, Ctrl-C may leave a thread in Python's list for ever. Ctrl-C ends this
+        wait, but each thread that appears in the list runs.
+        """
+        timeout = self._options.request_timeout
+        self._bridge.call(_start, threads, deadline=Deadline.after(timeout))
+
+    def flush(self, deadline: Deadline, *, while_closing: bool = False) -> float:
+        """
+        Wait until the server has processed all earlier writes; see ``Connection.flush``.
+
+        Works while the client closes only if *while_closing* is true.
+        """
+        lane = self.lane
+        lane.prepare_wait()
+        start = time.perf_counter()
+        pong = Waiter(b"PING")
+        lane.write(PING, deadline, pong=pong, while_closing=while_closing)
+        lane.wait(pong, deadline)
+        seconds = time.perf_counter() - start
+        if pong.reply is not None:
+            return seconds
+        lane.check()
+        if pong.is_lost:
+            raise errors.ConnectionLostError(reason=lane.why_lost(pong.epoch) or "while flushing")
+        raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
+
+    def handle_errors(self, deadline: Deadline) -> None:
+        """Wait until the loop has handled the lines that came before the last PONG."""
+        read = self.lane.errors_read
+        if read != self._errors_handled:
+            self._bridge.call(_nothing, deadline=deadline)
+            self._errors_handled = read
+
+    def accept_replies(
+        self, refusal: errors.PermissionDeniedError, deadline: Deadline
+    ) -> errors.PermissionDeniedError | None:
+        """Forget that the server refused the replies, or return a later refusal."""
+        return self._bridge.call(self.router.accept, refusal, deadline=deadline)
+
+    def probe(self) -> None:
+        """Check whether the server still answers; see :class:`Probe`."""
+        self._probe.begin(self.lane, self.server.url)
+
+    def emit(self, event: events.StatusEvent | Callable[[], events.StatusEvent | None]) -> None:
+        """Pass *event*, or the one that it returns, to the plugins in a thread of their own."""
+        if self._plugins.dispatcher is not None:
+            self._plugins.dispatcher.emit_later(event)
+
+    def statistics(self) -> Statistics:
+        """Return the current counters."""
+        lane = self.lane
+        return Statistics(
+            bytes_in=lane.bytes_in,
+            bytes_out=lane.outbox.bytes_out,
+            reconnects=max(lane.epoch - 1, 0),
+            requests_in_flight=self.router.pending(),
+            subscriptions=len(lane.receivers()),
+            strays=lane.strays,
+        )
+
+    # The observer; loop thread.
+
+    def on_connected(self) -> None:
+        """Allow writes: nats-py has completed the handshake."""
+        is_reconnect = self.lane.epoch > 0
+        self.lane.open()
+        if is_reconnect:
+            self._down = False
+            url = self.server.url
+            _logger.info("reconnected", server=url)
+            self.emit(events.ReconnectedEvent(server=url, reconnects=self.lane.epoch - 1))
+
+    def on_disconnected(self) -> None:
+        """Report a lost connection once. The lane has already handled the loss."""
+        if self.closed.is_set() or self._is_silent or self._down:
+            return
+        self._down = True
+        _logger.info("disconnected", server=self.server.url)
+        self.emit(events.DisconnectedEvent(server=self.server.url))
+
+    def on_lame_duck(self) -> None:
+        """Report that the server will close the connection soon."""
+        _logger.info("lame_duck", server=self.server.url)
+        self.emit(events.LameDuckEvent(server=self.server.url))
+
+    def on_discovered(self, urls: tuple[str, ...]) -> None:
+        """Report servers that have joined the cluster."""
+        self.emit(events.ServersDiscoveredEvent(servers=urls))
+
+    def on_info(self, server: ServerInfo) -> None:
+        """Keep the server's last INFO."""
+        self.server = server
+
+    def on_server_error(self, text: str) -> None:
+        """Fail the calls that an ``-ERR`` line of the server refuses."""
+        _logger.warning("server_error", text=text, server=self.server.url)
+        if "maximum payload violation" in text.lower():
+            self.lane.note_oversized()
+            return
+        if "maximum subscriptions exceeded" in text.lower():
+            self._fail_refused_subscription()
+            return
+        denied = parse_denied(text)
+        if denied is not None:
+            operation, subject = denied
+            self.refusals.deny(operation, subject, self.lane)
+            self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
+
+    def _fail_refused_subscription(self) -> None:
+        receiver = self.lane.take_refused()
+        if receiver is None:
+            return
+        error = errors.SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
+        receiver.fail(error)
+        self.lane.wake_reader()
+        self.emit(events.AsyncErrorEvent(error=error))
+
+    def on_error(self, error: Exception) -> None:
+        """Report an error that belongs to no call. nats-py continues by itself."""
+        if isinstance(error, (OSError, EOFError)):
+            target = self._nats.transport.attempt.target if self._nats is not None else None
+            why = str(translate_connect_error(error, server=target))
+            if self._down and why != self.lane.outbox.why_down:
+                # Each reason is logged once per outage.
+                self.lane.outbox.why_down = why
+                _logger.warning("reconnect_failed", reason=why)
+            if not isinstance(error, errors.ConnectError):
+                # The loss was reported already.
+                return
+        if isinstance(error, errors.ProtocolError):
+            _logger.warning("protocol_error", error=str(error))
+        else:
+            error = translate_connect_error(error)
+        self.emit(events.AsyncErrorEvent(error=error))
+
+    def on_closed(self, cause: Exception | None) -> None:
+        """End all waits and report once that the client is closed, or that nats-py gave up."""
+        if self.closed.is_set() or self._is_silent:
+            return
+        self.closing.set()
+        self.closed.set()
+        reason = translate_closed(cause)
+        if cause is not None:
+            _logger.warning("closed", reason=str(reason))
+        self.lane.close(reason)
+        self.emit(events.ClosedEvent(error=None if cause is None else reason))
+
+
+async def _nothing() -> None:
+    """Wait for what the loop has to do before."""
+
+
+async def _start(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+
+
+def report_at_exit(text: str) -> None:
+    """Write one line to stderr, because the program is about to end."""
+    with contextlib.suppress(Exception):  # There may be no stderr.
+        sys.stderr.write(f"jetsync: at exit: {text}\n")
