@@ -164,9 +164,9 @@ class Connection:
             try:
                 if self.plugins.dispatcher is not None:
                     self.plugins.dispatcher.after_fork()
-                self._inherited.append(parent)
                 self.stopping = self.stopped = False
                 self._open(session)
+                self._inherited.append(parent)
             except BaseException:
                 # After Ctrl-C the connection may exist already.
                 self._use(parent)

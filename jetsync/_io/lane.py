@@ -33,11 +33,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
 import ssl
 import sys
 import threading
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +45,7 @@ from jetsync._io.gate import ReadGate
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
 from jetsync._io.replies import Waiter
+from jetsync._io.subscriptions import Subscriptions
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
 
@@ -62,8 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Listener
-    from jetsync._io.replies import ReplyRouter
 
 # Arguments to try a lock without waiting, and to release it, in one call into C; see Lane.wait.
 _WITHOUT_WAITING: Final = (False,)
@@ -76,9 +73,6 @@ READ_SIZE: Final = 1 << 17
 # Seconds that the loop waits for a reading thread to stop after the connection has ended. That
 # thread stops at once unless a signal handler has interrupted it.
 LEADER_WAIT: Final = 1.0
-
-# The first subscription id of a client is drawn from this range, so that it cannot be guessed.
-SID_RANGE: Final = 1 << 32
 
 PONG: Final = b"PONG\r\n"
 
@@ -101,13 +95,20 @@ class Lane:
         self._loop = loop
         self._on_control = on_control
         self.outbox: Outbox = Outbox(loop, self._on_tick)
-        # Bound here, so that a write costs no second call.
+        # Bound here, so that a call of the lane costs no second call.
         self.write: Final = self.outbox.write
         self.write_nowait: Final = self.outbox.write_nowait
         self.post: Final = self.outbox.post
         self.ack: Final = self.outbox.ack
         self.post_nowait: Final = self.outbox.post_nowait
         self.control: Final = self.outbox.control
+        self.subscriptions: Subscriptions = Subscriptions(self.outbox, self.later)
+        self.shared: Final = self.subscriptions.shared
+        self.new_sid: Final = self.subscriptions.new_sid
+        self.listen: Final = self.subscriptions.listen
+        self.end_with: Final = self.subscriptions.end_with
+        self.unsubscribe: Final = self.subscriptions.unsubscribe
+        self.receivers: Final = self.subscriptions.receivers
         self._own_lock()
         # The reading thread's gate, and the list that records whether it holds the read lock.
         self._leading: tuple[ReadGate, list[bool | None]] | None = None
@@ -119,18 +120,8 @@ class Lane:
         self._followers: set[object] = set()
         # The receivers of all threads that wait for one reply, including one that reads.
         self._requests: set[object] = set()
-        self._boxes: dict[bytes, Any] = {}
-        # By subscription id: the SUB line, which is written again after a reconnect, and the number
-        # of subscriptions that the connection had before it.
-        self._subscriptions: dict[bytes, bytes] = {}
-        self._ranks: dict[bytes, int] = {}
-        # Mailboxes that several handles use, by subject.
-        self.shared: dict[bytes, Mailbox] = {}
-        # Each ends a subscription when its listener is garbage-collected.
-        self._owners: dict[bytes, weakref.ref[Listener]] = {}
-        self._splitter = frames.Splitter(self._boxes)
+        self._splitter = frames.Splitter(self.subscriptions.boxes)
         self._strays = 0
-        self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
         # Lines for nats-py, in order, until the loop thread passes them on.
         self._control: deque[bytes] = deque()
         # How many `-ERR` lines were read. Only the reading thread changes it.
@@ -155,7 +146,7 @@ class Lane:
 
     def __repr__(self) -> str:
         return (
-            f"<Lane {self.state.value} epoch={self.epoch} subscriptions={len(self._subscriptions)} "
+            f"<Lane {self.state.value} epoch={self.epoch} subscriptions={len(self.subscriptions)} "
             f"out={self.outbox.size}>"
         )
 
@@ -179,82 +170,10 @@ class Lane:
         if reason is not None and not (while_closing and self.state is not LaneState.CLOSED):
             raise_failure(reason)
 
-    # Subscriptions.
-
-    def new_sid(self) -> bytes:
-        """Return a subscription id that no other subscription of this lane has; any thread."""
-        return b"%d" % next(self._sids)
-
-    def listen(self, sid: bytes, box: Mailbox | ReplyRouter, queue: bytes = b"") -> bytes:
-        """
-        Route the frames of *sid* to *box* and return the ``SUB`` line to write; any thread.
-
-        The lane writes the line again after each reconnect.
-        """
-        line = frames.sub(box.interest, sid, queue)
-        self._boxes[sid] = box
-        self._ranks[sid] = len(self._subscriptions)
-        self._subscriptions[sid] = line
-        if self.outbox.reason is not None:
-            box.fail(self.outbox.reason)
-        return line
-
-    def end_with(self, listener: Listener) -> None:
-        """Unsubscribe when *listener* is dropped. Call this before :meth:`listen`."""
-        sid = listener.sid
-        # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
-        self._owners[sid] = weakref.ref(listener, lambda _: self.unsubscribe(sid))
-
-    def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
-        """
-        Unsubscribe; any thread. Never waits and never fails.
-
-        Frames in flight reach the mailbox for *grace* seconds more. After that, they count as
-        strays.
-        """
-        self._ranks.pop(sid, None)
-        self._subscriptions.pop(sid, None)
-        # The rest comes last, so that after Ctrl-C a repeated call does it.
-        if sid in self._boxes:
-            self.post_nowait(frames.unsub(sid))
-            if grace and self.outbox.can_send:
-                self.later(grace, self.drop, sid)
-            else:
-                self.drop(sid)
-        self._owners.pop(sid, None)
-
-    def drop(self, sid: bytes) -> None:
-        """Forget the mailbox of a subscription; any thread."""
-        self._boxes.pop(sid, None)
-
-    def receivers(self) -> list[Mailbox | ReplyRouter]:
-        """Return the receivers of all subscriptions; any thread."""
-        return list(self._boxes.values())
-
     @property
     def strays(self) -> int:
         """How many frames arrived for dropped subscriptions."""
         return self._strays + self._splitter.strays
-
-    def take_refused(self) -> Mailbox | None:
-        """
-        Remove and return the subscription that the server refused because there are too many.
-
-        The server does not name the subscription. It counts them in the order in which it reads the
-        lines, so it has refused the one with the most others before it. If several threads
-        subscribe at the same moment, this may return the wrong one of theirs. It never returns the
-        reply subscription. Any thread.
-        """
-        last, before = None, -1
-        for sid, count in list(self._ranks.items()):
-            if count > before and isinstance(self._boxes.get(sid), Mailbox):
-                last, before = sid, count
-        if last is None:
-            return None
-        self._ranks.pop(last, None)
-        self._subscriptions.pop(last, None)
-        box: Mailbox | None = self._boxes.pop(last, None)
-        return box
 
     # In.
 
@@ -564,7 +483,7 @@ class Lane:
         """
         # A new splitter: a thread in a signal handler may still use that of the last connection.
         self._strays += self._splitter.strays
-        self._splitter = frames.Splitter(self._boxes, max_payload)
+        self._splitter = frames.Splitter(self.subscriptions.boxes, max_payload)
         self._control.clear()
         self.fault = None
         self.outbox.attach(sock)
@@ -579,9 +498,7 @@ class Lane:
 
     def open(self) -> None:
         """Write all subscriptions again and allow writes: the server has accepted the login."""
-        lines = dict(self._subscriptions)
-        self._ranks = {sid: count for count, sid in enumerate(lines)}
-        self.outbox.open(b"".join(lines.values()))
+        self.outbox.open(self.subscriptions.repeat())
 
     def detach(self) -> None:
         """

@@ -382,7 +382,7 @@ class Session:
             self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
 
     def _fail_refused_subscription(self) -> None:
-        receiver = self.lane.take_refused()
+        receiver = self.lane.subscriptions.take_refused()
         if receiver is None:
             return
         error = errors.SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))

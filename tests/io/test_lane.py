@@ -20,10 +20,11 @@ from interrupts import interrupted_at
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
-from jetsync._io.lane import OVERSIZED, SID_RANGE, Lane
+from jetsync._io.lane import OVERSIZED, Lane
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
 from jetsync._io.replies import ReplyRouter, Waiter
+from jetsync._io.subscriptions import SID_RANGE
 from jetsync._io.websocket import WebSocket, load_aiohttp
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -108,7 +109,7 @@ class Rig:
         self.foreign = []
         self.auto_detach = True
         self.lane = Lane(self.loop, self._on_foreign)
-        self.lane._sids = itertools.count(1_000_000)
+        self.lane.subscriptions._sids = itertools.count(1_000_000)
         self.server = None
         self._stalled = []
         self._sockets = []
@@ -700,16 +701,16 @@ class TestRefused:
         sids = [lane.new_sid() for _ in boxes]
         for sid, box in zip(sids, boxes, strict=True):
             lane.listen(sid, box)
-        assert lane.take_refused() is boxes[2]
+        assert lane.subscriptions.take_refused() is boxes[2]
         lane.unsubscribe(sids[0])
-        assert lane.take_refused() is boxes[1]
-        assert lane.take_refused() is None
+        assert lane.subscriptions.take_refused() is boxes[1]
+        assert lane.subscriptions.take_refused() is None
 
     def test_never_the_one_to_replies(self, idle):
         """The reply subscription is never taken for the refused one."""
         router = ReplyRouter(b"inbox")
         idle.lane.listen(idle.lane.new_sid(), router)
-        assert idle.lane.take_refused() is None
+        assert idle.lane.subscriptions.take_refused() is None
         assert router in idle.lane.receivers()
 
 
@@ -850,7 +851,7 @@ class TestReconnect:
     def test_interrupted_unsubscribe(self, rig):
         """After Ctrl-C in the middle, a repeated call unsubscribes and drops the mailbox."""
         sid = rig.listen(Mailbox())
-        del rig.lane._subscriptions[sid]
+        del rig.lane.subscriptions._lines[sid]
         rig.lane.unsubscribe(sid)
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
         assert rig.lane.receivers() == []

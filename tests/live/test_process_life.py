@@ -736,7 +736,7 @@ class TestInterruptedSubscriptions:
         def is_over():
             made.clear()
             gc.collect()
-            return len(client._connection.lane._subscriptions) == 1
+            return len(client._connection.lane.subscriptions._lines) == 1
 
         total = steps_of(use)
         for step in range(1, total, max(total // SAMPLES, 1)):

@@ -408,7 +408,7 @@ class TestEnd:
         A dropped consumption gives its messages back and leaves no subscription.
         """
         fill(js, stream, 5)
-        subscriptions = client._connection.lane._subscriptions
+        subscriptions = client._connection.lane.subscriptions._lines
         before = set(subscriptions)
         messages = worker.consume()
         take(messages, 1)

@@ -65,7 +65,7 @@ def forged(client, payload=b"EVIL"):
     """
     return b"".join(
         b"MSG payments %b %d\r\n%b\r\n" % (sid, len(payload), payload)
-        for sid in client._connection.lane._boxes
+        for sid in client._connection.lane.subscriptions.boxes
     )
 
 

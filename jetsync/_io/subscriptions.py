@@ -1,0 +1,129 @@
+"""
+The subscriptions of a lane, which are written again after each reconnect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._io.mailbox import Mailbox
+from jetsync._proto import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync._io.mailbox import Listener
+    from jetsync._io.outbox import Outbox
+    from jetsync._io.replies import ReplyRouter
+
+# The first subscription id of a client is drawn from this range, so that it cannot be guessed.
+SID_RANGE: Final = 1 << 32
+
+
+class Subscriptions:
+    """
+    The receiver and the ``SUB`` line of each subscription.
+
+    Any thread calls this. There is no lock: each change is one operation on a dictionary.
+
+    Args:
+        outbox: Sends the ``UNSUB`` lines.
+        later: Calls a function in the loop thread after some seconds; ``Lane.later``.
+    """
+
+    def __init__(self, outbox: Outbox, later: Callable[..., None]) -> None:
+        # The receivers, by subscription id. The splitter of each connection uses this object.
+        self.boxes: dict[bytes, Any] = {}
+        # Mailboxes that several handles use, by subject.
+        self.shared: dict[bytes, Mailbox] = {}
+        self._outbox = outbox
+        self._later = later
+        # By subscription id: the SUB line, and the number of subscriptions that the connection had
+        # before it.
+        self._lines: dict[bytes, bytes] = {}
+        self._ranks: dict[bytes, int] = {}
+        # Each ends a subscription when its listener is garbage-collected.
+        self._owners: dict[bytes, weakref.ref[Listener]] = {}
+        self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def repeat(self) -> bytes:
+        """Return all ``SUB`` lines, to subscribe again on a new connection; loop thread."""
+        lines = dict(self._lines)
+        self._ranks = {sid: count for count, sid in enumerate(lines)}
+        return b"".join(lines.values())
+
+    def new_sid(self) -> bytes:
+        """Return a subscription id that no other subscription of this lane has; any thread."""
+        return b"%d" % next(self._sids)
+
+    def listen(self, sid: bytes, box: Mailbox | ReplyRouter, queue: bytes = b"") -> bytes:
+        """
+        Route the frames of *sid* to *box* and return the ``SUB`` line to write; any thread.
+
+        The lane writes the line again after each reconnect.
+        """
+        line = frames.sub(box.interest, sid, queue)
+        self.boxes[sid] = box
+        self._ranks[sid] = len(self._lines)
+        self._lines[sid] = line
+        if self._outbox.reason is not None:
+            box.fail(self._outbox.reason)
+        return line
+
+    def end_with(self, listener: Listener) -> None:
+        """Unsubscribe when *listener* is dropped. Call this before :meth:`listen`."""
+        sid = listener.sid
+        # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
+        self._owners[sid] = weakref.ref(listener, lambda _: self.unsubscribe(sid))
+
+    def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
+        """
+        Unsubscribe; any thread. Never waits and never fails.
+
+        Frames in flight reach the mailbox for *grace* seconds more. After that, they count as
+        strays.
+        """
+        self._ranks.pop(sid, None)
+        self._lines.pop(sid, None)
+        # The rest comes last, so that after Ctrl-C a repeated call does it.
+        if sid in self.boxes:
+            self._outbox.post_nowait(frames.unsub(sid))
+            if grace and self._outbox.can_send:
+                self._later(grace, self.drop, sid)
+            else:
+                self.drop(sid)
+        self._owners.pop(sid, None)
+
+    def drop(self, sid: bytes) -> None:
+        """Forget the mailbox of a subscription; any thread."""
+        self.boxes.pop(sid, None)
+
+    def receivers(self) -> list[Mailbox | ReplyRouter]:
+        """Return the receivers of all subscriptions; any thread."""
+        return list(self.boxes.values())
+
+    def take_refused(self) -> Mailbox | None:
+        """
+        Remove and return the subscription that the server refused because there are too many.
+
+        The server does not name the subscription. It counts them in the order in which it reads the
+        lines, so it has refused the one with the most others before it. If several threads
+        subscribe at the same moment, this may return the wrong one of theirs. It never returns the
+        reply subscription. Any thread.
+        """
+        last, before = None, -1
+        for sid, count in list(self._ranks.items()):
+            if count > before and isinstance(self.boxes.get(sid), Mailbox):
+                last, before = sid, count
+        if last is None:
+            return None
+        self._ranks.pop(last, None)
+        self._lines.pop(last, None)
+        box: Mailbox | None = self.boxes.pop(last, None)
+        return box
