@@ -376,10 +376,12 @@ class Lane:
             self._read_lock.release()
 
     def _read(self, gate: ReadGate) -> None:
-        """Read once and deliver all whole frames; the read lock is held."""
+        """Read once and deliver all whole frames; the calling thread has the read lock."""
         sock = gate.sock
         try:
             self._delivering = True
+            if not self.reads_here():
+                return  # A signal handler has taken over the reading at the last moment.
             try:
                 if isinstance(sock, ssl.SSLSocket):
                     data = self._receive_tls(sock)

@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import types
@@ -1245,6 +1246,31 @@ class TestInterrupts:
         server.sendall(msg(sids[1], b"in step"))
         assert rig.lane.wait(second, soon())
         assert second.drain()[0][3] == b"in step"
+
+    def test_a_handler_before_a_read(self, rig, monkeypatch):
+        """If a signal handler takes over at the call of a read, that read does not take place."""
+        box, deliver, held = Mailbox(), rig.lane._deliver, []
+        sid = rig.listen(box)
+
+        def strike(frame, event, argument):
+            if event == "call" and frame.f_code is Lane._read.__code__:
+                sys.setprofile(None)
+                rig.lane.prepare_wait()
+
+        def delivered(data, splitter):
+            held.append(rig.lane.reads_here())
+            deliver(data, splitter)
+
+        monkeypatch.setattr(rig.lane, "_deliver", delivered)
+        release = rig.stall()
+        rig.server.sendall(msg(sid))
+        sys.setprofile(strike)
+        try:
+            assert rig.lane.wait(box, soon())
+        finally:
+            sys.setprofile(None)
+            release.set()
+        assert held == [True]
 
     def test_before_the_bookkeeping(self, rig, monkeypatch):
         """An interrupt between a read and the parsing of its bytes ends the connection."""
