@@ -59,6 +59,9 @@ class Bridge:
     """
     A daemon thread with an event loop, as blocking code sees it.
 
+    Callers: any thread; what stands under "The loop thread", only that thread.
+    Lock: none; ``_calls`` changes by single calls into C, and the rest in the loop thread.
+
     Args:
         loop: The option ``loop``.
     """
@@ -267,7 +270,12 @@ class Bridge:
 
 
 class _Call:
-    """A coroutine that the loop runs for a blocking caller."""
+    """
+    A coroutine that the loop runs for a blocking caller.
+
+    Callers: the blocking thread waits, and the loop thread ends it.
+    Lock: none; the loop sets the results before it wakes the caller.
+    """
 
     __slots__ = ("arguments", "error", "function", "is_over", "result", "signal", "task")
 

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 class Connection:
     """
-    What all handles of a client share. Any thread calls this.
+    What all handles of a client share.
 
-    Only :meth:`check` replaces the session, under the lock of this process in ``_fork_locks``.
+    Callers: any thread.
+    Lock: that of the process in ``_fork_locks``, while the session is replaced.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:

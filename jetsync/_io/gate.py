@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Poller:
     """
     Waits for a socket in one thread, and can be woken by others.
+
+    Callers: the thread that reads the socket waits, and any thread wakes it.
+    Lock: that of the lane for reading, except for :meth:`wake`, which needs none.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -71,6 +74,9 @@ class ReadGate:
     """
     Decides which thread is notified when a socket is readable: the loop's or a waiting one.
 
+    Callers: any thread; opening and closing, only the loop thread.
+    Lock: that of the lane for reading protects ``watched`` and the entry of the epoll object.
+
     The loop watches an epoll object whose only entry is the socket. A thread that reads by itself
     disables that entry, which any thread may do, and polls the socket. The entry stays disabled
     while threads keep reading: in a burst of publishes, waking the loop for every burst of acks
@@ -83,6 +89,7 @@ class ReadGate:
         splitter: Splits what this socket receives, and nothing from another connection.
         loop: The event loop of the connection.
         on_readable: Reads, in the loop thread.
+        reads_here: Returns whether the calling thread holds the read lock.
     """
 
     def __init__(
@@ -91,16 +98,18 @@ class ReadGate:
         splitter: Splitter,
         loop: asyncio.AbstractEventLoop,
         on_readable: Callable[[], None],
+        reads_here: Callable[[], bool],
     ) -> None:
         self.sock = sock
         self.splitter = splitter
         # Whether the connection has ended, so that nothing more is read from it.
         self.over = False
-        # Whether the loop is notified; changes under the lane's read lock.
+        # Whether the loop is notified.
         self.watched = True
         # Whether a thread has read since the last tick.
         self.led = False
         self.can_lead = hasattr(select, "epoll")
+        self._reads_here = reads_here
         self._loop = loop
         self._fd = self._loop_fd = sock.fileno()
         self._closed = False
@@ -123,14 +132,16 @@ class ReadGate:
         self.poller = Poller(self.sock)
 
     def unwatch(self) -> None:
-        """Stop notifying the loop; the lane's read lock is held."""
+        """Stop notifying the loop; the read lock is held."""
+        assert self._reads_here()
         if self.watched and not self._closed:
             # Noted first: after Ctrl-C in between, a disabled entry must not look enabled.
             self.watched = False
             self._epoll.modify(self._fd, 0)
 
     def watch(self) -> None:
-        """Notify the loop again; the lane's read lock is held."""
+        """Notify the loop again; the read lock is held."""
+        assert self._reads_here()
         if not self.watched and not self._closed:
             self._epoll.modify(self._fd, select.EPOLLIN)
             self.watched = True

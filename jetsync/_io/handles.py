@@ -40,9 +40,12 @@ class Writer(Protocol):
 
 class OpenHandles:
     """
-    The open handles of one session. Any thread calls this. There is no lock.
+    The open handles of one session.
 
-    The sets are weak, so a handle that the application drops ends by itself.
+    Callers: any thread.
+    Lock: none; :func:`list_of` reads the sets while other threads add to them.
+
+    The sets are weak, so that a handle can be collected, and closed, when the application drops it.
     """
 
     def __init__(self) -> None:

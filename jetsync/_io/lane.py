@@ -81,7 +81,13 @@ OVERSIZED: Final = "the server refused a message that is larger than its max_pay
 
 class Lane:
     """
-    All reads and writes of one client, from any thread. The lane survives reconnects.
+    All reads and writes of one session. The lane survives reconnects.
+
+    Callers: any thread; what stands under "The life of a connection", only the loop thread.
+    Lock: the read lock protects the splitter, the gate's ``watched`` and the delivery of frames.
+
+    Receivers are listed in sets and dictionaries that change by single calls into C. The lock of
+    the outbox protects writes.
 
     Args:
         loop: The event loop of the connection.
@@ -204,8 +210,9 @@ class Lane:
             taken: list[bool | None] = []
             gate = None
             try:
-                # Added before the lock is tried. A thread that stops reading checks for followers
-                # after it has released the lock, so one of the two notices the other.
+                # Added before the lock is tried. A thread that stops reading first releases the
+                # lock and then checks for followers. So if this thread does not get the lock, that
+                # thread finds the follower and has the loop read.
                 followers.add(receiver)
                 if isinstance(receiver, Waiter):
                     requests.add(receiver)
@@ -244,6 +251,7 @@ class Lane:
         taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
+        assert self.reads_here()
         gate.led = True
         if gate.watched:
             gate.unwatch()
@@ -496,6 +504,7 @@ class Lane:
             self._splitter,
             self._loop,
             self._on_readable,
+            self.reads_here,
         )
 
     def open(self) -> None:

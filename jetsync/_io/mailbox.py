@@ -30,7 +30,9 @@ class Mailbox:
     """
     The queue of one subscription.
 
-    The reading thread pushes frames, and one thread at a time drains them.
+    Callers: the reading thread pushes and wakes, the owner waits and drains in one thread at a
+    time, and the loop thread reports losses and refusals.
+    Lock: none; the queues change by single calls into C.
 
     Args:
         interest: The subject that is subscribed to. If the server refuses it, the mailbox fails.
@@ -150,6 +152,9 @@ class Mailbox:
 class Listener:
     """
     The subscription of a mailbox. It ends when its owner drops it, unless :meth:`end` came first.
+
+    Callers: the owner, in any thread.
+    Lock: none.
 
     So Ctrl-C leaves no subscription behind, wherever it interrupts the owner. The lane would write
     such a subscription again after each reconnect. The lane refers to the mailbox, so the mailbox

@@ -50,7 +50,12 @@ _logger = get_logger("jetsync.transport")
 
 
 class _Client(nats.aio.client.Client):
-    """nats-py's client. Its attempts to reconnect continue after every error."""
+    """
+    nats-py's client. Its attempts to reconnect continue after every error.
+
+    Callers: the loop thread.
+    Lock: none.
+    """
 
     def __init__(self, on_unexpected: Callable[[Exception], None]) -> None:
         super().__init__()
@@ -76,7 +81,12 @@ class _Client(nats.aio.client.Client):
 
 
 class NatsConnection:
-    """A nats-py client on the lane's transport, with callbacks and errors translated."""
+    """
+    A nats-py client on the lane's transport, with callbacks and errors translated.
+
+    Callers: the loop thread.
+    Lock: none.
+    """
 
     def __init__(self, observer: Observer, options: ConnectOptions) -> None:
         loop = asyncio.get_running_loop()

@@ -90,7 +90,11 @@ _CAN_SEND: Final = (_OPEN, _CLOSING)
 
 class Outbox:
     """
-    The blocks that wait to be sent, and the lock around sending.
+    The blocks that wait to be sent.
+
+    Callers: any thread; ``control`` and the life of a connection, only the loop thread.
+    Lock: ``lock`` protects all fields, except for ``acks``, ``_shared`` and ``_left``, to which
+    threads append without it, and ``tick_due``.
 
     Args:
         loop: The event loop of the connection.
@@ -245,8 +249,8 @@ class Outbox:
             return 0
         entry = (current, block)
         self._shared.append(entry)
-        # The other thread looks for blocks after it has released this lock, so that one of the two
-        # threads notices the other.
+        # The other thread releases this lock before it looks for blocks. If it still holds the lock
+        # now, it will find this block. If not, it may have looked before, so take the block back.
         if not self._sending.locked():
             with contextlib.suppress(ValueError):  # It has taken the block.
                 self._shared.remove(entry)
@@ -259,11 +263,17 @@ class Outbox:
 
         Blocks for an earlier connection are lost with it.
         """
+        assert self.held_here()
         current = self.epoch if self.state in _CAN_SEND else 0
         return b"".join(block for epoch, block in take_all(self._shared) if epoch == current)
 
     def _listen(self, epoch: int | None, *, while_closing: bool) -> Signal:
-        """Return a flag that is set when a write may be possible; raise if none ever will be."""
+        """
+        Return a flag that is set when a write may be possible; raise if none ever will be.
+
+        The lock is held.
+        """
+        assert self.held_here()
         if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
             raise_failure(self.reason)
         is_gone = self.state is LaneState.DOWN or self.epoch in self._left
@@ -272,6 +282,8 @@ class Outbox:
         return self._changed.listen()
 
     def _send_ping(self, block: bytes, pong: Waiter) -> None:
+        """Send a PING whose answer *pong* gets; the lock is held."""
+        assert self.held_here()
         try:
             pong.epoch = self.epoch
             self.pings.append(pong)
@@ -313,6 +325,7 @@ class Outbox:
 
     def _post(self, block: bytes) -> None:
         """Collect *block*; the lock is held."""
+        assert self.held_here()
         self.posted.append(block)
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
@@ -378,6 +391,7 @@ class Outbox:
 
     def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> None:
         """Post *block*, or keep it for the next connection; the lock is held."""
+        assert self.held_here()
         if self.state in _CAN_SEND:
             if epoch is None or epoch == self.epoch:
                 self._post(block)

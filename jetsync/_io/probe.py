@@ -28,7 +28,8 @@ class Probe:
     """
     Sends a PING, and ends the connection if nothing arrives within :data:`PROBE_TIMEOUT` seconds.
 
-    Any thread calls :meth:`begin`, and the loop thread does the rest. There is no lock.
+    Callers: any thread calls :meth:`begin`, and the loop thread the rest.
+    Lock: none.
     """
 
     def __init__(self) -> None:

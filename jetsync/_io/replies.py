@@ -29,6 +29,9 @@ class Waiter:
     """
     The receiver of one reply.
 
+    Callers: one thread waits, the reading thread delivers, and the loop thread reports losses.
+    Lock: none; ``ready`` is set before the waiting thread is woken.
+
     Args:
         subject: The subject of the request. If the server refuses it, the waiter fails.
         in_batch: Whether the request is a message of a batch.
@@ -99,7 +102,9 @@ class ReplyRouter:
     """
     The receiver of ``<inbox>.*``. It gives each reply to the waiter whose token ends its subject.
 
-    Registering and forgetting take no lock: both are single operations on a dictionary.
+    Callers: any thread registers and forgets, the reading thread pushes and wakes, and the loop
+    thread reports losses and refusals.
+    Lock: none; the dictionary changes by single calls into C.
 
     The server may refuse the subscription, also later, when its permissions have changed. The
     replies to requests in flight are then lost. No request is sent until the server accepts it.

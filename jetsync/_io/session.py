@@ -52,9 +52,8 @@ class Session:
     """
     One thread with one lane, and the :class:`Observer` of its connections.
 
-    Any thread calls this, except for the methods that begin with ``on_``, which the loop thread
-    calls. ``_close_lock`` lets one thread at a time close. Everything else is set by the loop
-    thread, or once.
+    Callers: any thread; methods that begin with ``on_``, only the loop thread.
+    Lock: ``_close_lock`` lets one thread at a time close; the rest is set by the loop, or once.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
@@ -155,7 +154,7 @@ class Session:
         """
         Send outstanding data, report the end, and end the connection and the thread.
 
-        ``_close_lock`` is held.
+        The lock is held.
         """
         assert self._close_lock.held_here()
         try:

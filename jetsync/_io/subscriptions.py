@@ -27,7 +27,8 @@ class Subscriptions:
     """
     The receiver and the ``SUB`` line of each subscription.
 
-    Any thread calls this. There is no lock: each change is one operation on a dictionary.
+    Callers: any thread.
+    Lock: none; the dictionaries change by single calls into C.
 
     Args:
         outbox: Sends the ``UNSUB`` lines.

@@ -86,6 +86,9 @@ class LaneTransport:
     """
     A TCP connection, with TLS after or before the server's first line.
 
+    Callers: the loop thread.
+    Lock: none.
+
     It lives as long as the client, and nats-py connects it again after each loss.
     """
 

@@ -12,6 +12,9 @@ class Signal:
     """
     A flag that one thread waits for and any thread sets.
 
+    Callers: any thread.
+    Lock: the flag is a lock: it is held while the flag is not set.
+
     It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
     next wait.
     """
@@ -38,7 +41,10 @@ class Signal:
 
 class Notifier:
     """
-    Wakes all threads that wait; the owner guards it with a lock.
+    Wakes all threads that wait.
+
+    Callers: any thread.
+    Lock: one of the owner, which every caller but :meth:`forget` holds.
 
     This is not a ``threading.Condition``: if Ctrl-C strikes while a condition releases its lock,
     the lock is released twice, and a RuntimeError replaces the KeyboardInterrupt.

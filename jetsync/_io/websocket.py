@@ -46,7 +46,12 @@ _ENDED: Final = (
 
 
 class WebSocket:
-    """One WebSocket connection."""
+    """
+    One WebSocket connection.
+
+    Callers: the loop thread.
+    Lock: none.
+    """
 
     def __init__(self, aiohttp: Any) -> None:
         self._aiohttp = aiohttp
@@ -170,6 +175,9 @@ async def _refuse_redirect(*_: object) -> None:
 class WebSocketLaneTransport(LaneTransport):
     """
     A WebSocket behind the lane. It is slower than a plain socket and behaves the same.
+
+    Callers: the loop thread.
+    Lock: none.
     """
 
     def __init__(
