@@ -791,7 +791,8 @@ class Stream:
         engine = BatchRead(
             self._name, subject=wanted, end=last, page_bytes=page_bytes, **sizes, **where
         )
-        engine.done = engine.reached_end or not last
+        if engine.reached_end or not last:
+            engine.stop()
         plan = SequencePlan(engine, end=last, known=known)
         return StreamScan(self._open_reader("scan", plan, deadline))
 

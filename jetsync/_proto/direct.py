@@ -73,8 +73,8 @@ class PagedRead:
     done: bool = False
     #: Whether no server answered the last request (status 503).
     unanswered: bool = False
-    #: Names of the other streams whose answers are accepted.
-    trusted: frozenset[bytes] = frozenset()
+    # Names of the other streams whose answers are accepted.
+    _trusted: frozenset[bytes] = frozenset()
     #: The stream that answered the last page; None if the page had no message.
     answerer: bytes | None = None
     #: The stream that answered the last page, if its answers are not accepted.
@@ -100,11 +100,15 @@ class PagedRead:
         """The sequence of the last message that arrived, 0 before the first."""
         return number_in(self.last_block, _SEQUENCE) if self.last_block else 0
 
-    def open(self, reply: bytes) -> dict[str, Any]:
-        """Return the next request, whose answers will arrive on the subject *reply*."""
+    def open(self, reply: bytes, trusted: frozenset[bytes] = frozenset()) -> dict[str, Any]:
+        """
+        Return the next request, whose answers will arrive on the subject *reply*.
+
+        Answers from the streams *trusted* are accepted as well.
+        """
         assert not self.is_open
         assert not self.done
-        self._reply = reply
+        self._reply, self._trusted = reply, trusted
         self.page_count = 0
         self.is_open = True
         self.unanswered = False
@@ -171,7 +175,7 @@ class PagedRead:
             self.fail(errors.NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
             return False
         self.answerer = find_last(block, _STREAM)
-        if not self.from_itself and self.answerer not in self.trusted:
+        if not self.from_itself and self.answerer not in self._trusted:
             self.stranger = (self.answerer or b"").decode("utf-8", "surrogateescape")
             return False
         return True
@@ -192,6 +196,15 @@ class PagedRead:
     def release(self) -> list[Frame]:
         """Return the frames that were held back and can be yielded although the read failed."""
         return []
+
+    def stop(self) -> None:
+        """End the read: nothing more will be requested."""
+        self.done = True
+
+    def take_error(self) -> errors.JetSyncError | None:
+        """Return the error that ended the read, and forget it."""
+        error, self.error = self.error, None
+        return error
 
     def fail(self, error: errors.JetSyncError) -> None:
         """End the read with an error."""
@@ -273,6 +286,10 @@ class BatchRead(PagedRead):
         """Continue at *sequence*, because there is such a message after all."""
         self._continue_after(sequence - 1)
         self.done = self.drained = False
+
+    def confirm_end(self) -> None:
+        """Accept that there are no more messages, because the leader has none either."""
+        self.drained = False
 
     def skip(self, sequence: int) -> None:
         """Continue after *sequence*, because the caller has read that message in another way."""

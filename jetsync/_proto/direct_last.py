@@ -110,6 +110,14 @@ class LastRead(PagedRead):
         """The subjects and wildcards of the open or last page."""
         return self._parts[self._part]
 
+    def needs_moment(self) -> None:
+        """Request nothing before :meth:`begin_again`, because the read needs a given moment."""
+        self.done = self.cut = True
+
+    def needs_split(self) -> None:
+        """Request nothing, because the subjects are too many for one request."""
+        self.done = self.too_many = True
+
     def confirm(self) -> None:
         """Accept that the last page is empty, and continue with the next part."""
         self.nothing = False

@@ -280,7 +280,7 @@ class SequencePlan(ReadPlan):
         except errors.PermissionDeniedError:
             message = None
         if message is None or (self._end is not None and message.sequence > self._end):
-            engine.drained = False
+            engine.confirm_end()
             if self.known is not None:
                 reader.check_same(reader.info())
             return []

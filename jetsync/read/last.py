@@ -133,10 +133,10 @@ class LastPlan(OnePage):
         self.engine = self._engine([self._subjects], self._moment)
         if self._split and len(chunks(self._subjects, self._room)) > 1:
             # Always too large for one request, so it is split before the first one.
-            self.engine.done = self.engine.too_many = True
+            self.engine.needs_split()
         elif self._moment is not None or self._page is not None:
             # All pages need the same moment, even if several servers answer them.
-            self.engine.done = self.engine.cut = True
+            self.engine.needs_moment()
 
     def _engine(
         self,

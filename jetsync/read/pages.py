@@ -417,8 +417,8 @@ class PageReader:
         self._received_before_page = min(self._received_before_page, engine.received)
         if again:
             return
-        if engine.error is not None:
-            error, engine.error = engine.error, None
+        error = engine.take_error()
+        if error is not None:
             raise error
         self._leave_plugins(None)
         self._pages_ended += 1
@@ -441,8 +441,7 @@ class PageReader:
         # Each request has its own reply subject, so that late answers are not mistaken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
-        engine.trusted = known_answers(context, self.stream, self.plan.reading)
-        request = engine.open(reply)
+        request = engine.open(reply, known_answers(context, self.stream, self.plan.reading))
         try:
             if self._entered is None:
                 self._received_before_page = engine.received
@@ -637,7 +636,7 @@ class PageReader:
 
     def _end(self, error: BaseException | None) -> None:
         """Stop requesting, drop later answers and notify the plugins."""
-        self.plan.engine.done = True
+        self.plan.engine.stop()
         self._unsubscribe()
         self._leave_plugins(error)
 

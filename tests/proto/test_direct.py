@@ -38,9 +38,9 @@ def eob(left, last=0, **headers):
     return status("204 EOB", num_pending=left, last=last, **headers)
 
 
-def answer(engine, *frames, reply=b"_INBOX.1"):
+def answer(engine, *frames, reply=b"_INBOX.1", trusted=frozenset()):
     """Request a page, pass these frames, and return the request and the sequences."""
-    request = engine.open(reply)
+    request = engine.open(reply, trusted)
     return request, take(engine, *frames, reply=reply)
 
 
@@ -457,8 +457,8 @@ class TestLastPages:
             assert take(engine, other[1]) == []
             assert take(engine, eob(0, last=6, up_to=8)) == []
             assert (engine.is_open, engine.done, engine.received) == (False, False, 0)
-            engine.trusted = frozenset({b"M"})
-            _, came = answer(engine, *other, eob(0, last=6, up_to=8))
+            known = frozenset({b"M"})
+            _, came = answer(engine, *other, eob(0, last=6, up_to=8), trusted=known)
             assert (came, engine.stranger, engine.from_itself) == ([4, 6], None, False)
 
     def test_vanished_messages_are_counted(self):
@@ -737,7 +737,8 @@ class TestProperties:
         change(model, start)
         there = set(model.messages)
         engine = BatchRead(STREAM, end=model.last, page=page, page_bytes=BIG)
-        engine.done = engine.reached_end
+        if engine.reached_end:
+            engine.stop()
         came = []
         for number, changes in enumerate([*meanwhile, *([()] * 80)]):
             if engine.done:
