@@ -23,7 +23,7 @@ from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jetsync.values.frame import Frame
 
@@ -91,12 +91,16 @@ class AtomicBatchEngine(Generic[Item]):
         ack_every: int = 0,
         limit: int | None = None,
     ) -> None:
-        self.batch_id = batch_id
+        self.batch_id: Final = batch_id
         self.state: BatchState = BatchState.OPEN
+        self._items: list[Item] = []
         # All messages that were added, in order.
-        self.items: list[Item] = []
+        self.items: Final[Sequence[Item]] = self._items
+        # Adds a message without a check. Allowed while there are fewer messages than `quiet`.
+        self.add_quietly: Final[Callable[[Item], None]] = self._items.append
         # How many of them were returned to be written.
         self.sent: int = 0
+        # The server's confirmation, if the batch is committed.
         self.ack: BatchAck | None = None
         self._hold_back = hold_back
         self._ack_first = ack_first
@@ -125,8 +129,8 @@ class AtomicBatchEngine(Generic[Item]):
     def add(self, item: Item) -> bool:
         """Add a message; return whether the caller has to write :meth:`take` now."""
         self.check_room()
-        self.items.append(item)
-        return len(self.items) > self.quiet
+        self._items.append(item)
+        return len(self._items) > self.quiet
 
     def take(self) -> list[Part[Item]]:
         """Return all messages to write, up to the next message that asks in each part."""
@@ -136,7 +140,7 @@ class AtomicBatchEngine(Generic[Item]):
         parts = []
         while self.sent < end:
             stop = min(end, self._ask)
-            parts.append(Part(self.sent + 1, self.items[self.sent : stop], stop == self._ask))
+            parts.append(Part(self.sent + 1, self._items[self.sent : stop], stop == self._ask))
             self.sent = stop
             if stop == self._ask:
                 self._plan()
@@ -150,7 +154,7 @@ class AtomicBatchEngine(Generic[Item]):
             BatchClosedError, BatchTooLargeError: As for :meth:`check_room`. The batch is unchanged.
         """
         self.check_room(len(items))
-        self.items += items
+        self._items += items
         if not self.items:
             raise errors.BatchClosedError(reason="it has no messages")
         self.complete = True
@@ -168,32 +172,53 @@ class AtomicBatchEngine(Generic[Item]):
             # The server may refuse this one and all that follow.
             ask = min(ask, USUAL_LIMIT + 1)
         self._ask = 1 if self._ack_first and following == 1 else ask
-        # While there are fewer messages, the caller may extend `items` without calling `add`: there
-        # is room for the message, and it does not ask for an answer.
+        # While there are fewer messages, there is room for another one, and it does not ask for an
+        # answer.
         self.quiet: int = min(
             self._ask - 1 + self._hold_back, UNLIMITED if limit is None else limit
         )
+
+    def given_up(self) -> None:
+        """Record that the batch will not be committed."""
+        self.state = BatchState.FAILED
+
+    def unsent(self) -> None:
+        """Record that the latest part was certainly not sent."""
+        self.state = BatchState.FAILED
+
+    def no_stream(self) -> None:
+        """Record that no stream took the latest part."""
+        self.state = BatchState.FAILED
 
     def lost(self, part: Part[Item]) -> BatchState:
         """Record that *part* was sent and not answered, and return the new state."""
         self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         return self.state
 
+    def found_stored(self, ack: BatchAck) -> None:
+        """Record that the stream has the messages, from an earlier attempt with another id."""
+        self.state, self.ack = BatchState.COMMITTED, ack
+
+    def in_doubt(self) -> None:
+        """Record that an earlier attempt may have been stored, although this one was not."""
+        self.state = BatchState.UNKNOWN
+
     def answered(self, part: Part[Item], frame: Frame, subject: str) -> None:
         """
         Read the answer to the last message of *part*, which was sent to *subject*.
 
         Raises:
-            NoStreamResponseError, ApiError: The batch has ended, and nothing of it is stored.
+            NoStreamResponseError, ApiError: The batch has ended, and none of it is stored.
             AtomicityError: The batch has ended, and its messages were stored one by one.
             ProtocolError: The answer cannot be read. The batch has ended and may be stored.
         """
         if frame[2] is not None and is_no_responders(frame):
-            self.state = BatchState.FAILED
+            self.no_stream()
             raise errors.NoStreamResponseError(subject)
         data = frame[3]
         if not data and not part.commit:
             return
+        # If the answer cannot be read.
         self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         ack = parse_ack(data)
         if isinstance(ack, errors.ApiError):
@@ -234,7 +259,7 @@ class HeaderRules:
     _MANAGED: Final = (names.BATCH_ID, names.BATCH_SEQUENCE, names.BATCH_COMMIT)
 
     def __init__(self, *, counters: bool) -> None:
-        self.counters = counters
+        self._counters = counters
         # Whether a message of the batch changes a counter.
         self.changes_counters = False
         self._subjects: set[str] = set()
@@ -276,7 +301,7 @@ class HeaderRules:
         for name, reason in refused.items():
             if name.lower() in spelled:
                 raise errors.BatchRuleError(spelled[name.lower()], reason)
-        if names.INCREMENT in found and not self.counters:
+        if names.INCREMENT in found and not self._counters:
             raise errors.BatchRuleError(names.INCREMENT, NO_COUNTERS)
         if names.EXPECTED_LAST_SUBJECT_SEQUENCE in found:
             # The server compares a wildcard with the stream as it was before the batch, so several

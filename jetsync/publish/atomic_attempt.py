@@ -152,7 +152,7 @@ class Attempt:
         """Mark the batch as finished and stop listening for its advisory; never waits."""
         self._is_over = True
         if self.engine.state is BatchState.OPEN:
-            self.engine.state = BatchState.FAILED
+            self.engine.given_up()
         if self._advisories is not None:
             self._advisories.attempts.pop(self.id, None)
         if not self._is_answered:
@@ -194,7 +194,7 @@ class Attempt:
         engine = self.engine
         if engine.state is BatchState.OPEN:
             if self._asked is None:
-                engine.state = BatchState.FAILED
+                engine.unsent()
             else:
                 engine.lost(self._asked)
         if isinstance(error, errors.PermissionDeniedError):
@@ -229,7 +229,7 @@ class Attempt:
                 return False
             # A signal handler that interrupts the next steps must not stage another message.
             self._places = 0
-            self.engine.items.append(item)
+            self.engine.add_quietly(item)
             self._places = places - 1
             return True
 
@@ -326,11 +326,11 @@ class Attempt:
             self._is_answered = True
         except errors.NoRespondersError:
             self._is_answered = True
-            engine.state = BatchState.FAILED
+            engine.no_stream()
             raise errors.NoStreamResponseError(subject) from None
         except (errors.RequestTimeoutError, errors.TransportError) as error:
             if not was_sent(error):
-                engine.state = BatchState.FAILED
+                engine.unsent()
                 if isinstance(error, errors.PermissionDeniedError):
                     # Other messages of the batch may be refused as well.
                     with contextlib.suppress(errors.JetSyncError):

@@ -23,7 +23,6 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import wrong_type
-from jetsync._proto.batch import BatchState
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -112,7 +111,7 @@ def find_stored(
             if batch_id in ids:
                 first = message.sequence - int(message.headers[names.BATCH_SEQUENCE]) + 1
                 ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
-                engine.state, engine.ack = BatchState.COMMITTED, ack
+                engine.found_stored(ack)
                 return ack
     return None
 
@@ -122,7 +121,7 @@ def still_unknown(
 ) -> BatchOutcomeUnknownError:
     """Return the error of a batch whose last attempt failed after one with unknown outcome."""
     assert attempt is not None
-    attempt.engine.state = BatchState.UNKNOWN
+    attempt.engine.in_doubt()
     error = BatchOutcomeUnknownError(
         attempt.engine.items[-1][0].decode(),
         batch_id=attempt.id,

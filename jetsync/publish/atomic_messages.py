@@ -110,7 +110,8 @@ class BatchMessages:
             context.streams.find,
             partial(require_atomic, context=context, broken_servers=options.broken_servers),
         )
-        self._rules = HeaderRules(counters=False)
+        # Made when the stream is known.
+        self._rules: HeaderRules
         self._encoder = Encoder(context.connection, check=self._check_stream)
         # The times-to-live of the batch, for each subject. The dictionary is an ordered set.
         self.ttls: dict[tuple[str, Any], None] = {}
@@ -196,7 +197,7 @@ class BatchMessages:
             stream_for(subject, self.known, self._context, self._deadline)
             return
         self.known = known = self._find_stream(subject, self._deadline)
-        self._rules.counters = known.level >= MARKER_LEVEL
+        self._rules = HeaderRules(counters=known.level >= MARKER_LEVEL)
         self._set_limits(known.config.max_msg_size)
 
     def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:

@@ -162,7 +162,7 @@ class TestAbandoned:
         batch.add(f"{stream.name}.A", b"1")
         engine = batch._attempt.engine
         engine.sent += 1
-        engine.items.append(engine.items[-1])
+        engine._items.append(engine._items[-1])
         if ack_every:
             with pytest.raises(jetsync.BatchIncompleteError) as caught:
                 batch.add(f"{stream.name}.A", b"3")

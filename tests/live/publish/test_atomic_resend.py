@@ -174,9 +174,9 @@ class TestErrors:
         batch.add(f"{unique}.open")
         batch._attempt.engine.sent += 1
         batch.add(f"{unique}.secret")
-        batch._attempt.engine.items.append(batch._attempt.engine.items[0])
+        batch._attempt.engine._items.append(batch._attempt.engine._items[0])
         # The message for the subject is not sent, so the server does not refuse it again.
-        batch._attempt.engine.items[-2] = batch._attempt.engine.items[0]
+        batch._attempt.engine._items[-2] = batch._attempt.engine._items[0]
         with pytest.raises(jetsync.BatchIncompleteError):
             batch.commit()
 
