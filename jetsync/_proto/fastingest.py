@@ -37,6 +37,7 @@ from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors.answers import from_api_error
 from jetsync.events import BatchGapEvent
+from jetsync.values.outbound import BatchAck
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Ledger:
     covered: int = 0
     # Messages that are not stored, or not known to be stored.
     lost: int = 0
-    # Losses that the owner has not reported yet; taken by any thread.
+    # Losses that the owner has not reported yet.
     gaps: deque[BatchGapEvent] = attrs.field(factory=deque)
     # Lost and refused sequences that the server may report again, and the number of those above
     # the sequence that it has confirmed.
@@ -129,6 +130,18 @@ class Ledger:
     def in_flight(self) -> int:
         """The number of messages that are neither confirmed nor lost."""
         return self.sent - self.covered - self._lost_ahead
+
+    def staged(self) -> int:
+        """Count one more message that will be sent, and return its sequence."""
+        self.sent = seq = self.sent + 1
+        return seq
+
+    def take_gap(self) -> BatchGapEvent | None:
+        """Return the oldest loss that was not reported; None if all were. Any thread."""
+        try:
+            return self.gaps.popleft()
+        except IndexError:
+            return None
 
     def cover(self, seq: int) -> None:
         """Confirm everything up to *seq* except what is known to be lost."""
@@ -191,23 +204,23 @@ class FastIngest:
         self._outstanding = max_outstanding_acks
         self._gap_ok = gap_ok
         self.phase: Phase = Phase.NEW
-        self.ledger: Ledger = Ledger()
+        self.ledger: Final = Ledger()
         # How many batches the server has started.
         self.batches: int = 0
         # The reply subject up to the sequence.
         self.prefix: bytes = b""
         # Messages between two acks now.
         self.flow: int = 1
-        # Subject of the last message, for pings and errors; the owner sets it.
-        self.subject = ""
+        # Subject of the last message, for pings and errors.
+        self.subject: str = ""
         self.pings: int = 0
         # Stream sequence of the last message, from the ack of the commit.
-        self.sequence: int = 0
-        self.duplicate: bool = False
+        self._sequence = 0
+        self._duplicate = False
         # Why the publisher failed, if the phase is FAILED.
         self.failure: Exception | None = None
         # Why no batch started, if the phase is NEW again.
-        self.refusal: Exception | None = None
+        self._refusal: Exception | None = None
         # Whether the server has not yet reported the end of a batch that failed.
         self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
@@ -218,7 +231,7 @@ class FastIngest:
         self._committed = 0
         self._commit_due: float | None = None
         # Copies of the commit that the server may have; 0 if it certainly has none.
-        self.commits_out: int = 0
+        self._commits_out = 0
         # When the server is asked, unless something is sent or received before.
         self._ask_at = 0.0
         self._ask_wait = FIRST_ASK_WAIT
@@ -228,6 +241,21 @@ class FastIngest:
             f"<FastIngest {self.phase.value} batch={self.batches} "
             f"in_flight={self.ledger.in_flight} "
             f"acknowledged={self.ledger.acknowledged} lost={self.ledger.lost}>"
+        )
+
+    @property
+    def ack(self) -> BatchAck | None:
+        """The ack of the commit; None unless the phase is DONE."""
+        if self.phase is not Phase.DONE:
+            return None
+        ledger = self.ledger
+        return BatchAck(
+            stream=ledger.stream,
+            sequence=self._sequence,
+            batch_id=ledger.batch_id,
+            size=ledger.added - ledger.lost,
+            lost=ledger.lost,
+            duplicate=self._duplicate,
         )
 
     @property
@@ -272,17 +300,22 @@ class FastIngest:
         gap = b"ok" if self._gap_ok else b"fail"
         self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
         self.flow = 1
-        self.refusal = None
+        self._refusal = None
         self.recovering = False
         self._ask_wait = FIRST_ASK_WAIT
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, subject: str) -> None:
         """Record that the first message is about to be sent."""
         self.phase = Phase.STARTING
-        self.claim(1, now)
+        self.claim(1, now, subject)
 
-    def claim(self, count: int, now: float) -> None:
-        """Assign numbers to *count* messages before they are sent, so that none is used twice."""
+    def claim(self, count: int, now: float, subject: str) -> None:
+        """
+        Assign numbers to *count* messages before they are sent, so that none is used twice.
+
+        The last one goes to *subject*.
+        """
+        self.subject = subject
         self.ledger.sent += count
         self._ask_at = now + ACK_TIMEOUT
 
@@ -306,20 +339,31 @@ class FastIngest:
         if self._gap_ok and self.phase is Phase.OPEN:
             self.ledger.lose(self.ledger.sent - count + 1, self.ledger.sent, None)
 
-    def give_up_start(self) -> None:
-        """Forget the first message, which got no answer. It is not counted."""
+    def give_up_start(self, reason: Exception | None = None) -> None:
+        """Forget the first message, which got no answer because of *reason*. It is not counted."""
         self.phase = Phase.NEW
         self.ledger.sent = 0
+        self._refusal = reason
 
-    def commit(self, now: float, *, store: bool) -> int:
-        """Record that a commit is about to be sent, and return its sequence."""
+    def take_refusal(self) -> Exception | None:
+        """Return why no batch started, and forget it: its traceback refers to its callers."""
+        refusal, self._refusal = self._refusal, None
+        return refusal
+
+    def commit(self, now: float, subject: str | None = None) -> int:
+        """
+        Record that a commit is about to be sent, and return its sequence.
+
+        It is a message to *subject* or, if that is None, one that is not stored.
+        """
         # This line comes first, so that after Ctrl-C the commit counts as sent.
         self.phase = Phase.COMMITTING
         self._committed = self.ledger.sent + 1
-        if store:
+        if subject is not None:
+            self.subject = subject
             self.ledger.sent += 1
         self._commit_due = None
-        self.commits_out = 1
+        self._commits_out = 1
         self._ask_at = now + ACK_TIMEOUT
         return self._committed
 
@@ -347,7 +391,7 @@ class FastIngest:
         self._ask_at = self._next_ask(now) if self.recovering else now + ACK_TIMEOUT
         if self._commit_due is not None:
             self._commit_due = None
-            self.commits_out += 1
+            self._commits_out += 1
             return OP_COMMIT, self._committed
         self.pings += 1
         return OP_PING, self._reached
@@ -386,6 +430,18 @@ class FastIngest:
             self._reconnecting = True
             self._recover(now)
 
+    def commit_unanswered(
+        self, reason: str, cause: Exception | None = None, timeout: float | None = None
+    ) -> None:
+        """End the publisher, because no call waits for the answer to the commit any more."""
+        error: errors.JetSyncError
+        if self._commits_out:
+            error = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
+        else:
+            error = errors.NoStreamResponseError(self.subject)
+        error.__cause__ = cause
+        self.fail(error)
+
     def closed(self, error: Exception) -> None:
         """Fail the batch because no more answers can arrive, for example after a close."""
         unknown = self._unknown(str(error))
@@ -395,8 +451,7 @@ class FastIngest:
     def stop(self, error: Exception) -> None:
         """Refuse the batch that is starting, or fail the one that is open."""
         if self.phase is Phase.STARTING:
-            self.give_up_start()
-            self.refusal = error
+            self.give_up_start(error)
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
             self.fail(error)
 
@@ -491,7 +546,7 @@ class FastIngest:
         elif (
             self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END} and seq == self._committed
         ):
-            self.commits_out = max(self.commits_out - 1, 0)
+            self._commits_out = max(self._commits_out - 1, 0)
             self._commit_due = self._next_ask(now)
         elif self.phase in {Phase.OPEN, Phase.COMMITTING} and not self.recovering:
             # The messages are not lost yet: the server reports which are missing.
@@ -522,8 +577,8 @@ class FastIngest:
             else:
                 self.fail(errors.BatchClosedError(reason="the server ended the batch"))
         else:
-            self.sequence = sequence
-            self.duplicate = bool(answer.get("duplicate", False))
+            self._sequence = sequence
+            self._duplicate = bool(answer.get("duplicate", False))
             if self._committed == 1:
                 # The batch started and ended with one message.
                 self.batches += 1

@@ -35,7 +35,6 @@ from jetsync.publish.fast_link import FastLink
 from jetsync.publish.hooks import PublishHooks
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import (
-    BatchAck,
     Expect,
     OutboundMessage,
     final_message,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload
+    from jetsync.values.outbound import BatchAck, Payload
 
 __all__ = ["FastPublisher", "FastStatistics"]
 
@@ -202,17 +201,7 @@ class FastPublisher:
     @property
     def ack(self) -> BatchAck | None:
         """The ack of the commit; None before the commit, or if nothing was added."""
-        engine, ledger = self._link.engine, self._ledger
-        if engine.phase is not Phase.DONE:
-            return None
-        return BatchAck(
-            stream=ledger.stream,
-            sequence=engine.sequence,
-            batch_id=ledger.batch_id,
-            size=ledger.added - ledger.lost,
-            lost=ledger.lost,
-            duplicate=engine.duplicate,
-        )
+        return self._link.engine.ack
 
     @property
     def acknowledged(self) -> int:
@@ -282,7 +271,7 @@ class FastPublisher:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
-        link, run = self._link, self._run
+        run = self._run
         if (
             type(data) is bytes
             and len(data) <= run.small
@@ -296,6 +285,7 @@ class FastPublisher:
             and (number := run.stage(target, data))
         ):
             return number
+        link = self._link
         self._lane.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         # A plain pair is faster to create and to encode.
@@ -559,13 +549,8 @@ class FastPublisher:
 
     def _report_gaps(self) -> None:
         """Report lost messages to ``on_gap`` and plugins; the lock is not held."""
-        gaps, on_gap = self._ledger.gaps, self._options.on_gap
-        while gaps:
-            try:
-                event = gaps.popleft()
-            except IndexError:
-                # Another thread took it.
-                return
+        on_gap = self._options.on_gap
+        while (event := self._ledger.take_gap()) is not None:
             self._connection.emit(event)
             if on_gap is not None:
                 try:

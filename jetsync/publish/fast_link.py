@@ -140,9 +140,8 @@ class FastLink:
             if run.is_full and not self._write(b"", 0, deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
-            engine.claim(1, time.monotonic())
+            engine.claim(1, time.monotonic(), subject_of(item))
             run.add([frame])
-            engine.subject = subject_of(item)
             break
         else:
             self._start(item, deadline)
@@ -175,10 +174,9 @@ class FastLink:
             return 0
         count = min(room, len(pieces))
         if count:
-            engine.claim(count, time.monotonic())
+            engine.claim(count, time.monotonic(), subject_of(items[count - 1]))
             if not self._write(b"".join(pieces[:count]), count, deadline):
                 return 0
-            engine.subject = subject_of(items[count - 1])
         if invalid is not None and count == len(pieces):
             # The messages before it were sent, as if each had been added by itself.
             raise invalid
@@ -201,19 +199,18 @@ class FastLink:
                 self._open(valid_subject(item), deadline)
             op = OP_END if item is None else OP_COMMIT
             block = self._listener.line + self._frame(op, ledger.sent + 1, item)
-            if item is not None:
-                engine.subject = subject_of(item)
+            subject = None if item is None else subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
             try:
-                engine.commit(time.monotonic(), store=item is not None)
+                engine.commit(time.monotonic(), subject)
                 if self._write(block, 1, deadline):
                     self._listener.line = b""
                     self._await_commit(item, deadline)
             except BaseException:
                 if engine.phase is Phase.COMMITTING:
                     # After Ctrl-C no call waits for the answer.
-                    self._lose_commit("the commit was interrupted")
+                    engine.commit_unanswered("the commit was interrupted")
                     self.abandon()
                 raise
         self.unsubscribe()
@@ -264,29 +261,14 @@ class FastLink:
                 in_time = self._advance(deadline, item)
             except errors.JetSyncError as error:
                 # The error says that nothing was sent, but the commit was.
-                self._lose_commit(f"the commit was not answered, and then: {error}", error)
+                engine.commit_unanswered(f"the commit was not answered, and then: {error}", error)
                 break
             if not in_time and engine.phase is Phase.COMMITTING:
-                self._lose_commit("the commit was not answered", timeout=deadline.total)
+                engine.commit_unanswered("the commit was not answered", timeout=deadline.total)
             elif self.closed and engine.phase is Phase.COMMITTING:
-                self._lose_commit("the publisher was closed before the commit was answered")
+                engine.commit_unanswered("the publisher was closed before the commit was answered")
         if engine.phase is Phase.FAILED:
             self.raise_end(deadline)
-
-    def _lose_commit(
-        self, reason: str, cause: Exception | None = None, timeout: float | None = None
-    ) -> None:
-        """End without an answer to the commit."""
-        engine = self.engine
-        error: errors.JetSyncError
-        if not engine.commits_out:
-            error = errors.NoStreamResponseError(engine.subject)
-        else:
-            error = errors.PublishOutcomeUnknownError(
-                engine.subject, timeout=timeout, reason=reason
-            )
-        error.__cause__ = cause
-        engine.fail(error)
 
     # Starting a batch.
 
@@ -319,13 +301,12 @@ class FastLink:
         while True:
             self._open(subject, deadline)
             block = self._listener.line + self._frame(OP_START, 1, item)
-            engine.subject = subject
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
             try:
                 self._batches[self._key] = self._uses
                 self._is_exposed = True
-                engine.start(time.monotonic())
+                engine.start(time.monotonic(), subject)
                 if not self._write(block, 1, deadline):
                     continue
                 self._listener.line = b""
@@ -339,7 +320,7 @@ class FastLink:
             if engine.phase is not Phase.NEW:
                 return
             # The traceback of a raised error refers to this frame and so to the link.
-            refusal, engine.refusal = engine.refusal or errors.BatchClosedError(), None
+            refusal = engine.take_refusal() or errors.BatchClosedError()
             try:
                 if not isinstance(refusal, errors.NoStreamResponseError):
                     raise refusal
@@ -355,16 +336,18 @@ class FastLink:
         while engine.phase is Phase.STARTING:
             in_time = self._advance(deadline)
             if (self.closed or not in_time) and engine.phase is Phase.STARTING:
-                self._give_up_start()
-                engine.refusal = errors.PublishOutcomeUnknownError(
-                    engine.subject,
-                    timeout=None if in_time else deadline.total,
-                    reason="the publisher was closed before it was answered" if in_time else None,
+                closed = "the publisher was closed before it was answered"
+                self._give_up_start(
+                    errors.PublishOutcomeUnknownError(
+                        engine.subject,
+                        timeout=None if in_time else deadline.total,
+                        reason=closed if in_time else None,
+                    )
                 )
 
-    def _give_up_start(self) -> None:
+    def _give_up_start(self, reason: Exception | None = None) -> None:
         """Forget the first message. If the server has it, end its batch to free the slot."""
-        self.engine.give_up_start()
+        self.engine.give_up_start(reason)
         self._send_end(2)
 
     # Waiting.
@@ -519,7 +502,7 @@ class FastLink:
         why = self._lane.why_lost(self._recovered_epoch)
         if why is not None and failure.__cause__ is None:
             # Also if it is about messages that did not arrive.
-            failure.__cause__ = errors.ConnectionLostError(reason=why)
+            raise failure from errors.ConnectionLostError(reason=why)
         raise failure
 
     def abandon(self) -> None:

@@ -104,7 +104,7 @@ class StagedRun:
             # A signal handler that interrupts the next steps must not stage another message.
             self.places = 0
             ledger = self._ledger
-            ledger.sent = seq = ledger.sent + 1
+            seq = ledger.staged()
             if frame is None:
                 self.frames.append((target, seq, len(payload), payload))
             else:

@@ -36,7 +36,8 @@ def lose(publisher, count):
     """
     Lose the next messages: they get sequences and are never sent.
     """
-    publisher._link.engine.claim(count, time.monotonic())
+    engine = publisher._link.engine
+    engine.claim(count, time.monotonic(), engine.subject)
 
 
 def ranges(events):

@@ -75,7 +75,6 @@ class Talk:
         self.engine = FastIngest(
             INBOX, "b", flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
         )
-        self.engine.subject = "s.x"
         self.ledger = self.engine.ledger
         self.now = NOW
         if open_with is not None:
@@ -84,7 +83,7 @@ class Talk:
 
     def begin(self):
         self.engine.open("S")
-        self.engine.start(self.now)
+        self.engine.start(self.now, "s.x")
 
     def say(self, data, seq=1, op=OP_APPEND, header=None):
         """Return a reply to the message with this sequence."""
@@ -107,7 +106,7 @@ class Talk:
         self.say(dump(stream="S", seq=sequence, batch=self.ledger.batch_id, count=count, **more))
 
     def send(self, count):
-        self.engine.claim(count, self.now)
+        self.engine.claim(count, self.now, "s.x")
 
     def lost_numbers(self):
         return [(gap.first, gap.last) for gap in self.engine.ledger.gaps]
@@ -153,7 +152,7 @@ class TestStart:
         talk.begin()
         talk.say(refusal({"code": 400, "err_code": err_code, "description": "no"}), 1, OP_START)
         assert talk.engine.phase is Phase.NEW
-        assert isinstance(talk.engine.refusal, expected)
+        assert isinstance(talk.engine.take_refusal(), expected)
         assert talk.ledger.added == 0
         assert talk.engine.batches == 0
         talk.begin()
@@ -167,7 +166,7 @@ class TestStart:
         talk = Talk()
         talk.begin()
         talk.no_leader(1, OP_START)
-        assert isinstance(talk.engine.refusal, errors.NoStreamResponseError)
+        assert isinstance(talk.engine.take_refusal(), errors.NoStreamResponseError)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.NEW, 0)
 
     def test_connection_lost(self):
@@ -177,7 +176,7 @@ class TestStart:
         talk = Talk()
         talk.begin()
         talk.engine.lost_connection(NOW)
-        assert isinstance(talk.engine.refusal, errors.PublishOutcomeUnknownError)
+        assert isinstance(talk.engine.take_refusal(), errors.PublishOutcomeUnknownError)
         assert talk.engine.phase is Phase.NEW
 
     def test_denied(self):
@@ -186,7 +185,7 @@ class TestStart:
         talk.begin()
         denial = errors.PermissionDeniedError("s.x", "publish")
         talk.engine.stop(denial)
-        assert talk.engine.refusal is denial
+        assert talk.engine.take_refusal() is denial
         assert talk.engine.phase is Phase.NEW
 
     def test_a_server_that_does_not_know(self):
@@ -196,8 +195,9 @@ class TestStart:
         talk = Talk()
         talk.begin()
         talk.say(b'{"stream":"S", "seq":9}', 1, OP_START)
-        assert isinstance(talk.engine.refusal, errors.NotSupportedError)
-        assert "sequence 9" in str(talk.engine.refusal)
+        refused = talk.engine.take_refusal()
+        assert isinstance(refused, errors.NotSupportedError)
+        assert "sequence 9" in str(refused)
         assert talk.engine.phase is Phase.NEW
 
     def test_unclaim(self):
@@ -592,20 +592,20 @@ class TestCommit:
         """The last message commits, and its ack ends the batch."""
         talk = Talk(gap=gap, open_with=10)
         talk.send(1)
-        assert talk.engine.commit(NOW, store=True) == 3
+        assert talk.engine.commit(NOW, "s.x") == 3
         talk.end(3, 77)
         engine = talk.engine
-        assert (engine.phase, talk.ledger.stream, engine.sequence) == (Phase.DONE, "S", 77)
+        assert (engine.phase, talk.ledger.stream, engine.ack.sequence) == (Phase.DONE, "S", 77)
         assert (talk.ledger.acknowledged, talk.ledger.lost, engine.due()) == (3, 0, None)
         talk.end(2, 99)
         talk.error(2)
-        assert (engine.sequence, talk.ledger.lost) == (77, 0)
+        assert (engine.ack.sequence, talk.ledger.lost) == (77, 0)
 
     def test_without_a_message(self):
         """The end of a batch has a sequence but is not a message."""
         talk = Talk(open_with=10)
         talk.send(2)
-        assert talk.engine.commit(NOW, store=False) == 4
+        assert talk.engine.commit(NOW) == 4
         talk.end(3)
         assert (talk.engine.phase, talk.ledger.added, talk.ledger.lost) == (Phase.DONE, 3, 0)
 
@@ -613,11 +613,11 @@ class TestCommit:
         """A batch of one message begins and ends with that message."""
         talk = Talk()
         talk.engine.open("S")
-        assert talk.engine.commit(NOW, store=True) == 1
+        assert talk.engine.commit(NOW, "s.x") == 1
         assert talk.engine.due() is None
         talk.end(1, 9, duplicate=True)
-        assert (talk.engine.phase, talk.engine.sequence) == (Phase.DONE, 9)
-        assert talk.engine.duplicate
+        assert talk.engine.phase is Phase.DONE
+        assert (talk.engine.ack.sequence, talk.engine.ack.duplicate) == (9, True)
         assert talk.engine.batches == 1
 
     def test_the_server_ended_it(self):
@@ -629,13 +629,13 @@ class TestCommit:
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.NEW, [(4, 4)])
         talk.engine.settle()
         assert (talk.engine.phase, talk.ledger.stream) == (Phase.DONE, "S")
-        assert (talk.engine.sequence, talk.ledger.acknowledged, talk.ledger.lost) == (0, 3, 1)
+        assert (talk.engine.ack.sequence, talk.ledger.acknowledged, talk.ledger.lost) == (0, 3, 1)
 
     def test_alone_and_lost(self):
         """A ping for the only message would begin a batch, so its outcome stays unknown."""
         talk = Talk()
         talk.engine.open("S")
-        talk.engine.commit(NOW, store=True)
+        talk.engine.commit(NOW, "s.x")
         talk.engine.lost_connection(NOW)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
 
@@ -643,12 +643,12 @@ class TestCommit:
         """If the last message is refused, the others are committed."""
         talk = Talk(open_with=10)
         talk.send(1)
-        talk.engine.commit(NOW, store=True)
+        talk.engine.commit(NOW, "s.x")
         talk.error(3, op=OP_COMMIT)
         talk.end(2)
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.DONE, [(3, 3)])
         strict = Talk(gap="fail", open_with=10)
-        strict.engine.commit(NOW, store=True)
+        strict.engine.commit(NOW, "s.x")
         strict.error(2, op=OP_COMMIT)
         strict.end(1)
         assert isinstance(strict.engine.failure, errors.WrongLastSequenceError)
@@ -657,7 +657,7 @@ class TestCommit:
     def test_commit_refused(self):
         """A commit that is refused fails in both modes."""
         talk = Talk(open_with=10)
-        talk.engine.commit(NOW, store=True)
+        talk.engine.commit(NOW, "s.x")
         talk.say(refusal(too_large()), 2, OP_COMMIT)
         assert isinstance(talk.engine.failure, errors.MessageTooLargeError)
 
@@ -666,23 +666,38 @@ class TestCommit:
         After a 503 the commit is sent again with the same sequence, so its outcome is not in doubt.
         """
         talk = Talk(open_with=10)
-        seq = talk.engine.commit(NOW, store=False)
-        assert talk.engine.commits_out == 1
+        seq = talk.engine.commit(NOW)
         talk.no_leader(seq, OP_END)
-        assert talk.engine.commits_out == 0
         assert talk.engine.poll(NOW) is None
         assert talk.engine.due() == NOW + 0.1
         assert talk.engine.poll(NOW + 0.1) == (OP_COMMIT, seq)
-        assert talk.engine.commits_out == 1
         talk.end(1)
         assert talk.engine.phase is Phase.DONE
+
+    @pytest.mark.parametrize("answers", ["none", "no_leader", "no_leader, sent again"])
+    def test_unanswered(self, answers):
+        """
+        If no answer comes, the outcome is unknown unless no stream took any copy of the commit.
+        """
+        talk = Talk(open_with=10)
+        seq = talk.engine.commit(NOW)
+        if answers != "none":
+            talk.no_leader(seq, OP_END)
+        if "again" in answers:
+            talk.engine.poll(NOW + 0.1)
+        cause = errors.DisconnectedError()
+        talk.engine.commit_unanswered("the commit was not answered", cause)
+        certain = answers == "no_leader"
+        expected = errors.NoStreamResponseError if certain else errors.PublishOutcomeUnknownError
+        assert (talk.engine.phase, type(talk.engine.failure)) == (Phase.FAILED, expected)
+        assert talk.engine.failure.__cause__ is cause
 
     @pytest.mark.parametrize("cut", [True, False])
     def test_answer_lost(self, cut):
         """The engine pings up to the message before; if the batch is open, it commits again."""
         talk = Talk(open_with=10)
         talk.send(3)
-        seq = talk.engine.commit(NOW, store=True)
+        seq = talk.engine.commit(NOW, "s.x")
         if cut:
             talk.engine.lost_connection(NOW)
         due = talk.engine.due()
@@ -698,7 +713,7 @@ class TestCommit:
         """If the server no longer knows the batch, the outcome is unknown."""
         talk = Talk(open_with=10)
         talk.send(3)
-        talk.engine.commit(NOW, store=True)
+        talk.engine.commit(NOW, "s.x")
         talk.engine.lost_connection(NOW)
         talk.engine.poll(NOW)
         talk.say(refusal(unknown_id()), 4, OP_PING)
@@ -709,31 +724,31 @@ class TestCommit:
         """Messages that the final ack does not count are not stored."""
         talk = Talk(open_with=10)
         talk.send(4)
-        talk.engine.commit(NOW, store=False)
+        talk.engine.commit(NOW)
         talk.end(3)
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.DONE, [(4, 5)])
         strict = Talk(gap="fail", open_with=10)
         strict.send(4)
-        strict.engine.commit(NOW, store=False)
+        strict.engine.commit(NOW)
         strict.end(3)
         assert (strict.engine.failure.first_missing, strict.engine.failure.sequence) == (4, 6)
 
     def test_take_back(self):
         """A commit that was certainly not sent can be repeated."""
         talk = Talk(open_with=10)
-        talk.engine.commit(NOW, store=True)
+        talk.engine.commit(NOW, "s.x")
         talk.engine.unclaim(1)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         alone = Talk()
         alone.engine.open("S")
-        alone.engine.commit(NOW, store=True)
+        alone.engine.commit(NOW, "s.x")
         alone.engine.unclaim(1)
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
 
     def test_given_up(self):
         """A waiting caller may end the batch."""
         talk = Talk(open_with=10)
-        talk.engine.commit(NOW, store=False)
+        talk.engine.commit(NOW)
         error = errors.PublishOutcomeUnknownError("s.x", timeout=5.0)
         talk.engine.fail(error)
         assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, error)
@@ -744,7 +759,7 @@ class TestLedger:
         """Only the latest refusals are remembered."""
         ledger = Ledger()
         for seq in range(1, 40_001):
-            ledger.sent = seq
+            assert ledger.staged() == seq
             if seq % 2:
                 ledger.lose(seq, seq, None)
                 ledger.gaps.clear()
@@ -911,7 +926,6 @@ class World:
         self.engine = FastIngest(
             INBOX, "b", flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
         )
-        self.engine.subject = "s.x"
         self.ledger = self.engine.ledger
         self.count = count
         self.store = store
@@ -937,7 +951,7 @@ class World:
         if engine.phase is Phase.NEW:
             engine.open("S")
             number = self.ledger.added + 1
-            engine.start(self.clock())
+            engine.start(self.clock(), "s.x")
             self._send(1, OP_START, number)
             end = self.clock() + self.ASK_WAIT_LIMIT
             while engine.phase is Phase.STARTING:
@@ -954,7 +968,7 @@ class World:
         engine = self.engine
         count = self.chance.randint(1, most)
         first = self.ledger.sent + 1
-        engine.claim(count, self.clock())
+        engine.claim(count, self.clock(), "s.x")
         assert self.ledger.in_flight <= engine.flow * engine._outstanding
         for seq in range(first, first + count):
             self._send(seq, OP_APPEND, self.ledger.base + seq)
@@ -973,7 +987,7 @@ class World:
             return
         op = OP_COMMIT if self.store else OP_END
         self.final = self.ledger.added + 1
-        self._send(engine.commit(self.clock(), store=self.store), op, self.final)
+        self._send(engine.commit(self.clock(), "s.x" if self.store else None), op, self.final)
         end = self.clock() + self.ASK_WAIT_LIMIT
         while engine.phase is Phase.COMMITTING:
             self._pass_time(min(end, engine.due() or end))
@@ -1106,7 +1120,7 @@ class TestRuns:
             assert run.run() is Phase.DONE
             assert run.server.stored == list(range(1, how["count"] + how["store"] + 1))
             assert run.lost == {}
-            assert run.engine.sequence == len(run.server.stored)
+            assert run.engine.ack.sequence == len(run.server.stored)
 
     @many
     @given(fault=st.sampled_from([0.02, 0.2]), **runs)
