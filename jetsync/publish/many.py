@@ -151,7 +151,7 @@ class BulkPublish:
                 frames,
                 window.prefix,
                 first,
-                flying=window.pipeline.flying,
+                flying=window.pipeline.entering,
                 failures=window.failures,
                 shared=None if hooked is None else hooked.shared,
                 prepare=self._prepare,
@@ -170,7 +170,7 @@ class BulkPublish:
     def _settle(self) -> None:
         window = self._window
         window.settle()
-        acked, window.pipeline.acked = window.pipeline.acked, []
+        acked = window.take_acked() if window.pipeline.acked else ()
         if self._on_ack is not None:
             for item, ack in acked:
                 try:

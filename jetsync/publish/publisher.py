@@ -629,7 +629,7 @@ class Publisher:
         """Complete the futures of ended messages, then call their callbacks without the lock."""
         window, on_report = self._window, self._on_report
         with self._lock:
-            acked, self._pipeline.acked = self._pipeline.acked, []
+            acked = window.take_acked()
             failures, window.failures = window.failures, []
             ended = [*acked, *[(future, error) for _, future, error in failures]]
             observed: list[PublishFuture] = []

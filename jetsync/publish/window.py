@@ -41,8 +41,11 @@ from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync.values.outbound import PubAck
 
 # Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
 DEFAULT_WINDOW: Final = 4096
@@ -239,10 +242,8 @@ class Window:
             unsent: Exception = errors.DisconnectedError(reason=f"interrupted by {error!r}")
             if isinstance(error, (errors.DisconnectedError, errors.ConnectionClosedError)):
                 unsent = error
-            flying = self.pipeline.flying
-            for number in numbers:
-                if number in flying:
-                    self.failures.append((number, flying.pop(number), unsent))
+            taken = self.pipeline.take_back(numbers)
+            self.failures += [(number, entry, unsent) for number, entry in taken]
             raise
         self._listener.line = b""
         due = time.monotonic() + self.options.ack_timeout
@@ -263,13 +264,14 @@ class Window:
 
     def _encode_again(self, numbers: range) -> bytes:
         """Encode the block of *numbers* again; fail the messages that cannot be sent any more."""
-        flying, pieces = self.pipeline.flying, []
+        pipeline, pieces = self.pipeline, []
         for number in numbers:
-            if number in flying:
+            if number in pipeline.flying:
                 try:
-                    pieces.append(self.encoder.frame(flying[number], self.prefix, number))
+                    pieces.append(self.encoder.frame(pipeline.flying[number], self.prefix, number))
                 except errors.JetSyncError as error:
-                    self.failures.append((number, flying.pop(number), error))
+                    ((_, entry),) = pipeline.take_back((number,))
+                    self.failures.append((number, entry, error))
         return b"".join(pieces)
 
     # Messages that come one by one.
@@ -366,7 +368,7 @@ class Window:
         if self.number != first:
             return
         numbers = range(first, first + len(chunk))
-        self.pipeline.flying.update(zip(numbers, chunk, strict=True))
+        self.pipeline.enter(zip(numbers, chunk, strict=True))
         if self.staged[:1] == chunk[:1]:
             del self.staged[: len(chunk)]
         self._writing[0] = [], 0
@@ -399,8 +401,9 @@ class Window:
         """End all messages after a bug in the owner; their outcome is unknown."""
         entries = self.entries()
         self._forget_messages()
-        for messages in (self.pipeline.flying, self.waiting, self.staged):
-            messages.clear()
+        self.pipeline.take_back(list(self.pipeline.flying))
+        self.waiting.clear()
+        self.staged.clear()
         for entry in entries:
             unknown = unknown_outcome(coerce_outbound(_item(entry)), error, 0.0)
             self.failures.append((self.number, entry, unknown))
@@ -441,13 +444,9 @@ class Window:
         # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
         # The acks of a message with a time-to-live are read one by one.
-        pipeline.keep_acks |= self.encoder.has_ttl
+        if self.encoder.has_ttl:
+            pipeline.keep_acks()
         pipeline.settle(box.drain())
-        if self._has_retried:
-            pipeline.acked = [
-                (entry.entry if isinstance(entry, Retry) else entry, ack)
-                for entry, ack in pipeline.acked
-            ]
         if self.encoder.has_ttl:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:
@@ -476,6 +475,13 @@ class Window:
                     self.staged[:], errors.DisconnectedError(timeout=self.options.ack_timeout)
                 )
         return [message for message in self.waiting if message.due == math.inf]
+
+    def take_acked(self) -> list[tuple[Any, PubAck | int]]:
+        """Return the entries of the acknowledged messages, and forget them."""
+        acked = self.pipeline.take_acked()
+        if not self._has_retried:
+            return acked
+        return [(entry.entry if isinstance(entry, Retry) else entry, ack) for entry, ack in acked]
 
     def _on_failed(self, now: float, lost: int) -> None:
         """Turn lost, expired and refused messages into failures or retries."""
@@ -510,8 +516,7 @@ class Window:
                 subject_of(retry.item), attempts=retry.attempts + 1
             )
             self._add_retry(retry, retry.final_error(refusal))
-        pipeline.failed.clear()
-        pipeline.refused.clear()
+        pipeline.taken()
 
     def _on_unprocessed(self, retry: Retry, now: float, error: Exception) -> None:
         """
@@ -606,13 +611,13 @@ def _subject(entry: Any) -> str:
 
 
 def _find_messages(
-    writing: list[tuple[list[Any], int]], flying: dict[int, Any], subject: bytes
+    writing: list[tuple[list[Any], int]], flying: Mapping[int, Any], subject: bytes
 ) -> list[int]:
     """Return the numbers of the messages to *subject* that wait for acks; any thread."""
     name = subject.decode()
     # In this order: messages move from one to the other.
     entries = dict(enumerate(*writing[0]))
-    entries.update(flying.copy())
+    entries.update(dict(flying))
     return [number for number, entry in entries.items() if _subject(entry) == name]
 
 

@@ -41,8 +41,7 @@ def denial(number):
 
 def send(pipeline, numbers, epoch=1, due=10.0, size=0):
     """Put messages in flight as their sender does. Each item contains its number."""
-    for number in numbers:
-        pipeline.flying[number] = f"m{number}"
+    pipeline.enter((number, f"m{number}") for number in numbers)
     pipeline.sent(numbers, epoch, due, size)
 
 
@@ -204,7 +203,7 @@ class TestRefused:
         pipeline.settle([refusal(0), ack(1, 1)])
         assert pipeline.refused == [(0, "m0")]
         assert (pipeline.flying, pipeline.failed) == ({}, [])
-        pipeline.refused.clear()
+        pipeline.taken()
         send(pipeline, (2,), due=20.0)
         pipeline.settle([ack(0, 7), ack(2, 2)])
         assert pipeline.tally == Tally(2, 0, 1, 2)

@@ -696,7 +696,7 @@ class TestFailures:
         """
         window = window(size=8, ack_timeout=20.0)
         items = [("a.b", b"1"), ("a.b", b"x" * 200), ("a.b", b"2")]
-        window.pipeline.flying.update(enumerate(items))
+        window.pipeline.enter(enumerate(items))
         block = b"".join(
             window.encoder.frame(item, window.prefix, number) for number, item in enumerate(items)
         )
