@@ -10,6 +10,9 @@ send, yield or raise.
 Rule 3: an engine calls no hook and logs nothing. The handles that drive it do.
 
 Rule 4: an engine is used by one thread at a time; whoever shares one brings the lock.
+
+Rule 5: an engine owns its state. Other code reads it, and calls one method of the engine for each
+event.
 """
 
 from __future__ import annotations
