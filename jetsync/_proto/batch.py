@@ -42,8 +42,37 @@ END_OF_BATCH: Final = b"eob"
 NO_COUNTERS: Final = "servers before 2.14 destroy counters that a batch changes"
 
 
+class BatchPhase(enum.Enum):
+    """The state of a batch over all attempts to store it."""
+
+    # It takes messages.
+    OPEN = "open"
+    # A call commits it or sends it again.
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    # The last commit failed. The state of its attempt tells whether it may be sent again.
+    FAILED = "failed"
+    # Adding a message failed, and the caller has not discarded the batch.
+    BROKEN = "broken"
+    DISCARDED = "discarded"
+
+
+# The phase after an event. A pair that is missing changes nothing, or its call raises an error.
+NEXT_PHASE: Final = {
+    (BatchPhase.OPEN, "commit"): BatchPhase.COMMITTING,
+    (BatchPhase.OPEN, "add failed"): BatchPhase.BROKEN,
+    (BatchPhase.OPEN, "discard"): BatchPhase.DISCARDED,
+    # Ctrl-C, before the commit had begun.
+    (BatchPhase.OPEN, "commit failed"): BatchPhase.FAILED,
+    (BatchPhase.COMMITTING, "stored"): BatchPhase.COMMITTED,
+    (BatchPhase.COMMITTING, "commit failed"): BatchPhase.FAILED,
+    (BatchPhase.FAILED, "resend"): BatchPhase.COMMITTING,
+    (BatchPhase.BROKEN, "discard"): BatchPhase.DISCARDED,
+}
+
+
 class BatchState(enum.Enum):
-    """The state of a batch."""
+    """The state of one attempt to store a batch."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -112,6 +141,11 @@ class AtomicBatchEngine(Generic[Item]):
 
     def __repr__(self) -> str:
         return f"<AtomicBatchEngine {self.state.value} {self.sent} of {len(self.items)} sent>"
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether all messages may be sent again under another id, if they have ids or failed."""
+        return self.complete and self.state in {BatchState.FAILED, BatchState.UNKNOWN}
 
     def check_room(self, count: int = 1) -> None:
         """
@@ -208,7 +242,7 @@ class AtomicBatchEngine(Generic[Item]):
         Read the answer to the last message of *part*, which was sent to *subject*.
 
         Raises:
-            NoStreamResponseError, ApiError: The batch has ended, and none of it is stored.
+            NoStreamResponseError, ApiError: The batch has ended. The stream has no message of it.
             AtomicityError: The batch has ended, and its messages were stored one by one.
             ProtocolError: The answer cannot be read. The batch has ended and may be stored.
         """

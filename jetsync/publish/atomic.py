@@ -19,7 +19,7 @@ from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.batch import BatchState
+from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
 from jetsync.publish.atomic_attempt import Attempt
 from jetsync.publish.atomic_commit import (
     NO_STREAM,
@@ -53,15 +53,21 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomicBatch"]
 
-COMMITTED: Final = "it was committed"
-DISCARDED: Final = "it was discarded"
+# Why a batch cannot be sent again.
+_NO_RESEND: Final = {
+    BatchPhase.COMMITTING: "another call is committing the batch",
+    BatchPhase.BROKEN: (
+        "an add failed, so a message of this batch may be missing: build a new batch"
+    ),
+}
+NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
 USED: Final = "another call on the batch"
 
 # Errors of the stream lookup for the first message. They close the batch, because it must not be
 # committed without that message.
 _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
 
-_FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
+_OPEN: Final = BatchPhase.OPEN
 
 
 class AtomicBatch:
@@ -106,20 +112,18 @@ class AtomicBatch:
         # The current attempt, None before the first message, and the ids of all attempts.
         self._attempt: Attempt | None = None
         self._ids: set[str] = set()
+        self._phase: BatchPhase = _OPEN
+        # The error that ended the batch, as text.
+        self._reason: str | None = None
+        self._ack: BatchAck | None = None
         # Whether an earlier attempt may have been stored although no answer came.
         self._unknown = False
-        self._ack: BatchAck | None = None
-        # Why the batch takes no more messages.
-        self._closed: str | None = None
-        # Whether the batch failed before the caller committed or discarded it.
-        self._lost = False
-        # The deadline of the call that is committing the batch.
-        self._committing: Deadline | None = None
-        # Whether a discard was requested and not carried out yet.
+        # Whether a discard was requested and not carried out yet. Set without the lock.
         self._discarding = False
 
     def __repr__(self) -> str:
-        state = "committed" if self._ack is not None else "closed" if self._closed else "open"
+        shown = {BatchPhase.OPEN: "open", BatchPhase.COMMITTED: "committed"}
+        state = shown.get(self._phase, "closed")
         return f"<AtomicBatch {self.id} {state} size={self.size}>"
 
     def __enter__(self) -> Self:
@@ -128,11 +132,11 @@ class AtomicBatch:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.discard()
-        elif self._lost:
+        elif self._phase is BatchPhase.BROKEN:
             # The caller has already seen the error and carried on. Leaving the block without
             # raising would suggest that the batch was stored.
-            raise errors.BatchClosedError(reason=self._closed)
-        elif self._closed is None and not self._discarding and self.size:
+            raise self._closed_error()
+        elif self._phase is _OPEN and not self._discarding and self.size:
             self.commit()
 
     @property
@@ -165,7 +169,8 @@ class AtomicBatch:
         Add a message.
 
         The first call looks up the stream of its subject, unless jetsync knows it already. The
-        server checks expectations, ids and limits of the stream at the commit.
+        server checks expectations, ids and limits of the stream at the commit. After an error that
+        closes the batch, the stream has none of its messages, except after an AtomicityError.
 
         Args:
             subject: The subject. All subjects of a batch must belong to one stream.
@@ -188,14 +193,13 @@ class AtomicBatch:
             NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
                 batches. Nothing was sent.
             NoStreamResponseError, RequestTimeoutError: No stream responded, or not in time. The
-                batch is closed, and nothing of it is stored. If jetsync was only looking for the
-                stream of a later message, the batch is unchanged.
+                batch is closed. If jetsync was only looking for the stream of a later message, the
+                batch is unchanged.
             ApiError, PermissionDeniedError: The server refused this message or an earlier one. The
-                batch is closed, and nothing of it is stored.
-            ConnectionLostError, DisconnectedError: The batch is closed, and nothing of it is
-                stored.
+                batch is closed.
+            ConnectionLostError, DisconnectedError: The batch is closed.
             AtomicityError: The server stored the message immediately and not as part of the batch,
-                although it had announced support for batches.
+                although it had announced support for batches. The batch is closed.
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
@@ -227,7 +231,7 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
         try:
             with Locked(self._lock, deadline, USED):
-                if self._closed is not None or self._discarding:
+                if self._phase is not _OPEN or self._discarding:
                     raise self._closed_error()
                 try:
                     self._add(item, deadline)
@@ -254,6 +258,9 @@ class AtomicBatch:
         """
         Store the batch, with a final message if a subject is given.
 
+        After an error, the stream has none of the messages. The exceptions are
+        BatchOutcomeUnknownError and AtomicityError.
+
         Args:
             subject: Subject of the final message; None adds no message.
             data: Its payload.
@@ -265,19 +272,18 @@ class AtomicBatch:
 
         Raises:
             WrongLastSequenceError, DuplicateMessageIdError, MaxMessagesError, ...: The stream
-                refused the batch. Nothing of it is stored.
+                refused the batch.
             BatchIncompleteError: The server dropped the batch, for example after 10 s without a
-                message. Nothing of it is stored.
+                message.
             PermissionDeniedError, MessageTooLargeError: The server refused an earlier message of
-                the batch. Nothing of the batch is stored.
-            BatchOutcomeUnknownError: No answer arrived. Either the whole batch is stored, or
-                nothing.
+                the batch.
+            BatchOutcomeUnknownError: No answer arrived. The stream has either all messages or none.
             InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
                 is unchanged.
             AtomicityError: According to the answer, the messages were not stored as a batch.
             NoStreamResponseError, ConnectionLostError, DisconnectedError, RequestTimeoutError: The
                 stream or the connection was not available, or the time was up before the commit was
-                sent. Nothing of the batch is stored.
+                sent.
             BatchClosedError: The batch is closed.
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
@@ -287,8 +293,6 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
-            if self._closed is not None or self._discarding:
-                raise self._closed_error()
             attempt = self._attempt
             final: tuple[BatchItem, ...] = ()
             if item is not None:
@@ -298,11 +302,11 @@ class AtomicBatch:
                 raise errors.InvalidArgumentError("a batch needs at least one message")
             return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
-        return self._commit(deadline, begin=begin, subject=subject)
+        return self._commit("commit", begin, deadline, subject)
 
     def discard(self) -> None:
         """
-        Discard the batch. Nothing of it is stored, unless a commit has begun.
+        Discard the batch. The stream stores none of its messages, unless a commit has begun.
 
         Can be called repeatedly, from any thread and from a signal handler, and never waits. If
         another call is using the batch, that call discards it when it ends. In a forked child
@@ -342,20 +346,10 @@ class AtomicBatch:
         self._lane.check()
 
         def begin() -> Callable[[], None]:
-            if self._committing is not None:
-                raise errors.ConflictingUseError("another call is committing the batch")
             attempt = self._attempt
-            complete = attempt is not None and attempt.engine.complete
-            if self._lost and not complete:
-                raise errors.ConflictingUseError(
-                    "an add failed, so a message of this batch may be missing: build a new batch"
-                )
-            state = BatchState.OPEN if attempt is None else attempt.engine.state
-            if attempt is None or not complete or state not in _FAILED:
-                raise errors.ConflictingUseError(
-                    "only a batch whose commit failed can be sent again"
-                )
-            self._unknown |= state is BatchState.UNKNOWN
+            if attempt is None or not attempt.engine.may_be_repeated:
+                raise errors.ConflictingUseError(NO_FAILED_COMMIT)
+            self._unknown |= attempt.engine.state is BatchState.UNKNOWN
             if self._unknown and not attempt.all_have_ids:
                 raise errors.InvalidArgumentError(
                     "the outcome is unknown, so every message needs a msg_id to be sent again"
@@ -364,7 +358,7 @@ class AtomicBatch:
             self._id = self._connection.new_batch_id()
             return partial(self._send_again, deadline)
 
-        return self._commit(deadline, begin=begin)
+        return self._commit("resend", begin, deadline)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """Add all messages and commit."""
@@ -392,13 +386,29 @@ class AtomicBatch:
             self._send_whole(messages, admitted, deadline)
 
         # No other call can use the batch before this one has ended.
-        self._committing, self._closed = deadline, COMMITTED
-        return self._commit(deadline, send=send, size=len(items), first=first)
+        self._phase = BatchPhase.COMMITTING
+        try:
+            return self._store(send, deadline, size=len(items), first=first)
+        except BaseException as error:
+            self._commit_failed(error)
+            raise
 
     # Steps of the calls above.
 
+    def _after(self, event: str) -> None:
+        """Adopt the phase after *event*."""
+        self._phase = NEXT_PHASE.get((self._phase, event), self._phase)
+
     def _closed_error(self) -> errors.BatchClosedError:
-        return errors.BatchClosedError(reason=self._closed or DISCARDED)
+        is_committed = self._phase in {BatchPhase.COMMITTING, BatchPhase.COMMITTED}
+        reason = "it was committed" if is_committed else "it was discarded"
+        return errors.BatchClosedError(reason=self._reason or reason)
+
+    def _refused(self, event: str) -> errors.JetSyncError:
+        """Return the error of a call that the phase does not allow."""
+        if event == "commit":
+            return self._closed_error()
+        return errors.ConflictingUseError(_NO_RESEND.get(self._phase, NO_FAILED_COMMIT))
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -471,11 +481,9 @@ class AtomicBatch:
         while self._discarding:
             try:
                 with Locked(self._lock, NO_WAIT):
-                    self._lost = False
-                    if self._closed is None:
-                        self._closed = DISCARDED
-                        if self._attempt is not None:
-                            self._attempt.discard()
+                    if self._phase is _OPEN and self._attempt is not None:
+                        self._attempt.discard()
+                    self._after("discard")
                     self._discarding = False
             except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
                 return
@@ -494,108 +502,123 @@ class AtomicBatch:
             contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
             Locked(self._lock, deadline, USED),
         ):
-            if self._closed is None and self._attempt is not None:
+            if self._phase is _OPEN and self._attempt is not None:
                 self._attempt.discard()
                 self._lose(error)
 
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""
-        self._lost = True
+        self._after("add failed")
         if self._attempt is not None and not isinstance(error, Exception):
             # Ctrl-C: the server may have the batch and would keep it for 10 s.
             self._attempt.discard()
         self._close(error)
 
     def _close(self, error: BaseException) -> None:
-        self._closed = str(error) or type(error).__name__
+        self._reason = str(error) or type(error).__name__
         if self._attempt is not None:
             self._attempt.end()
 
-    def _begin(
-        self, begin: Callable[[], Callable[[], None]], deadline: Deadline
-    ) -> Callable[[], None]:
-        """Call *begin* with the lock held, and mark the batch as committed."""
+    def _commit(
+        self,
+        event: str,
+        begin: Callable[[], Callable[[], None]],
+        deadline: Deadline,
+        subject: str | None = None,
+    ) -> BatchAck:
+        """
+        Commit a batch that other calls may use.
+
+        Args:
+            event: What the call does, for the phase.
+            begin: Called with the lock held. Returns a function that sends the batch, or raises and
+                leaves the batch unchanged.
+            deadline: Deadline of the call.
+            subject: The subject of the final message, if the commit has one.
+        """
+        begun = False
         try:
             with Locked(self._lock, deadline, USED):
+                if self._attempt is not None:
+                    self._attempt.stop_staging()
+                following = NEXT_PHASE.get((self._phase, event))
+                if following is None or (self._discarding and self._phase is _OPEN):
+                    raise self._refused(event)
+                # Ctrl-C after this line makes the commit fail.
+                begun = True
                 try:
-                    if self._attempt is not None:
-                        self._attempt.stop_staging()
                     send = begin()
-                    self._committing = deadline
-                    self._closed = COMMITTED
-                except BaseException as error:
-                    if not isinstance(error, Exception):
-                        # Ctrl-C may have come between any two of these steps.
-                        self._lose(error)
+                except Exception:
+                    begun = False
                     raise
-            return send
+                self._phase, self._reason = following, None
+            return self._store(send, deadline, subject)
+        except BaseException as error:
+            if begun:
+                self._commit_failed(error)
+            raise
         finally:
             if self._discarding:
                 self._discard_now()
 
-    def _commit(
+    def _store(
         self,
+        send: Callable[[], None],
         deadline: Deadline,
-        *,
-        begin: Callable[[], Callable[[], None]] | None = None,
-        send: Callable[[], None] | None = None,
-        size: int = 0,
         subject: str | None = None,
+        *,
+        size: int = 0,
         first: str = "",
     ) -> BatchAck:
         """
-        Commit. No other call can use the batch meanwhile. The lock is not held during the wait.
+        Send the batch inside the wrapper hooks of plugins. The lock is not held.
 
         Args:
+            send: Sends the batch.
             deadline: Deadline of the call.
-            begin: Called with the lock held. Returns a function that sends the batch, or raises and
-                leaves the batch unchanged.
-            send: That function, if no other call can use the batch. It is marked as committed.
-            size: The number of messages, if the function that sends them also adds them.
             subject: The subject of the final message, if the commit has one.
+            size: The number of messages, if *send* also adds them.
             first: The subject of the first message, likewise.
         """
-        try:
-            if begin is not None:
-                send = self._begin(begin, deadline)
-            assert send is not None
-            commit = partial(self._send_until_stored, send, deadline)
-            plugins, attempt = self._context.plugins, self._attempt
-            if plugins.infos:
-                streams, epoch = self._context.streams, self._context.lane.epoch
-                known = streams.kept(first, epoch) if attempt is None else attempt.known
-                operation = attrs.evolve(
-                    self._operation(),
-                    size=self.size or size,
-                    timeout=deadline.total,
-                    subject=subject,
-                    stream=None if known is None else known.name,
-                )
-                commit = partial(commit, operation)
-                if plugins.enter_batch_commit is not None:
-                    commit = partial(plugins.enter_batch_commit(operation).run, commit)
-            self._ack = ack = commit()
-        except BaseException as error:
-            if self._committing is deadline:
-                attempt = self._attempt
-                if attempt is not None:
-                    # A plugin may have failed after the commit.
-                    self._ack = attempt.engine.ack
-                    self._unknown |= attempt.engine.state is BatchState.UNKNOWN
-                    if attempt.engine.state is BatchState.OPEN:
-                        # A plugin or Ctrl-C prevented the first attempt.
-                        attempt.discard()
-                self._close(error)
-            raise
-        finally:
-            if self._committing is deadline:
-                self._committing = None
+        commit = partial(self._send_until_stored, send, deadline)
+        plugins, attempt = self._context.plugins, self._attempt
+        if plugins.infos:
+            streams, epoch = self._context.streams, self._context.lane.epoch
+            known = streams.kept(first, epoch) if attempt is None else attempt.known
+            operation = attrs.evolve(
+                self._operation(),
+                size=self.size or size,
+                timeout=deadline.total,
+                subject=subject,
+                stream=None if known is None else known.name,
+            )
+            commit = partial(commit, operation)
+            if plugins.enter_batch_commit is not None:
+                commit = partial(plugins.enter_batch_commit(operation).run, commit)
+        self._ack = ack = commit()
+        self._phase = NEXT_PHASE[self._phase, "stored"]
         attempt = self._attempt
         assert attempt is not None
         attempt.end()
         for ttl_subject, ttl in attempt.messages.ttls:
             report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
         return ack
+
+    def _commit_failed(self, error: BaseException) -> None:
+        """Close the batch after *error*. A plugin may have raised it after the commit."""
+        try:
+            attempt = self._attempt
+            if attempt is not None:
+                self._ack = attempt.engine.ack
+                if self._ack is not None:
+                    self._after("stored")
+                self._unknown |= attempt.engine.state is BatchState.UNKNOWN
+                if attempt.engine.state is BatchState.OPEN:
+                    # A plugin or Ctrl-C prevented the first attempt.
+                    attempt.discard()
+            self._close(error)
+        finally:
+            self._after("commit failed")
 
     def _send_until_stored(
         self,

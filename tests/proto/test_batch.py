@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._proto.batch import AtomicBatchEngine, BatchState, HeaderRules, Part
+from jetsync._proto.batch import (
+    NEXT_PHASE,
+    AtomicBatchEngine,
+    BatchPhase,
+    BatchState,
+    HeaderRules,
+    Part,
+)
 from jetsync.values.outbound import BatchAck
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
@@ -77,6 +84,26 @@ def add(engine, item):
 def commit(engine, *items):
     """Commit, and return the messages to write."""
     return entries(engine.commit(*items))
+
+
+class TestPhases:
+    def test_each_phase_can_be_reached(self):
+        """The table leads from an open batch to each other phase."""
+        reached = {BatchPhase.OPEN}
+        for _ in BatchPhase:
+            reached |= {after for (before, _), after in NEXT_PHASE.items() if before in reached}
+        assert reached == set(BatchPhase)
+
+    def test_no_event_opens_a_batch_again(self):
+        """A batch that has ended takes no more messages, and a stored or discarded one stays so."""
+        assert BatchPhase.OPEN not in NEXT_PHASE.values()
+        assert {before for before, _ in NEXT_PHASE}.isdisjoint(
+            {BatchPhase.COMMITTED, BatchPhase.DISCARDED}
+        )
+
+    def test_only_a_failed_commit_is_repeated(self):
+        """A batch is sent again after a commit that failed, and not after an add that failed."""
+        assert [before for before, event in NEXT_PHASE if event == "resend"] == [BatchPhase.FAILED]
 
 
 class TestEntries:
@@ -279,6 +306,29 @@ class TestAnswers:
         assert engine.lost(part) is BatchState.UNKNOWN
         engine = make()
         assert engine.lost(add(engine, "a").part) is BatchState.FAILED
+
+    @pytest.mark.parametrize("event", ["given_up", "unsent", "no_stream"])
+    def test_certain_failures(self, committed, event):
+        """A batch that cannot be stored takes no more messages, and may be sent again."""
+        engine, _ = committed
+        getattr(engine, event)()
+        assert (engine.state, engine.may_be_repeated) == (BatchState.FAILED, True)
+        incomplete = make()
+        incomplete.add("a")
+        getattr(incomplete, event)()
+        assert not incomplete.may_be_repeated
+        with pytest.raises(errors.BatchClosedError):
+            incomplete.add("b")
+
+    def test_an_earlier_attempt_was_stored(self, committed):
+        """The ack of an earlier attempt is the ack of the batch."""
+        engine, _ = committed
+        engine.no_stream()
+        engine.in_doubt()
+        assert engine.state is BatchState.UNKNOWN
+        ack = BatchAck("S", 2, "b0", 2, 1, duplicate=True)
+        engine.found_stored(ack)
+        assert (engine.state, engine.ack) == (BatchState.COMMITTED, ack)
 
 
 class Server:
