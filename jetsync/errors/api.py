@@ -495,8 +495,8 @@ class BatchIncompleteError(ApiError, usual=(400, 10176, "atomic publish batch is
     The server does not have the whole batch.
 
     Either a message was lost, the batch was idle for too long, the server restarted, or the batch
-    had already ended. Nothing of the batch is stored. ``reason`` says what jetsync knows about the
-    cause.
+    had already ended. The stream has none of its messages. ``reason`` says what jetsync knows about
+    the cause.
     """
 
     def __init__(self, *, reason: str | None = None, **fields: _te.Unpack[_Fields]) -> None:

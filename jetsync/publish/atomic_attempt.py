@@ -303,7 +303,7 @@ class Attempt:
         except BaseException as error:
             self._fail(error)
             if isinstance(error, errors.ConnectionLostError) and not error.sent:
-                dropped = "the server dropped the batch, so nothing of it is stored"
+                dropped = "the server dropped the batch, so none of its messages is stored"
                 why = lane.why_lost(epoch)
                 raise errors.ConnectionLostError(
                     reason=dropped if why is None else f"{dropped}: {why}", sent=False

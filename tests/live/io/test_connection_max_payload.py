@@ -174,7 +174,9 @@ def test_an_atomic_batch(limited):
     batch = limited.js.atomic_batch()
     batch.add(limited.subject, b"1")
     batch.add(limited.subject, BIG)
-    with pytest.raises(jetsync.ConnectionLostError, match="nothing of it is stored") as caught:
+    with pytest.raises(
+        jetsync.ConnectionLostError, match="none of its messages is stored"
+    ) as caught:
         batch.commit()
     assert REASON in str(caught.value)
     assert not caught.value.sent

@@ -235,7 +235,9 @@ class TestErrors:
         proxy.cut()
         eventually(lambda: js._context.connection.reconnects == 1)
         call = batch.commit if step == "commit" else lambda: batch.add(f"{stream.name}.A")
-        with pytest.raises(jetsync.ConnectionLostError, match="nothing of it is stored") as caught:
+        with pytest.raises(
+            jetsync.ConnectionLostError, match="none of its messages is stored"
+        ) as caught:
             call()
         assert type(caught.value) is jetsync.ConnectionLostError
 
