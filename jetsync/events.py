@@ -30,6 +30,7 @@ __all__ = [
     "Operation",
     "OrderedResetEvent",
     "PermissionDeniedEvent",
+    "PublishCountsEvent",
     "PublishOperation",
     "PullOutcome",
     "PullStatusEvent",
@@ -40,7 +41,6 @@ __all__ = [
     "StatusEvent",
     "StatusKind",
     "TtlRaisedEvent",
-    "WindowResult",
 ]
 
 
@@ -102,6 +102,9 @@ class StatusKind(str, enum.Enum):
 
     RETRY = "retry"
     """A failed operation will be tried again."""
+
+    PUBLISH_COUNTS = "publish_counts"
+    """Messages of a bulk publish were stored or have failed."""
 
 
 class PullOutcome(str, enum.Enum):
@@ -406,11 +409,14 @@ class RetryEvent(StatusEvent):
     """
     jetsync will send messages or a batch again, because a plugin or the built-in rule decided so.
 
-    jetsync emits one event for all messages of a window that failed at the same time.
+    jetsync emits one event for all messages of a bulk publish that failed at the same time.
     """
 
     operation: str
-    """The name of the operation that is retried: `publish` or `batch_commit`."""
+    """
+    The name of the operation that is retried: `publish`, `publish_many`, `publisher` or
+    `batch_commit`.
+    """
 
     subject: str | None = None
     """The message's subject. For several messages, the subject of the first."""
@@ -426,6 +432,38 @@ class RetryEvent(StatusEvent):
 
     error: Exception
     """The error of the last attempt. For several messages, the error of the first."""
+
+
+@attrs.frozen(kw_only=True)
+class PublishCountsEvent(StatusEvent):
+    """
+    Messages of a `publish_many` call or of a `Publisher` were stored or have failed.
+
+    jetsync emits this event at most a second after the first of these messages, and before the
+    wrappers of `jetsync_publish` end. Each message is counted in one event. `stream` is a stream
+    that stored messages of the call or publisher, and None if none has stored any so far.
+    """
+
+    publish: PublishOperation
+    """The same object that `jetsync_publish` received."""
+
+    acknowledged: int
+    """Messages that a stream has stored, including duplicates."""
+
+    duplicates: int
+    """Messages whose id the stream already knew, so that it did not store them again."""
+
+    failed: int
+    """Messages with an error, including those whose outcome is unknown."""
+
+    unknown: int
+    """
+    Messages whose outcome is unknown. After Ctrl-C in `publish_many`, these include the messages in
+    flight.
+    """
+
+    error: Exception | None = None
+    """The error of the first of the failed messages."""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -449,32 +487,35 @@ class Operation:
     """
 
     timeout: float | None = None
-    """The time limit in seconds for all attempts together; in a window, for each attempt."""
+    """
+    The time limit in seconds for all attempts together. In a bulk publish, the limit for each
+    attempt.
+    """
 
     elapsed: float = 0.0
     """
     Seconds since the operation began, for `jetsync_retry`; 0 for other hooks. For a message of a
-    window, the time counts from its first failure. If that failure was a missing ack, the time
-    counts from the moment the message was sent.
+    bulk publish, the time counts from its first failure. If that failure was a missing ack, the
+    time counts from the moment the message was sent.
     """
 
 
 @attrs.frozen(kw_only=True)
 class PublishOperation(Operation):
     """
-    One publish, or one window of a bulk publish.
+    One publish, one call of `publish_many`, or one `Publisher` from its creation to its end.
 
     `jetsync_prepare_message` runs inside the operation, so the fields have the caller's values,
     without changes that plugins make.
     """
 
-    name: str = attrs.field(default="publish", init=False)
+    name: Literal["publish", "publish_many", "publisher"] = "publish"
 
     subject: str | None = None
-    """The message's subject; `None` for a window."""
+    """The message's subject; `None` for a bulk publish."""
 
     messages: int | None = 1
-    """The number of messages; `None` if it is not known yet."""
+    """The number of messages; `None` for a bulk publish, which does not know it at its start."""
 
     window: int | None = None
     """The maximum number of messages in flight; `None` for a single publish."""
@@ -484,33 +525,6 @@ class PublishOperation(Operation):
     Whether every message has an id, so that a retry cannot store it twice. For `jetsync_retry` this
     includes ids that plugins have added.
     """
-
-
-@attrs.frozen(kw_only=True)
-class WindowResult:
-    """
-    The outcome of one window of a bulk publish, for `jetsync_publish`.
-    """
-
-    messages: int
-    """The number of messages, including those that were refused before they were sent."""
-
-    failed: int = 0
-    """
-    The number of failed messages. A message that was sent again and fails after its window has
-    ended is counted in the next window.
-    """
-
-    error: Exception | None = None
-    """The error of the first failure, or else the error that ended the call."""
-
-    stream: str | None = None
-    """A stream that stored messages; `None` if no stream has stored any so far."""
-
-    @property
-    def acknowledged(self) -> int:
-        """The number of acknowledged messages."""
-        return max(self.messages - self.failed, 0)
 
 
 @attrs.frozen(kw_only=True)

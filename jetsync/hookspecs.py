@@ -82,8 +82,8 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
 
     *Thread*: the publishing thread.
 
-    *When*: once per message, before it is sent. For a single publish or a window, inside the
-    wrapper hooks. A retry sends the prepared message again without calling the hook.
+    *When*: once per message, before it is sent, inside the wrappers of `jetsync_publish`. A retry
+    sends the prepared message again without calling the hook.
 
     *Returns*: the message to send instead, or `None` to keep the given one.
 
@@ -99,9 +99,10 @@ def jetsync_shared_headers(
     operation: PublishOperation | BatchCommitOperation,
 ) -> HeadersInput | None:
     """
-    Give the same headers to all messages of an operation: a publish, a window or a batch.
+    Give the same headers to all messages of an operation.
 
-    The headers are encoded once, so this is a cheap way to mark many messages, for example with
+    An operation is a single publish, a call of `publish_many`, a `Publisher`, or a batch. The
+    headers are encoded once, so this is a cheap way to mark many messages, for example with
     the identity of a span. The headers of one plugin belong together: if a message already has one
     of them, it gets none of that plugin's headers. The case of header names is ignored. The headers
     of several plugins are merged. If several plugins set the same name, the values of the plugin
@@ -111,19 +112,19 @@ def jetsync_shared_headers(
         operation: the same object that `jetsync_publish` receives, or a description of the batch
             with a `size` of 0 and the `batch_id` that `jetsync_batch_commit` receives later.
 
-    *Thread*: the thread that publishes the operation's first message.
+    *Thread*: the publishing thread, or the one that creates the `Publisher`. For a batch, the
+    thread that adds its first message.
 
-    *When*: once per operation. For a publish or a window, after the wrappers of `jetsync_publish`
-    have begun. For a batch, when its first message is added. It always precedes
-    `jetsync_prepare_message` for the first message, which already has these headers.
+    *When*: once per operation, after the wrappers of `jetsync_publish` have begun. For a batch,
+    when its first message is added. It always precedes `jetsync_prepare_message` for the first
+    message, which already has these headers.
 
     *Returns*: headers, or `None` for none. Headers that are only valid for one message are an error
     of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.
 
-    *If it raises*: the publishing call fails with `PluginError` and nothing of the operation is
-    sent. `publish_many` ends with the `PluginError`, or with a `PublishManyError` if it has already
-    sent messages of earlier windows. In a publisher or a batch, jetsync calls the hook again for
-    the next message.
+    *If it raises*: the call that publishes, or that creates the `Publisher`, fails with
+    `PluginError`, and nothing is sent. In a batch, jetsync calls the hook again for the next
+    message.
 
     *Cost*: nothing without a plugin. Otherwise one function call per operation, and the bytes of
     the headers per message.
@@ -133,36 +134,39 @@ def jetsync_shared_headers(
 @hookspec
 def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     """
-    Wrap a single publish, or one window of a bulk publish.
+    Wrap a single publish, a call of `publish_many`, or the life of a `Publisher`.
 
     A wrapper yields once. The operation runs at the `yield`, which returns its result or raises its
-    error. The result is a `PubAck`, or the `WindowResult` of a window. A window also ends with a
-    `WindowResult` if it is cut short, for example because the iterable raises.
+    error. The result is a `PubAck`, the `PublishReport` of `publish_many`, or the
+    `PublisherStatistics` of a `Publisher` that has ended. While a bulk publish runs,
+    `jetsync_status` gets a `PublishCountsEvent` at most once a second, and a last one before the
+    wrappers end.
 
     Args:
         operation: the subject, the number of messages and the options of the publish.
 
-    *Thread*: the publishing thread. The thread that publishes the first message of a window of a
-    `Publisher` enters the window, and the publisher's own thread leaves it. Thread-local state such
-    as a context variable is not shared.
+    *Thread*: the publishing thread. For a `Publisher`, the thread that creates it enters the
+    wrapper, and the publisher's own thread leaves it. Thread-local state such as a context variable
+    is not shared.
 
     *When*: around all attempts of a single publish, from before its message is prepared until it is
-    acknowledged or has failed. Also around each window of `publish_many` and of a `Publisher`, from
-    before its first message is prepared until all of its messages are acknowledged or have failed.
-    `flush` and `close` of a `Publisher` end a window early.
+    acknowledged or has failed. Around a call of `publish_many`, which may have no messages. Around
+    a `Publisher`, from its creation until it is closed and all of its messages are acknowledged or
+    have failed. `close` waits for the end of the wrapper.
 
-    *Returns*: for a single publish, a result that replaces its result or error, or `None` to keep
-    the outcome. For a window, a result only reaches the wrappers around this one.
+    *Returns*: a result that replaces the operation's result or error, or `None` to keep the
+    outcome. For a `Publisher`, a result only reaches the wrappers around this one.
 
     *If it raises*: an error of the operation that passes through, or an error raised `from` it,
-    reaches the caller unchanged. Any other error becomes `PluginError`. An error raised after the
-    `yield` does not undo the publish. `publish_many` ends with the `PluginError`, which has a
-    `report`. If some messages were sent and some have failed, it ends with a `PublishManyError`
-    instead. At the end of a window of a `Publisher` no call can raise the error. It is logged once
-    per plugin and class of error, and counted in the publisher's `report_errors`.
+    reaches the caller unchanged. Any other error becomes `PluginError`. An error raised before the
+    `yield` fails the call that publishes, or that creates the `Publisher`, and nothing is sent. An
+    error raised after the `yield` does not undo the publish. The `PluginError` of `publish_many`
+    has a `report`. If some messages have failed, the call ends with a `PublishManyError` instead.
+    At the end of a `Publisher` no call can raise the error. It is logged once per plugin and class
+    of error, and counted in the publisher's `report_errors`.
 
-    *Cost*: nothing without a plugin. Otherwise one generator per publish or window, not per message
-    of a window.
+    *Cost*: nothing without a plugin. Otherwise one generator per operation, not per message of a
+    bulk publish.
     """
     return (yield)
 
@@ -308,9 +312,9 @@ def jetsync_status(event: StatusEvent) -> None:
     Args:
         event: an object of one of the classes in `jetsync.events`.
 
-    *Thread*: events of a pull, a handler or a retry arrive in the thread that runs it. Connection
-    events and most others arrive in one worker thread named `jetsync-events`, one at a time and in
-    order.
+    *Thread*: events of a pull, a handler, a retry or a bulk publish arrive in the thread that runs
+    it. For a `Publisher`, this is its own thread. Connection events and most others arrive in one
+    worker thread named `jetsync-events`, one at a time and in order.
 
     *When*: after the event. In the worker thread, the hook delays only later events. In another
     thread, the call continues when the hook has returned.
@@ -354,8 +358,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
     *Returns*: the number of seconds to wait before the next attempt, or `None` to leave the
     decision to the next plugin. The first answer counts. If no plugin answers, the error is raised.
-    Without a connection, an attempt waits for one, at most for the rest of `timeout`. In a window,
-    each attempt waits at most for the whole `timeout`.
+    Without a connection, an attempt waits for one, at most for the rest of `timeout`. In a bulk
+    publish, each attempt waits at most for the whole `timeout`.
 
     *If it raises*: the operation fails with `PluginError`. If the outcome of an attempt is unknown,
     the call raises the error for the unknown outcome, with the `PluginError` as its `__cause__`.

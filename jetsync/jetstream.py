@@ -224,12 +224,15 @@ class JetStream:
         Raises:
             InvalidArgumentError, InvalidTypeError: An argument is invalid.
             ConnectionClosedError: The client is closed.
+            PluginError: A plugin failed.
         """
         context = self._context
         context.connection.check()
         check_function("on_report", on_report)
         seconds = self._seconds(ack_timeout, "ack_timeout")
-        options = WindowOptions(seconds, window, window_bytes, retries, retry_wait)
+        options = WindowOptions(
+            seconds, window, window_bytes, retries, retry_wait, name="publisher"
+        )
         return Publisher(context, options, on_report)
 
     def atomic_batch(

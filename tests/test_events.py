@@ -61,7 +61,9 @@ SAMPLES = [
     events.TtlRaisedEvent(stream="S", subject="a", asked=1.0, stored=4.0),
     events.FilterOutsideSubjectsEvent(stream="S", consumer="C", filters=("x",), subjects=("a",)),
     events.PublishOperation(subject="a"),
-    events.WindowResult(messages=3, failed=1),
+    events.PublishCountsEvent(
+        publish=events.PublishOperation(), acknowledged=3, duplicates=1, failed=2, unknown=1
+    ),
     events.BatchCommitOperation(batch_id="b", size=2),
     events.FetchOperation(stream="S", consumer="C", max_messages=10),
     events.DirectReadOperation(stream="S", name="scan", subjects=("a.>",)),

@@ -202,9 +202,9 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
     """
     Build the first half of a wrapper hook; the first step is the outermost wrapper.
 
-    An operation may span several calls. A fetch ends when its last message was taken. A window ends
-    when its last message is acknowledged or has failed. The caller enters, does its work, and
-    leaves with the outcome. :meth:`Entered.run` does both around one call.
+    An operation may span several calls. A fetch ends when its last message was taken, and a
+    publisher when it was closed and all of its messages have ended. The caller enters, does its
+    work, and leaves with the outcome. :meth:`Entered.run` does both around one call.
 
     An error of the operation passes through the wrappers. A wrapper replaces it by raising another
     error `from` it (or `from None`). It replaces a result or an error by returning something other

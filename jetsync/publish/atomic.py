@@ -29,7 +29,7 @@ from jetsync.publish.atomic_commit import (
 )
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.hooks import PublishHooks
+from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import (
@@ -104,9 +104,9 @@ class AtomicBatch:
         self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks: PublishHooks | None = None
+        self._hooks: BatchHooks | None = None
         if sees_messages:
-            self._hooks = PublishHooks(plugins, prepare_wait=self._lane.prepare_wait)
+            self._hooks = BatchHooks(plugins, self._lane.prepare_wait)
         # Where the application created the batch.
         self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.

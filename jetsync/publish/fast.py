@@ -32,7 +32,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto.fastingest import Phase
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
-from jetsync.publish.hooks import PublishHooks
+from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import (
     Expect,
@@ -161,9 +161,9 @@ class FastPublisher:
         plugins = context.plugins
         self._enter_commit = plugins.enter_batch_commit
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks: PublishHooks | None = None
+        self._hooks: BatchHooks | None = None
         if sees_messages:
-            self._hooks = PublishHooks(plugins, prepare_wait=self._lane.prepare_wait)
+            self._hooks = BatchHooks(plugins, self._lane.prepare_wait)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._run, self._ledger = link.run, link.ledger

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._io.wakeups import Signal
     from jetsync.publish.encode import Encoded
-    from jetsync.publish.hooks import HookedWindow
 
 # For waits without a timeout of their own: one deadline, because making one costs a microsecond.
 FOREVER: Final = Deadline.after(None)
@@ -71,7 +70,7 @@ class PendingMessage:
     What a publisher keeps of a message until its outcome is known.
     """
 
-    __slots__ = ("callbacks", "encoded", "hooked", "item", "notifier", "observed", "outcome")
+    __slots__ = ("callbacks", "encoded", "item", "notifier", "observed", "outcome")
 
     # An `OutboundMessage` or a tuple.
     item: Any
@@ -83,8 +82,6 @@ class PendingMessage:
     notifier: Notifier | None
     # The callbacks to call. None are added once the outcome is known.
     callbacks: list[Callable[[PublishFuture], object]] | None
-    # The message's window, if plugins wrap it.
-    hooked: HookedWindow | None
     # Whether your code has asked for the outcome.
     observed: bool
 
@@ -96,10 +93,9 @@ class PublishFuture(PendingMessage):
 
     __slots__ = ("_owner",)
 
-    def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
+    def __init__(self, owner: FutureOwner, item: Any) -> None:
         self._owner = owner
         self.item = item
-        self.hooked = hooked
         self.encoded = self.outcome = self.notifier = self.callbacks = None
         self.observed = False
 

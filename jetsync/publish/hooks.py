@@ -1,115 +1,192 @@
 """
-Call the plugins of a bulk publish, a publisher or a batch.
+Call the plugins of a bulk publish or a batch.
 
-A window is as many messages as may be in flight at a time. The thread that publishes its first
-message enters its wrappers (``jetsync_publish``) and asks for its shared headers. Then it prepares
-the message. The owner leaves the wrappers once all messages of the window have ended. A batch is
-one window without wrappers, because they wrap its commit.
+A bulk publish is one call of ``publish_many``, or one publisher from its creation to its end. The
+wrappers (``jetsync_publish``) are entered once around it, and its shared headers are asked for once
+before its first message. A batch has shared headers too, but its wrappers wrap only its commit.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from typing import TYPE_CHECKING, Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import events
-from jetsync._base.locks import Level, refuse_deadlock, refuse_reentry, short_lock
-from jetsync._io.wakeups import Notifier
-from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
+from jetsync._base.locks import Level, LongLock
+from jetsync.errors import PublishOutcomeUnknownError
+from jetsync.values.outbound import coerce_outbound, with_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from jetsync._hooks.calls import Entered, FaultLog
+    from jetsync._hooks.calls import Entered, Transform
     from jetsync._hooks.manager import Plugins
+    from jetsync._proto.pipeline import Tally
     from jetsync.values.headers import SharedHeaders
 
 
-# Seconds between two checks whether another thread has entered a window.
-ENTERING_POLL: Final = 1.0
+T = TypeVar("T")
+
+# Outcomes are reported at most this many seconds later, and all those of that time together.
+REPORT_INTERVAL: Final = 1.0
 
 
-class HookedWindow:
+class OutcomeReports:
     """
-    One window that plugins wrap.
-    """
+    Report to plugins how many messages of a bulk publish are stored or have failed.
 
-    __slots__ = ("_entered", "error", "failed", "open", "shared", "stream", "taken")
-
-    def __init__(self, entered: Entered | None, shared: SharedHeaders | None) -> None:
-        self._entered = entered
-        # The headers that plugins add to all of its messages.
-        self.shared: SharedHeaders | None = shared
-        # How many messages it has, how many of them have not ended, and how many have failed.
-        self.taken: int = 0
-        self.open: int = 0
-        self.failed: int = 0
-        # The error of the first message that failed.
-        self.error: Exception | None = None
-        # A stream that acknowledged messages of it.
-        self.stream: str | None = None
-
-    def leave(self, broken: BaseException | None = None) -> None:
-        """
-        Leave the wrappers; raises what they raise.
-
-        Args:
-            broken: The error that ended the call, if one did. The wrappers get it, and no result,
-                if there were no messages or if the outcome of some is unknown.
-        """
-        assert self._entered is not None
-        if broken is not None and (self.open or not self.taken):
-            self._entered.leave(None, broken)
-            return
-        error = self.error or (broken if isinstance(broken, Exception) else None)
-        result = events.WindowResult(
-            messages=self.taken, failed=self.failed, error=error, stream=self.stream
-        )
-        self._entered.leave(result, None)
-
-
-class PublishHooks:
-    """
-    The plugins around the messages of one caller. Any thread. The lock is not held while they run.
+    The thread that processes the acks calls it, so it needs no lock.
 
     Args:
-        plugins: The client's plugins.
-        size: Messages in a window; None for a batch.
-        prepare_wait: Called before a wait for a thread that enters a window. It lets another thread
-            read the socket, because plugins may wait for answers.
+        status: Calls ``jetsync_status``.
+        operation: The bulk publish.
+        tally: Counts its acks.
     """
 
     def __init__(
         self,
-        plugins: Plugins,
-        size: int | None = None,
-        prepare_wait: Callable[[], None] | None = None,
+        status: Callable[[events.StatusEvent], None],
+        operation: events.PublishOperation,
+        tally: Tally,
     ) -> None:
-        self.faults: FaultLog = plugins.faults
+        self._status = status
+        self._operation = operation
+        self._tally = tally
+        # The acks and duplicates that were reported.
+        self._reported = (0, 0)
+        # The failures since the last report, and the first error.
+        self._failed = self._unknown = 0
+        self._error: Exception | None = None
+        # When the next report is due; infinite if there is nothing to report.
+        self.due: float = math.inf
+
+    def note(self, errors: Iterable[Exception]) -> bool:
+        """Count acks and these errors of failed messages; return whether a report is due."""
+        for error in errors:
+            self._failed += 1
+            self._unknown += isinstance(error, PublishOutcomeUnknownError)
+            self._error = self._error or error
+        if self._failed or self._tally.count > self._reported[0]:
+            now = time.monotonic()
+            self.due = min(self.due, now + REPORT_INTERVAL)
+            return self.due <= now
+        return False
+
+    def send(self, interrupted: int = 0) -> None:
+        """
+        Call the plugins with what was counted since the last report, unless there is nothing.
+
+        Args:
+            interrupted: How many messages are in flight, but nothing waits for their acks any more.
+        """
+        tally = self._tally
+        (acknowledged, duplicates), failed = self._reported, self._failed + interrupted
+        if tally.count == acknowledged and not failed:
+            return
+        event = events.PublishCountsEvent(
+            publish=self._operation,
+            stream=next(iter(tally.streams), None),
+            acknowledged=tally.count - acknowledged,
+            duplicates=tally.duplicates - duplicates,
+            failed=failed,
+            unknown=self._unknown + interrupted,
+            error=self._error,
+        )
+        self._reported = tally.count, tally.duplicates
+        self._failed = self._unknown = 0
+        self._error, self.due = None, math.inf
+        self._status(event)
+
+
+class BulkHooks:
+    """
+    The plugins around one bulk publish.
+
+    Args:
+        plugins: The client's plugins.
+    """
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self.prepare: Transform | None = plugins.prepare
+        # The headers that plugins add to all messages.
+        self.shared: SharedHeaders | None = None
+        # Whether plugins add headers to messages or prepare them.
+        self.changes_messages: bool = plugins.prepare is not None
+        # None if no plugin implements `jetsync_status`.
+        self.reports: OutcomeReports | None = None
+        self._entered: Entered | None = None
+
+    def begin(self, describe: Callable[[], events.PublishOperation], tally: Tally) -> None:
+        """
+        Enter the wrappers and ask for the shared headers, before the first message.
+
+        Args:
+            describe: Returns the operation for plugins; not called without plugins.
+            tally: Counts the acks.
+
+        Raises:
+            PluginError: A plugin failed. The wrappers that were entered have been left.
+        """
+        plugins = self._plugins
+        if not any((plugins.status, plugins.enter_publish, plugins.shared_headers)):
+            return
+        operation = describe()
+        if plugins.status is not None:
+            self.reports = OutcomeReports(plugins.status, operation, tally)
+        if plugins.enter_publish is not None:
+            self._entered = plugins.enter_publish(operation)
+        if plugins.shared_headers is not None:
+            try:
+                self.shared = plugins.shared_headers(operation)
+            except BaseException as error:
+                self.leave(None, error)
+                raise
+            self.changes_messages |= self.shared is not None
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Run *call* inside the wrappers. Return its result, or the one that replaces it."""
+        return call() if self._entered is None else self._entered.run(call)
+
+    def leave(self, result: object, error: BaseException | None = None) -> None:
+        """Leave the wrappers with the outcome. Raise what they raise, except for *error*."""
+        if self._entered is None:
+            return
+        try:
+            self._entered.leave(result, error)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+    def prepared(self, item: Any) -> Any:
+        """Return a message after the plugins have prepared it. Any thread. Raises PluginError."""
+        if self.shared is not None:
+            item = with_shared(item, self.shared)
+        return item if self.prepare is None else self.prepare(coerce_outbound(item))
+
+
+class BatchHooks:
+    """
+    The plugins that change the messages of a batch. Any thread.
+
+    Args:
+        plugins: The client's plugins.
+        prepare_wait: Called before a wait for a thread that asks for the shared headers. It lets
+            another thread read the socket, because plugins may wait for answers.
+    """
+
+    def __init__(self, plugins: Plugins, prepare_wait: Callable[[], None] | None = None) -> None:
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
-        self._enter = None if size is None else plugins.enter_publish
-        self._size = math.inf if size is None else size
-        self._prepare_wait = prepare_wait
-        # Whether messages belong to windows.
-        self.wraps: bool = self._enter is not None or self._ask_headers is not None
-        # Whether plugins see the messages at all.
-        self.active: bool = self.wraps or self._prepare is not None
-
-        self._lock = short_lock()
-        # The thread that enters a window, and what wakes those that wait for it.
-        self._entering = 0
-        self._entered = Notifier()
-        self._current: HookedWindow | None = None
-        # How many windows have begun and are not over, and those that are to be left.
-        self._unfinished = 0
-        self.over: list[HookedWindow] = []
-        self._closed = False
+        # The answer, in a list as soon as the plugins have given it.
+        self._shared: list[SharedHeaders | None] = []
+        # Lets one thread ask the plugins.
+        self._turn = LongLock(Level.TURN, prepare_wait)
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
-        Return a message of a batch after the plugins have prepared it.
+        Return a message after the plugins have prepared it.
 
         Args:
             item: The message.
@@ -118,149 +195,20 @@ class PublishHooks:
         Raises:
             PluginError: A plugin vetoed the message or failed; the message is not sent.
         """
-        window = None
-        if self.wraps:
-            window = self._current or self.join(operation)
-        return self.prepared_in(window, item)
-
-    def prepared_in(self, window: HookedWindow | None, item: Any) -> Any:
-        """Return a message of *window* after the plugins have prepared it. Raises PluginError."""
-        if window is not None and window.shared is not None:
-            item = with_shared(item, window.shared)
+        if self._ask_headers is not None:
+            shared = self._shared_headers(operation)
+            if shared is not None:
+                item = with_shared(item, shared)
         return item if self._prepare is None else self._prepare(coerce_outbound(item))
 
-    def join(
-        self,
-        operation: Callable[[], events.Operation],
-        joined: list[HookedWindow] | None = None,
-    ) -> HookedWindow | None:
-        """
-        Take a place in the current window, or begin the next one.
-
-        Return None for a message that belongs to no window. A plugin published it while a window
-        began, or it comes after ``close``.
-
-        Args:
-            operation: Describes the window; called if one begins.
-            joined: Receives the window, even if Ctrl-C strikes before this returns.
-
-        Raises:
-            PluginError: A plugin failed; no window begins.
-        """
-        me = threading.get_ident()
-        window: HookedWindow | None = None
-        begins = False
-        joined = [] if joined is None else joined
-        refuse_reentry(self._lock)
-        try:
-            while not begins:
-                with self._lock:
-                    if self._entering == me or (self._closed and not self._entering):
-                        return None
-                    if not self._entering:
-                        window = self._current
-                        if window is not None:
-                            self._take_places(window, joined)
-                            return window
-                        begins = True
-                        self._entering = me
-                        self._unfinished += 1
-                        break
-                    entered = self._entered.listen()
-                # That thread runs plugins, which may use any handle.
-                refuse_deadlock(Level.TURN)
-                if self._prepare_wait is not None:
-                    self._prepare_wait()
-                # Polled, because Ctrl-C may have struck before the notification.
-                entered.wait(ENTERING_POLL)
-            window = self._begin(operation())
-        finally:
-            if begins:
-                with self._lock:
-                    self._entering = 0
-                    if window is None:
-                        self._unfinished -= 1
-                    else:
-                        self._current = window
-                    self._entered.notify()
-                    if window is not None:
-                        self._take_places(window, joined)
-        return window
-
-    def _begin(self, operation: events.Operation) -> HookedWindow:
-        """Run the plugins at the beginning of a window."""
-        entered = None if self._enter is None else self._enter(operation)
-        try:
-            shared = None if self._ask_headers is None else self._ask_headers(operation)
-            return HookedWindow(entered, shared)
-        except BaseException as error:
-            if entered is not None:
-                entered.leave(None, error)
-            raise
-
-    def _take_places(
-        self, window: HookedWindow, joined: list[HookedWindow], count: int = 1
-    ) -> None:
-        """Count messages into the current window and record it in *joined*; the lock is held."""
-        window.open += count
-        window.taken += count
-        if window.taken >= self._size:
-            self._current = None
-        # Ctrl-C cannot strike between the first step and this call into C.
-        joined.append(window)
-
-    def add(self, window: HookedWindow, count: int) -> None:
-        """Count messages into *window*, the current one; if that fills it, a new one begins."""
-        with self._lock:
-            self._take_places(window, [], count)
-
-    def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
-        """
-        Subtract ended messages from *window*.
-
-        Args:
-            window: Their window.
-            outcome: An ack, the name of their stream, or an error.
-            count: How many messages.
-        """
-        with self._lock:
-            window.open -= count
-            if isinstance(outcome, PubAck):
-                window.stream = outcome.stream
-            elif isinstance(outcome, BaseException):
-                window.failed += count
-                if window.error is None and isinstance(outcome, Exception):
-                    window.error = outcome
-            if self._closed and window is self._current:
-                # It began while the caller closed.
-                self._current = None
-            self._check_over(window)
-
-    def cut(self) -> None:
-        """Let the next message begin a new window."""
-        refuse_reentry(self._lock)
-        with self._lock:
-            self._cut()
-
-    def close(self) -> bool:
-        """Begin no more windows; return whether all have been left."""
-        with self._lock:
-            self._closed = True
-            self._cut()
-            return self._unfinished == 0 and not self.over
-
-    def _cut(self) -> None:
-        window, self._current = self._current, None
-        if window is not None:
-            self._check_over(window)
-
-    def _check_over(self, window: HookedWindow) -> None:
-        if window is not self._current and window.open == 0:
-            self._unfinished -= 1
-            self.over.append(window)
-
-    def take_over(self) -> list[HookedWindow]:
-        """Return the windows that are over, once each."""
-        with self._lock:
-            over, self.over = self.over, []
-        return over
+    def _shared_headers(self, operation: Callable[[], events.Operation]) -> SharedHeaders | None:
+        """Return the shared headers; the first call asks the plugins."""
+        assert self._ask_headers is not None
+        if not self._shared:
+            # A plugin that is asked and adds a message to this batch gets no headers for it.
+            if self._turn.held_here():
+                return None
+            with self._turn:
+                if not self._shared:
+                    self._shared.append(self._ask_headers(operation()))
+        return self._shared[0]

@@ -7,15 +7,14 @@ while it waits for room. Every message ends up in the report as stored or failed
 
 from __future__ import annotations
 
-import contextlib
-from itertools import chain
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
-from jetsync.publish.hooks import HookedWindow, PublishHooks
+from jetsync.publish.hooks import BulkHooks
 from jetsync.publish.window import Window
 from jetsync.values.outbound import PublishFailure, message_iterator, message_of
 
@@ -43,11 +42,10 @@ class BulkPublish:
         on_ack: Callable[[OutboundMessage, PubAck], object] | None,
     ) -> None:
         self._lane = context.lane
-        self._prepare = context.plugins.prepare
-        self._hooks = PublishHooks(context.plugins, options.size)
         self._options = options
         self._on_ack = on_ack
         self._window = Window(context, options, keep_acks=on_ack is not None)
+        self._hooks = BulkHooks(context.plugins)
         # The number of the next message. Retries have numbers of their own.
         self._number = 0
         self._window.number = FIRST_RETRY
@@ -55,20 +53,28 @@ class BulkPublish:
         self._callback_error: Exception | None = None
         # Whether the iterable was read to its end.
         self._exhausted = False
-        # The message whose window could not begin because a plugin failed.
-        self._stopped_at: PublishFailure | None = None
-        # The windows that plugins wrap, oldest first, and the number of the first message.
-        self._hooked: dict[HookedWindow, int] = {}
-        # The failed messages and the acks that earlier windows have counted.
-        self._counted = (0, 0)
+        # How many failures the reports to plugins have counted.
+        self._noted = 0
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all messages, wait until each has ended, and return or raise the report."""
         source = message_iterator(messages)
-        broken: BaseException | None = None
+        # Raises before anything is sent in a signal handler that cannot wait for acks.
+        self._lane.prepare_wait()
         try:
-            # Raises before anything is sent in a signal handler that cannot wait for acks.
-            self._lane.prepare_wait()
+            self._hooks.begin(self._options.operation, self._window.pipeline.tally)
+            return self._hooks.run(partial(self._publish, source))
+        except PluginError as error:
+            # The caller has to learn what was sent before.
+            error.report = self._report()
+            if error.report.failures:
+                raise PublishManyError(error.report) from error
+            raise
+
+    def _publish(self, source: Iterator[Any]) -> PublishReport:
+        """Do the work of :meth:`run` inside the plugins' wrappers."""
+        broken: Exception | None = None
+        try:
             try:
                 self._send_all(source)
             except (DisconnectedError, ConnectionClosedError) as error:
@@ -78,39 +84,28 @@ class BulkPublish:
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
             while self._window.open_count:
-                self._window.wait(self._window.due())
-                try:
-                    self._settle()
-                except PluginError as error:
-                    broken = broken or error
-        except BaseException as error:
-            # Ctrl-C: the outcome of the messages in flight is unknown.
-            broken = error
-            raise
+                self._wait()
+                self._settle()
         finally:
             self._window.close()
-            try:
-                self._leave_windows(broken, everything=True)
-            except Exception as error:  # noqa: BLE001 - raised below.
-                broken = error
+            if self._hooks.reports is not None:
+                self._note_failures()
+                # After Ctrl-C, the outcome of the messages in flight is unknown.
+                self._hooks.reports.send(interrupted=self._window.open_count)
         broken = broken or self._callback_error
+        if broken is not None:
+            raise broken
+        report = self._report()
+        if report.failures:
+            raise PublishManyError(report)
+        return report
+
+    def _report(self) -> PublishReport:
         failures = [
             PublishFailure(number, message_of(item), error)
             for number, item, error in self._window.failures
         ]
-        if self._stopped_at is not None:
-            failures.append(self._stopped_at)
-        report = self._window.pipeline.tally.report(failures, exhausted=self._exhausted)
-        if isinstance(broken, PluginError):
-            # The caller has to learn what was sent before.
-            broken.report = report
-            if report.failures and self._number:
-                raise PublishManyError(report) from broken
-        if broken is not None:
-            raise broken
-        if report.failures:
-            raise PublishManyError(report)
-        return report
+        return self._window.pipeline.tally.report(failures, exhausted=self._exhausted)
 
     def _send_all(self, source: Iterator[Any]) -> None:
         """
@@ -125,25 +120,14 @@ class BulkPublish:
                 return
             room = size - window.open_count
             if room < least or window.is_full:
-                window.wait(window.due())
+                self._wait()
             else:
                 self._exhausted = self._send_block(source, min(room, BLOCK_MESSAGES))
 
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
-        window, hooked = self._window, None
+        window, hooks = self._window, self._hooks
         first = self._number
-        if self._hooks.wraps:
-            for item in source:
-                try:
-                    hooked = self._hooks.join(self._options.operation)
-                except PluginError as error:
-                    self._stopped_at = PublishFailure(first, message_of(item), error)
-                    raise
-                source = chain((item,), source)
-                break
-            else:
-                return True
         frames: list[bytes] = []
         try:
             return window.encoder.frames(
@@ -153,19 +137,23 @@ class BulkPublish:
                 first,
                 flying=window.pipeline.entering,
                 failures=window.failures,
-                shared=None if hooked is None else hooked.shared,
-                prepare=self._prepare,
+                shared=hooks.shared,
+                prepare=hooks.prepare,
                 most=most,
             )
         finally:
             # Also if the source raised: the messages that it gave before are published.
             self._number = first + len(frames)
-            if hooked is not None:
-                self._hooked.setdefault(hooked, first)
-                self._hooks.add(hooked, len(frames) - 1)
             block = b"".join(frames)
             if block:
                 window.write(block, range(first, self._number))
+
+    def _wait(self) -> None:
+        """Wait for an answer, at most until a retry, a timeout or a report to plugins is due."""
+        due = self._window.due()
+        if due is not None and self._hooks.reports is not None:
+            due = min(due, self._hooks.reports.due)
+        self._window.wait(due)
 
     def _settle(self) -> None:
         window = self._window
@@ -177,36 +165,12 @@ class BulkPublish:
                     self._on_ack(message_of(item), window.pipeline.full_ack(ack))
                 except Exception as error:  # noqa: BLE001 - raised once all have ended.
                     self._callback_error = self._callback_error or error
-        if self._hooked:
-            self._leave_windows()
+        if self._hooks.reports is not None and self._note_failures():
+            self._hooks.reports.send()
 
-    def _leave_windows(
-        self, broken: BaseException | None = None, *, everything: bool = False
-    ) -> None:
-        """Subtract ended messages from the plugins' windows, and leave windows that are over."""
-        tally, failures = self._window.pipeline.tally, self._window.failures
-        failed, acked = self._counted
-        self._counted = len(failures), tally.count
-        for number, _, error in failures[failed:]:
-            # A message that is sent again may fail after its window is over.
-            opened = [window for window in self._hooked if window.open]
-            before = [window for window in opened if self._hooked[window] <= number]
-            if opened:
-                self._hooks.part((before or opened[:1])[-1], error)
-        acked = tally.count - acked
-        for window in self._hooked:
-            # An ack does not show its window, so it counts for the oldest one.
-            count = min(acked, window.open)
-            if count:
-                window.stream = next(iter(tally.streams), None)
-                self._hooks.part(window, None, count)
-                acked -= count
-        over = self._hooks.take_over()
-        if everything:
-            self._hooks.close()
-            over = list(self._hooked)
-        # Each window is left, whatever the wrappers of another one raise.
-        with contextlib.ExitStack() as leaving:
-            for window in reversed(over):
-                del self._hooked[window]
-                leaving.callback(window.leave, broken)
+    def _note_failures(self) -> bool:
+        """Count what has ended since the last call; return whether a report to plugins is due."""
+        assert self._hooks.reports is not None
+        failures = self._window.failures
+        first, self._noted = self._noted, len(failures)
+        return self._hooks.reports.note(error for _, _, error in failures[first:])

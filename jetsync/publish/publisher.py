@@ -21,7 +21,7 @@ import math
 import threading
 import time
 import weakref
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -34,12 +34,13 @@ from jetsync._base.html import html_table
 from jetsync._base.locks import SIGNAL_CHECK, Latch, Level, Locked, LongLock, refuse_deadlock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
+from jetsync._hooks.calls import FaultLog
 from jetsync._hooks.errors import PluginError
 from jetsync._io.wakeups import Notifier, Signal
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish.hooks import HookedWindow, PublishHooks
+from jetsync.publish.hooks import BulkHooks
 from jetsync.publish.window import Window
 from jetsync.values.outbound import (
     Expect,
@@ -48,7 +49,7 @@ from jetsync.values.outbound import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload, PubAck
+    from jetsync.values.outbound import Payload
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
@@ -104,6 +105,41 @@ class PublisherStatistics:
     """How often ``on_report``, a plugin or a callback of a future raised."""
 
 
+@attrs.define(eq=False)
+class Counters:
+    """
+    What the thread of a publisher counts. It needs them even if the publisher was dropped.
+    """
+
+    faults: FaultLog
+    failed: int = 0
+    report_errors: int = 0
+
+    def statistics(self, window: Window) -> PublisherStatistics:
+        """Return the counters and those of the publisher's window. An owner holds its lock."""
+        tally, pending = window.pipeline.tally, window.open_count
+        return PublisherStatistics(
+            published=tally.count + self.failed + pending,
+            acknowledged=tally.count,
+            duplicates=tally.duplicates,
+            failed=self.failed,
+            pending=pending,
+            report_errors=self.report_errors,
+        )
+
+    def guard(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call user code. Whatever it raises, the following messages still have to end."""
+        try:
+            call(*arguments)
+        except BaseException as error:
+            # SystemExit is caught too, because it would silently end only this thread.
+            self.report_errors += 1
+            if isinstance(error, PluginError):
+                self.faults.report(error.plugin, error.hook, error)
+            else:
+                _logger.exception("callback_failed")
+
+
 class Publisher:
     """
     Publish with many messages in flight. Use it as a context manager.
@@ -129,7 +165,8 @@ class Publisher:
         self._on_report = on_report
         self._window = Window(context, options, keep_acks=True, while_closing=True)
         self._pipeline = self._window.pipeline
-        self._hooks = PublishHooks(context.plugins, options.size, self._lane.prepare_wait)
+        self._counters = Counters(context.plugins.faults)
+        self._hooks = BulkHooks(context.plugins)
         self._lock = LongLock(Level.HANDLE)
         self._owner = FutureOwner(
             self._lock, self._check_locks, self._wait, self._pipeline.full_ack
@@ -160,26 +197,34 @@ class Publisher:
         self._written = 0.0
         # The window's next number at the worker's last flush.
         self._flushed_number = 0
-        self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
         # Wake an idle worker if the client is closed.
         self._window.box.on_failure = lambda _: work.set()
-        try:
-            self._window.open()
-        except BaseException:
-            self._window.close()
-            raise
         # The worker refers to the publisher only while it works, so that the garbage collector can
         # end a publisher that the application has dropped.
         self._worker = threading.Thread(
-            target=_run,
-            args=(weakref.ref(self), self._window, self._hooks, work, self._worker_ended),
+            target=partial(
+                _run,
+                weakref.ref(self),
+                self._window,
+                hooks=self._hooks,
+                counters=self._counters,
+                work=work,
+                ended=self._worker_ended,
+            ),
             name="jetsync-publisher",
             daemon=True,
         )
-        # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
-        when_dropped(self, "publisher", _release, work, self._worker_ended)
-        context.connection.start_threads(self._worker)
+        self._hooks.begin(options.operation, self._pipeline.tally)
+        try:
+            self._window.open()
+            # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
+            when_dropped(self, "publisher", _release, work, self._worker_ended)
+            context.connection.start_threads(self._worker)
+        except BaseException as error:
+            self._window.close()
+            self._hooks.leave(None, error)
+            raise
         context.connection.writers.add(self)
 
     def __repr__(self) -> str:
@@ -204,15 +249,7 @@ class Publisher:
         """Return the current counters."""
         self._check_locks()
         with self._lock:
-            tally, pending = self._pipeline.tally, self._window.open_count
-            return PublisherStatistics(
-                published=tally.count + self._failed + pending,
-                acknowledged=tally.count,
-                duplicates=tally.duplicates,
-                failed=self._failed,
-                pending=pending,
-                report_errors=self._report_errors,
-            )
+            return self._counters.statistics(self._window)
 
     def publish(
         self,
@@ -258,40 +295,10 @@ class Publisher:
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._hooks.active:
-            return self._send_hooked(item)
+        if self._hooks.changes_messages:
+            self._lane.check()
+            item = self._hooks.prepared(item)
         return self._send(PublishFuture(self._owner, item))
-
-    def _send_hooked(self, item: Any) -> PublishFuture:
-        """Send a message through the hooks of plugins, which may also wrap its window."""
-        hooks = self._hooks
-        joined: list[HookedWindow] = []
-        future: PublishFuture | None = None
-        self._lane.check()
-        try:
-            hooked = hooks.join(self._options.operation, joined) if hooks.wraps else None
-            item = hooks.prepared_in(hooked, item)
-            future = PublishFuture(self._owner, item, hooked)
-            return self._send(future)
-        except BaseException as error:
-            if joined:
-                self._part_unless_sent(joined[0], future, error)
-            raise
-
-    def _part_unless_sent(
-        self, window: HookedWindow, future: PublishFuture | None, error: BaseException
-    ) -> None:
-        """Subtract a message from the window that it joined, unless it will end like all others."""
-        if isinstance(error, Exception):
-            # The message was not staged. A signal handler might not get the lock.
-            self._hooks.part(window, error)
-            self._nudge_worker()
-            return
-        with self._lock:
-            # Ctrl-C may have struck after the message was staged.
-            if future is None or not (future.done() or future in self._window.entries()):
-                self._hooks.part(window, error)
-                self._wake_worker()
 
     def _send(self, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
@@ -445,7 +452,6 @@ class Publisher:
         window = self._window
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
         self._check_locks(Level.TURN)
-        self._hooks.cut()
         with self._lock:
             window.flush()
             self._wake_worker()
@@ -501,14 +507,14 @@ class Publisher:
 
         A later ``close`` still raises the errors.
         """
-        failed = self._failed
+        failed = self._counters.failed
         try:
             # With a deadline, so the worker may meanwhile wait for an interrupted call.
             self._end(deadline, errors.ConnectionClosedError(), Level.HANDLE, callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"a publisher could not be closed: {error}"
         failures = self._unobserved_failures()
-        count = max(self._failed - failed, len(failures)) + self.pending
+        count = max(self._counters.failed - failed, len(failures)) + self.pending
         if not count:
             return None
         text = f"{count} message{'s' if count > 1 else ''} of a publisher may not be stored"
@@ -581,11 +587,8 @@ class Publisher:
 
         Infinity means that all messages have ended, and None that the worker can end.
         """
-        window, hooks = self._window, self._hooks
+        window = self._window
         self._settle()
-        if hooks.wraps:
-            for over in hooks.take_over():
-                self._guard(over.leave)
         while True:
             with self._lock:
                 self._in_callback = self._idle = self._left_to_worker = False
@@ -606,10 +609,8 @@ class Publisher:
                 self._stopped = self._stopped or window.box.failure
                 if window.staged:
                     continue
-                if self._stopped is not None and hooks.close():
+                if self._stopped is not None:
                     return None
-                if hooks.over:
-                    return 0.0
                 self._idle = True
                 return math.inf
 
@@ -627,7 +628,7 @@ class Publisher:
 
     def _complete(self) -> None:
         """Complete the futures of ended messages, then call their callbacks without the lock."""
-        window, on_report = self._window, self._on_report
+        window, on_report, reports = self._window, self._on_report, self._hooks.reports
         with self._lock:
             acked = window.take_acked()
             failures, window.failures = window.failures, []
@@ -639,38 +640,25 @@ class Publisher:
                     observed.append(future)
                 if future.notifier is not None:
                     future.notifier.notify()
-            if self._hooks.wraps:
-                self._part(acked, failures)
+            report_due = reports is not None and reports.note(error for *_, error in failures)
             if on_report is None:
                 for number, future, _ in failures:
                     self._keep_failure(number, future)
-            self._failed += len(failures)
+            self._counters.failed += len(failures)
             if window.open_count <= self._roomy:
                 self._room.notify()
             self._ended.notify()
-            if observed:
+            if observed or report_due:
                 self._flushing, self._in_callback = False, True
                 window.flush()
+        guard = self._counters.guard
+        if reports is not None and report_due:
+            guard(reports.send)
         for future in observed:
             if on_report is not None:
-                self._guard(on_report, future.report())
+                guard(on_report, future.report())
             for callback in future.callbacks or ():
-                self._guard(callback, future)
-
-    def _part(
-        self,
-        acked: Sequence[tuple[PublishFuture, PubAck | int]],
-        failures: Sequence[tuple[int, PublishFuture, Exception]],
-    ) -> None:
-        """Subtract ended messages from the windows that plugins wrap; the lock is held."""
-        # One call per window. A call per message took longer than all other work for a message.
-        last = {future.hooked: ack for future, ack in acked}
-        for window, count in Counter(future.hooked for future, _ in acked).items():
-            if window is not None:
-                self._hooks.part(window, self._pipeline.full_ack(last[window]), count)
-        for _, future, error in failures:
-            if future.hooked is not None:
-                self._hooks.part(future.hooked, error)
+                guard(callback, future)
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
         """Keep a failure until its future is observed or the publisher ends; the lock is held."""
@@ -680,55 +668,46 @@ class Publisher:
         if len(kept) < KEPT_FAILURES:
             kept.append((number, future))
 
-    def _guard(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call user code. Whatever it raises, the following messages still have to end."""
-        try:
-            call(*arguments)
-        except BaseException as error:
-            # SystemExit is caught too, because it would silently end only this thread.
-            self._report_errors += 1
-            if isinstance(error, PluginError):
-                self._hooks.faults.report(error.plugin, error.hook, error)
-            else:
-                _logger.exception("callback_failed")
-
 
 def _run(
     owner: weakref.ref[Publisher],
     window: Window,
-    hooks: PublishHooks,
+    *,
+    hooks: BulkHooks,
+    counters: Counters,
     work: Signal,
     ended: Latch,
 ) -> None:
     """Process the acks of a publisher until it ends or was dropped."""
-    dropped = False
+    dropped, broken = False, None
+    reports = hooks.reports
     try:
         while (publisher := owner()) is not None:
             due = publisher._step()  # noqa: SLF001 - the publisher's own thread
             del publisher
             if due is None:
                 break
-            if due == math.inf:
-                work.wait(threading.TIMEOUT_MAX)
+            # A report is due while the worker is idle, too.
+            until = due if reports is None else min(due, reports.due)
+            if due < math.inf:
+                window.wait(until)
             else:
-                window.wait(due)
+                work.wait(min(until - time.monotonic(), threading.TIMEOUT_MAX))
         else:
             dropped = True
     except BaseException as error:
+        broken = error
         publisher = owner()
         if publisher is not None:
             publisher._abandon(error)  # noqa: SLF001 - as above
         raise
     finally:
         window.close()
+        if reports is not None:
+            counters.guard(reports.send)
+        counters.guard(hooks.leave, counters.statistics(window), broken)
         if not dropped:
             ended.set()
-        hooks.close()
-        for each in hooks.take_over():
-            try:
-                each.leave()
-            except BaseException:
-                _logger.exception("callback_failed")
 
 
 def _release(work: Signal, ended: Latch) -> bool:

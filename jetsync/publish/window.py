@@ -17,7 +17,7 @@ import math
 import operator
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -81,6 +81,8 @@ class WindowOptions:
     # How often a message that no stream took is sent again, and the seconds before each attempt.
     retries: int = 2
     retry_wait: float = attrs.field(default=0.25, converter=_retry_wait)
+    # What plugins call the operation.
+    name: Literal["publish_many", "publisher"] = "publish_many"
 
     def __attrs_post_init__(self) -> None:
         check_count("window", self.size, 1)
@@ -88,8 +90,10 @@ class WindowOptions:
         check_count("retries", self.retries, 0)
 
     def operation(self) -> events.PublishOperation:
-        """Describe a window to plugins."""
-        return events.PublishOperation(messages=None, window=self.size, timeout=self.ack_timeout)
+        """Describe the bulk publish to plugins."""
+        return events.PublishOperation(
+            name=self.name, messages=None, window=self.size, timeout=self.ack_timeout
+        )
 
 
 @attrs.define(eq=False)
@@ -544,6 +548,7 @@ class Window:
             if plugins.retry is not None:
                 item = message.item
                 operation = events.PublishOperation(
+                    name=options.name,
                     subject=subject_of(item),
                     window=options.size,
                     timeout=options.ack_timeout,
@@ -560,7 +565,7 @@ class Window:
             first = next(iter(delays))
             plugins.status(
                 events.RetryEvent(
-                    operation="publish",
+                    operation=options.name,
                     subject=subject_of(first.item),
                     messages=len(delays),
                     attempts=max(message.attempts for message in delays),

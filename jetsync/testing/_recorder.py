@@ -183,7 +183,7 @@ class HookRecorder:
     @hookimpl(wrapper=True)
     def jetsync_publish(self, operation: PublishOperation) -> Generator[None, Any, Any]:
         """
-        Record a publish, or a window of a bulk publish, and its outcome.
+        Record a publish, a call of ``publish_many`` or a publisher, and its outcome.
         """
         return (yield from self._around("jetsync_publish", operation))
 

@@ -690,35 +690,37 @@ class TestReading:
         assert in_a_read(client, close)
         closing.join(20)
 
-    def test_a_window_that_another_thread_enters(self, nats_server, unique, in_a_read):
+    def test_headers_that_another_thread_asks_a_plugin_for(self, nats_server, unique, in_a_read):
         """
-        A publish waits until the plugin of another thread, which needs an answer, has returned.
+        A batch waits until the plugin of another thread, which needs an answer, has returned.
         """
-        entered, answers = threading.Event(), []
+        asked, answers = threading.Event(), []
 
         class Asks:
-            @jetsync.hookimpl(wrapper=True)
-            def jetsync_publish(self, operation):
-                if not entered.is_set():
-                    entered.set()
-                    answers.append(client.rtt(timeout=60))
-                return (yield)
+            @jetsync.hookimpl
+            def jetsync_shared_headers(self):
+                asked.set()
+                answers.append(client.rtt(timeout=60))
 
         with (
             jetsync.connect(nats_server.url, plugins=[Asks()]) as client,
             ThreadPoolExecutor(1) as pool,
         ):
             js = client.jetstream()
-            js.create_stream(unique, subjects=[unique], storage="memory")
-            publisher = js.publisher()
+            stream = js.create_stream(
+                unique, subjects=[unique], storage="memory", allow_batched=True
+            )
+            batch = js.fast_publisher()
 
-            def publish():
-                first = pool.submit(publisher.publish, unique)
-                assert entered.wait(10)
-                return first, publisher.publish(unique)
+            def add():
+                first = pool.submit(batch.add, unique)
+                assert asked.wait(10)
+                batch.add(unique)
+                return first
 
-            first, second = in_a_read(client, publish)
-            assert {each.result(10).sequence for each in (first.result(10), second)} == {1, 2}
+            in_a_read(client, add).result(10)
+            batch.commit()
+            assert stream.info().state.messages == 2
             assert len(answers) == 1
 
     def test_the_callback_of_a_publisher(self, nats_server, unique, in_a_read):

@@ -75,12 +75,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "self.engine.answered(Part( 2, []), self._opening.reply, subject)",
     ): "The engine does not use the numbers of a part that has been answered.",
     (
-        "jetsync/publish/hooks.py",
-        "PublishHooks.join",
-        "break",
-        "continue",
-    ): "The condition of the loop has become false as well.",
-    (
         "jetsync/publish/window.py",
         "Window._enter",
         "self.pipeline.flying.update(zip(numbers, chunk, strict=True))",

@@ -20,6 +20,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._io.refusals import Refusals
 from jetsync._proto import frames
 from jetsync._proto.ack_runs import AckRuns
+from jetsync.publish import hooks
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
@@ -217,21 +218,25 @@ def make(lane):
         publisher._close(0)
 
 
-class Windows:
+class Wrapper:
     """
-    A plugin that counts the windows that it wraps.
+    A plugin that counts the publishers that it wraps, and keeps the errors that ended them.
     """
 
-    name = "windows"
+    name = "wrapper"
 
     def __init__(self):
         self.entered = self.left = 0
+        self.errors = []
 
     @jetsync.hookimpl(wrapper=True)
     def jetsync_publish(self):
         self.entered += 1
         try:
             return (yield)
+        except BaseException as error:
+            self.errors.append(error)
+            raise
         finally:
             self.left += 1
 
@@ -589,30 +594,30 @@ class TestInterrupts:
         assert len(payloads) == len(set(payloads))
         assert step > 50
 
-    def test_inside_a_window_that_plugins_wrap(self, lane, make):
+    def test_in_a_publisher_that_plugins_wrap(self, lane, make):
         """
-        After Ctrl-C at any step, each window is left once, and the publisher can be closed.
+        After Ctrl-C at any step, the publisher can be closed, and the wrapper is left once.
         """
         lane.on_write = lane.ack
         step, finished = 0, False
         while not finished:
             step += 1
-            plugin = Windows()
+            plugin = Wrapper()
             publisher = make(size=2, ack_timeout=0.05, plugins=[plugin])
             finished = interrupted_at(step, lambda made=publisher: made.publish("a.b"))
             publisher.publish("a.b").result(20)
             with timed(0.0, 4.0):
                 publisher._close(5)
             assert not publisher._worker.is_alive(), step
-            assert plugin.entered == plugin.left, step
+            assert (plugin.entered, plugin.left) == (1, 1), step
         assert step > 50
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-    def test_a_window_of_a_publisher_that_fails(self, lane, make, monkeypatch):
+    def test_an_error_that_ends_the_thread_reaches_the_wrapper(self, lane, make, monkeypatch):
         """
-        If the publisher's thread ends with an error, it leaves the open window.
+        If the publisher's thread ends with an error, it leaves the wrapper with this error.
         """
-        plugin = Windows()
+        plugin = Wrapper()
         publisher = make(plugins=[plugin])
         future = publisher.publish("a.b")
         assert (plugin.entered, plugin.left) == (1, 0)
@@ -625,6 +630,34 @@ class TestInterrupts:
         assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
         publisher._worker.join(5)
         assert (plugin.entered, plugin.left) == (1, 1)
+        assert [type(error) for error in plugin.errors] == [LookupError]
+
+    def test_a_publisher_that_cannot_start_leaves_the_wrapper(self, lane, make, monkeypatch):
+        """
+        If the acks cannot be subscribed to, the wrapper gets the error of the call.
+        """
+        plugin = Wrapper()
+        error = jetsync.DisconnectedError(timeout=1.0)
+
+        def refuse(*_, **__):
+            raise error
+
+        monkeypatch.setattr(lane, "write", refuse)
+        with pytest.raises(jetsync.DisconnectedError):
+            make(plugins=[plugin])
+        assert (plugin.entered, plugin.left, plugin.errors) == (1, 1, [error])
+
+    def test_an_idle_publisher_reports_within_the_interval(self, lane, make, monkeypatch):
+        """
+        Outcomes are reported although no further message wakes the publisher's thread.
+        """
+        monkeypatch.setattr(hooks, "REPORT_INTERVAL", 0.05)
+        recorder = HookRecorder("jetsync_status")
+        lane.on_write = lane.ack
+        publisher = make(plugins=[recorder])
+        publisher.publish("a.b").result(20)
+        (call,) = recorder.wait_for("jetsync_status", timeout=20)
+        assert (call["event"].acknowledged, call.thread) == (1, "jetsync-publisher")
 
 
 class TestFailures:

@@ -54,7 +54,7 @@ class Stamp:
     @hookimpl
     def jetsync_shared_headers(self) -> HeadersInput:
         """
-        Give all messages of a publish, a window or a batch the same two headers.
+        Give all messages of an operation, such as a batch, the same two headers.
         """
         return {PROGRAM: self.program, TIME: f"{time.time():.6f}"}
 

@@ -80,7 +80,7 @@ class OTel:
         # This runs for every message. A closure is faster than a method.
         received = jetsync.hookimpl(self._receiver.tallies.hook())
         self.jetsync_message_received = received  # type: ignore[assignment,method-assign]
-        if self.settings.granularity == "window":
+        if self.settings.granularity == "operation":
             # Without an implementation, the hook costs nothing per message.
             self.jetsync_prepare_message = None  # type: ignore[assignment,method-assign]
 
@@ -152,7 +152,7 @@ class OTel:
     @jetsync.hookimpl(wrapper=True)
     def jetsync_publish(self, operation: jetsync.PublishOperation) -> Generator[None, Any, Any]:
         """
-        Create a span around a publish or a window.
+        Create a span around a publish, a call of ``publish_many`` or a publisher.
         """
         sender = self._sender
         return (
@@ -196,8 +196,11 @@ class OTel:
     @jetsync.hookimpl
     def jetsync_status(self, event: jetsync.StatusEvent) -> None:
         """
-        Count events, and create the last spans when the client is closed.
+        Count messages and events, and create the last spans when the client is closed.
         """
+        if isinstance(event, jetsync.PublishCountsEvent):
+            self._faults.guarded("publish", self._sender.count, event)
+            return
         marked = labels("status", stream=event.stream)
         marked[names.EVENT] = event.kind.value
         self._instruments.events.add(1, marked)

@@ -14,7 +14,7 @@ import jetsync
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GRANULARITIES = ("window", "message")
+GRANULARITIES = ("operation", "message")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
@@ -23,7 +23,7 @@ _FALSE = ("", "0", "false", "no", "off")
 def _granularity(_: Any, __: Any, value: object) -> None:
     if value not in GRANULARITIES:
         raise jetsync.ConfigurationError(
-            f"granularity must be 'window' or 'message', not {value!r}"
+            f"granularity must be 'operation' or 'message', not {value!r}"
         )
 
 
@@ -41,12 +41,13 @@ class Settings:
         ConfigurationError: A value is invalid.
     """
 
-    granularity: Literal["window", "message"] = attrs.field(
-        default="window", validator=_granularity
+    granularity: Literal["operation", "message"] = attrs.field(
+        default="operation", validator=_granularity
     )
     """
-    The trace context that each message of a bulk publish or batch carries. With ``"window"``, it is
-    the span of its window or batch. With ``"message"``, it is a span for this message alone.
+    The trace context that each message of a bulk publish or batch carries. With ``"operation"``,
+    it is the span of the ``publish_many`` call, the publisher or the batch. With ``"message"``, it
+    is a span for this message alone.
     """
 
     empty_receives: bool = False

@@ -77,7 +77,7 @@ def everything(js, stream, subject):
         js.publish(subject, expect=jetsync.Expect(last_sequence=99))
 
 
-@pytest.mark.parametrize("granularity", ["window", "message"])
+@pytest.mark.parametrize("granularity", ["operation", "message"])
 @pytest.mark.parametrize("broken", ["propagator", "tracer"])
 def test_errors_do_not_reach_the_traffic(
     traced, telemetry, stream, subject, caplog, granularity, broken

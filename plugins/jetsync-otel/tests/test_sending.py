@@ -89,7 +89,7 @@ class TestPublish:
         """
         with telemetry.tracer.start_as_current_span("origin") as origin:
             headers = inject({"A": "1"})
-        for granularity in ("window", "message"):
+        for granularity in ("operation", "message"):
             js = traced(granularity=granularity)
             js.publish(subject, b"", headers=headers)
             js.publish_many([(subject, b"", headers), (subject, b"")])
@@ -114,7 +114,7 @@ class TestPublish:
         current = trace.SpanContext(1, 2, is_remote=True, trace_state=state)
         inside = baggage.set_baggage("of", "another")
         inside = trace.set_span_in_context(trace.NonRecordingSpan(current), inside)
-        for granularity in ("window", "message"):
+        for granularity in ("operation", "message"):
             js = traced(granularity=granularity)
             token = context.attach(inside)
             try:
@@ -162,23 +162,25 @@ class TestPublish:
         assert telemetry.total("jetsync.publish.acknowledged") == 0
 
 
-class TestWindows:
-    def test_one_span_per_window(self, traced, telemetry, stream, subject):
+class TestBulk:
+    def test_one_span_per_call(self, traced, telemetry, stream, subject):
         """
-        The messages of a window carry its context, and the span counts them.
+        The messages of a call carry its context, and the span counts them.
         """
-        traced().publish_many([(subject, b"%d" % number) for number in range(10)], window=5)
-        windows = telemetry.of("publish")
-        assert [span.attributes["messaging.batch.message_count"] for span in windows] == [5, 5]
-        assert {span.attributes["messaging.destination.name"] for span in windows} == {stream.name}
-        assert {span.kind for span in windows} == {SpanKind.PRODUCER}
+        js = traced()
+        for _ in range(2):
+            js.publish_many([(subject, b"%d" % number) for number in range(10)], window=5)
+        calls = telemetry.of("publish")
+        assert [span.attributes["messaging.batch.message_count"] for span in calls] == [10, 10]
+        assert {span.attributes["messaging.destination.name"] for span in calls} == {stream.name}
+        assert {span.kind for span in calls} == {SpanKind.PRODUCER}
         messages = stored(stream)
-        assert [carried(each) for each in messages[:5]] == [ids(windows[0].context)] * 5
-        assert [carried(each) for each in messages[5:]] == [ids(windows[1].context)] * 5
+        assert [carried(each) for each in messages[:10]] == [ids(calls[0].context)] * 10
+        assert [carried(each) for each in messages[10:]] == [ids(calls[1].context)] * 10
 
     def test_failures_are_counted(self, traced, telemetry, subject):
         """
-        A window with a failed message is an error that states the number of failures.
+        A call with a failed message is an error that states the number of failures.
         """
         wrong = jetsync.OutboundMessage(subject, b"", expect=jetsync.Expect(last_sequence=99))
         with pytest.raises(jetsync.PublishManyError):
@@ -211,7 +213,7 @@ class TestWindows:
 
     def test_the_iterable_is_no_part_of_it(self, traced, telemetry, subject):
         """
-        Windows overlap, and the iterable's own work has its own spans.
+        The iterable's own work has its own spans.
         """
 
         def source():
@@ -224,11 +226,12 @@ class TestWindows:
 
     def test_a_publisher(self, traced, telemetry, stream, subject):
         """
-        One thread enters a window and another leaves it; the messages of all threads carry its
-        context.
+        A publisher has one span: the messages of all threads carry its context.
         """
         js = traced()
-        with js.publisher(window=100) as publisher:
+        with telemetry.tracer.start_as_current_span("service") as service:
+            publisher = js.publisher(window=2)
+        with publisher:
             threads = [
                 threading.Thread(target=publisher.publish, args=(subject, b"")) for _ in range(5)
             ]
@@ -236,26 +239,61 @@ class TestWindows:
                 thread.start()
             for thread in threads:
                 thread.join()
-        (span,) = eventually(lambda: telemetry.of("publish"))
+            refused = publisher.publish(subject, expect=jetsync.Expect(last_sequence=99))
+            assert isinstance(refused.exception(10), jetsync.WrongLastSequenceError)
+        (span,) = telemetry.of("publish")
         assert {carried(each) for each in stored(stream)} == {ids(span.context)}
-        assert span.attributes["messaging.batch.message_count"] == 5
+        assert span.parent.span_id == service.get_span_context().span_id
+        assert span.attributes["messaging.batch.message_count"] == 6
+        assert span.attributes["messaging.nats.batch.failed_count"] == 1
         assert span.attributes["messaging.destination.name"] == stream.name
+        assert span.attributes["error.type"] == "jetsync.WrongLastSequenceError"
+        assert span.status.description == "1 messages failed"
+        assert telemetry.total("messaging.client.sent.messages") == 6
+        assert telemetry.total("jetsync.publish.acknowledged") == 5
+
+    def test_messages_of_a_publisher_are_counted_before_its_end(self, traced, telemetry, subject):
+        """
+        The metrics of a publisher that stays open are current, and its life is not a duration.
+        """
+        with traced().publisher() as publisher:
+            publisher.publish(subject, msg_id="m")
+            publisher.publish(subject, msg_id="m")
+            eventually(lambda: telemetry.total("jetsync.publish.acknowledged") == 2)
+            assert telemetry.total("jetsync.publish.duplicates") == 1
+            assert telemetry.of("publish") == []
+        assert telemetry.total("messaging.client.operation.duration") == 0
+
+    def test_an_interrupt(self, traced, telemetry, subject):
+        """
+        After Ctrl-C, the messages in flight have failed, because their outcome is unknown.
+        """
+
+        def source():
+            yield from [(subject, b"")] * 3
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            traced().publish_many(source())
+        (span,) = telemetry.spans
+        assert span.attributes["error.type"] == "KeyboardInterrupt"
+        assert span.attributes["messaging.nats.batch.failed_count"] == 3
+        assert telemetry.total("messaging.client.sent.messages") == 3
+        assert telemetry.total("jetsync.publish.acknowledged") == 0
 
     def test_a_span_for_each_message(self, traced, telemetry, stream, subject):
         """
-        With the granularity "message" the window links to the spans of its messages.
+        With the granularity "message" the call links to the spans of its messages.
         """
         messages = [(subject, b"1"), jetsync.OutboundMessage(subject, b"2", msg_id="two")]
         traced(granularity="message", max_links=128).publish_many(messages)
         created = telemetry.of("create")
-        (window,) = telemetry.of("publish")
-        assert window.kind is SpanKind.CLIENT
+        (call,) = telemetry.of("publish")
+        assert call.kind is SpanKind.CLIENT
         assert {span.kind for span in created} == {SpanKind.PRODUCER}
         assert [carried(each) for each in stored(stream)] == [ids(each.context) for each in created]
-        assert [ids(link.context) for link in window.links] == [
-            ids(each.context) for each in created
-        ]
-        assert {each.parent.span_id for each in created} == {window.context.span_id}
+        assert [ids(link.context) for link in call.links] == [ids(each.context) for each in created]
+        assert {each.parent.span_id for each in created} == {call.context.span_id}
         assert [each.attributes.get("messaging.message.id") for each in created] == [None, "two"]
         assert messages[1].headers is None
 

@@ -18,7 +18,7 @@ def test_defaults():
     """
     assert Settings.from_env({}) == Settings()
     assert Settings() == Settings(
-        granularity="window", empty_receives=False, max_links=128, consumers=True
+        granularity="operation", empty_receives=False, max_links=128, consumers=True
     )
 
 
@@ -40,7 +40,7 @@ def test_from_the_environment():
 @pytest.mark.parametrize(
     ("variable", "text", "said"),
     [
-        ("GRANULARITY", "batch", "'window' or 'message', not 'batch'"),
+        ("GRANULARITY", "batch", "'operation' or 'message', not 'batch'"),
         ("EMPTY_RECEIVES", "maybe", "JETSYNC_OTEL_EMPTY_RECEIVES must be 1 or 0, not 'maybe'"),
         ("MAX_LINKS", "-1", "JETSYNC_OTEL_MAX_LINKS must be a number, not '-1'"),
     ],
@@ -69,12 +69,12 @@ def test_a_plugin_reads_the_environment(monkeypatch):
     monkeypatch.setenv("JETSYNC_OTEL_GRANULARITY", "message")
     assert OTel().settings.granularity == "message"
     assert "message" in repr(OTel())
-    assert OTel(settings=Settings()).settings.granularity == "window"
+    assert OTel(settings=Settings()).settings.granularity == "operation"
 
 
 def test_per_message_hooks_only_where_needed():
     """
-    The plugin implements no per-message hook if windows have only one span.
+    The plugin implements no per-message hook if operations have only one span.
     """
     assert OTel(settings=Settings()).jetsync_prepare_message is None
     assert OTel(settings=Settings(granularity="message")).jetsync_prepare_message is not None

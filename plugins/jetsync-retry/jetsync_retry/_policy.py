@@ -16,10 +16,10 @@ from tenacity.wait import WaitBaseT, wait_fixed, wait_random_exponential
 
 import jetsync
 
-OPERATIONS: Final = ("publish", "window", "batch_commit")
+OPERATIONS: Final = ("publish", "publish_many", "publisher", "batch_commit")
 """
-The operations that can be retried: a single publish, a message of `publish_many` or of a
-`Publisher`, and the commit of a batch.
+The names of the operations that can be retried: a single publish, a message of `publish_many` or of
+a `Publisher`, and the commit of a batch.
 """
 
 FIRST_WAIT: Final = 0.05
@@ -32,15 +32,6 @@ LONGEST_WAIT: Final = 2.0
 _RETRYING: Final = tenacity.Retrying()
 
 Errors: TypeAlias = "type[Exception] | Iterable[type[Exception]]"
-
-
-def kind_of(operation: jetsync.Operation) -> str:
-    """
-    Return the name of the operation in `OPERATIONS`.
-    """
-    if isinstance(operation, jetsync.PublishOperation) and operation.window is not None:
-        return "window"
-    return operation.name
 
 
 def _listed(value: Any, name: str) -> tuple[Any, ...]:
@@ -144,14 +135,12 @@ class Policy:
     budget and the operation's own timeout apply too. 1 means no retry.
     """
 
-    def covers(self, kind: str, operation: jetsync.Operation, error: Exception) -> bool:
+    def covers(self, operation: jetsync.Operation, error: Exception) -> bool:
         """
         Return whether this policy applies to an operation and its error.
-
-        *kind* is one of `OPERATIONS`.
         """
         return (
-            kind in self.operations
+            operation.name in self.operations
             and isinstance(error, self.errors)
             and (self.when is None or self.when(operation, error))
         )

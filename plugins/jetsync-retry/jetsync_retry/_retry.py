@@ -8,7 +8,7 @@ Guarantees:
   stream may forget it.
 - No attempt is due after the budget. An attempt without a connection starts when there is one,
   within the operation's own timeout.
-- Messages of a window that failed together wait equally long, so they keep their order.
+- Messages of a bulk publish that failed together wait equally long, so they keep their order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import jetsync
 from jetsync import hookimpl
-from jetsync_retry._policy import Policy, call_state, kind_of
+from jetsync_retry._policy import Policy, call_state
 from jetsync_retry._statistics import Counters, Decision
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ is for the time that a message needs to reach the stream.
 """
 
 TOGETHER: Final = 0.05
-"""Messages of a window failed together if their failures are at most so many seconds apart."""
+"""Messages of a bulk publish failed together if at most so many seconds lie between failures."""
 
 
 class Retry:
@@ -91,7 +91,7 @@ class Retry:
         self._counters = Counters()
         self._lock = threading.RLock()
         self._last: dict[tuple[int, int, type[Exception]], tuple[float, float]] = {}
-        """The last waits of window messages: when each was last used, and its seconds."""
+        """The last waits of bulk publishes: when each was last used, and its seconds."""
 
     def __repr__(self) -> str:
         statistics = self.statistics()
@@ -101,8 +101,8 @@ class Retry:
         """
         Return the counts of all decisions. Thread-safe.
 
-        In addition, all plugins receive a `jetsync.RetryEvent` for each retry. Messages of a window
-        that fail together share one event.
+        In addition, all plugins receive a `jetsync.RetryEvent` for each retry. Messages of a bulk
+        publish that fail together share one event.
         """
         return self._counters.statistics()
 
@@ -113,20 +113,20 @@ class Retry:
         """
         Return the seconds until the next attempt, or None to raise the error.
         """
-        kind = kind_of(operation)
-        decision, delay = self._decide(kind, operation, error, attempt)
-        self._counters.add(kind, error, decision)
+        decision, delay = self._decide(operation, error, attempt)
+        self._counters.add(operation.name, error, decision)
         return delay if decision is Decision.RETRIED else None
 
     def _decide(
-        self, kind: str, operation: jetsync.Operation, error: Exception, attempt: int
+        self, operation: jetsync.Operation, error: Exception, attempt: int
     ) -> tuple[Decision, float]:
-        found = (each for each in self.policies if each.covers(kind, operation, error))
+        found = (each for each in self.policies if each.covers(operation, error))
         policy = next(found, None)
         if policy is None:
             return Decision.NO_POLICY, 0.0
         state = call_state(operation, error, attempt)
-        if kind == "window":
+        in_bulk = isinstance(operation, jetsync.PublishOperation) and operation.window is not None
+        if in_bulk:
             delay = self._wait_together(policy, state, type(error))
         else:
             delay = wait_of(policy, state)
@@ -136,13 +136,14 @@ class Retry:
         if operation.elapsed + delay > self.budget:
             return Decision.OVER_BUDGET, delay
         limit = operation.timeout or 0.0
-        if kind != "window" and operation.elapsed + delay >= limit:
+        if not in_bulk and operation.elapsed + delay >= limit:
             return Decision.OUT_OF_TIME, delay
         if rests_on_ids(operation, error):
             # The latest time at which the duplicate can reach the stream. A single publish and a
-            # batch end with their timeout. A message of a window has the timeout for each attempt,
-            # and the first attempt started at most one timeout before `elapsed` began to count.
-            latest = operation.elapsed + delay + 2 * limit if kind == "window" else limit
+            # batch end with their timeout. A message of a bulk publish has the timeout for each
+            # attempt, and the first attempt started at most one timeout before `elapsed` began to
+            # count.
+            latest = operation.elapsed + delay + 2 * limit if in_bulk else limit
             if latest > self.id_window:
                 return Decision.IDS_TOO_OLD, delay
         return Decision.RETRIED, delay
@@ -151,7 +152,7 @@ class Retry:
         self, policy: Policy, state: tenacity.RetryCallState, error: type[Exception]
     ) -> float:
         """
-        Return the wait of a message of a window.
+        Return the wait of a message of a bulk publish.
 
         Messages that failed together wait equally long, so that they keep their order. The wait is
         not shorter than that of messages that failed before and still wait. All of them start to

@@ -59,7 +59,7 @@ class TestSafe:
 
     def test_messages_that_fail_together_keep_their_order(self, nats_server, js):
         """
-        Messages of a window that no stream takes are stored in order once a stream exists.
+        Messages of a call that no stream takes are stored in order once a stream exists.
         """
         name, retry = uuid.uuid4().hex, Retry(Policy(wait=0.2))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import types
 
+import attrs
 import pytest
 import tenacity
 
@@ -13,7 +14,8 @@ import jetsync
 from jetsync_retry import OPERATIONS, Decision, Policy, Retry, RetryCount
 
 SINGLE = jetsync.PublishOperation(subject="a", timeout=30.0)
-IN_WINDOW = jetsync.PublishOperation(subject="a", timeout=5.0, window=4096)
+IN_BULK = jetsync.PublishOperation(name="publish_many", subject="a", timeout=5.0, window=4096)
+IN_PUBLISHER = attrs.evolve(IN_BULK, name="publisher")
 BATCH = jetsync.BatchCommitOperation(batch_id="b", size=2, timeout=30.0)
 REFUSED = jetsync.NoStreamResponseError("a", attempts=1)
 UNKNOWN = jetsync.PublishOutcomeUnknownError("a", msg_id="1")
@@ -23,25 +25,14 @@ def with_ids(operation, elapsed=0.0):
     """
     Return the operation as one of messages with ids that began *elapsed* seconds ago.
     """
-    return jetsync.PublishOperation(
-        subject=operation.subject,
-        timeout=operation.timeout,
-        window=operation.window,
-        elapsed=elapsed,
-        has_message_ids=True,
-    )
+    return attrs.evolve(operation, elapsed=elapsed, has_message_ids=True)
 
 
 def after(operation, elapsed):
     """
     Return the operation as one that began *elapsed* seconds ago.
     """
-    return jetsync.PublishOperation(
-        subject=operation.subject,
-        timeout=operation.timeout,
-        window=operation.window,
-        elapsed=elapsed,
-    )
+    return attrs.evolve(operation, elapsed=elapsed)
 
 
 def decisions(retry):
@@ -53,16 +44,22 @@ def decisions(retry):
 
 class TestWhichPolicy:
     @pytest.mark.parametrize(
-        ("operation", "kind"), [(SINGLE, "publish"), (IN_WINDOW, "window"), (BATCH, "batch_commit")]
+        ("operation", "name"),
+        [
+            (SINGLE, "publish"),
+            (IN_BULK, "publish_many"),
+            (IN_PUBLISHER, "publisher"),
+            (BATCH, "batch_commit"),
+        ],
     )
-    def test_by_operation(self, operation, kind):
+    def test_by_operation(self, operation, name):
         """
-        A single publish, a message of a window and a batch have separate policies.
+        A single publish, a message of a call or of a publisher, and a batch have own policies.
         """
-        retry = Retry(Policy(operations=kind, wait=0))
+        retry = Retry(Policy(operations=name, wait=0))
 
         assert retry.jetsync_retry(operation, REFUSED, 1) == 0.0
-        for other in {SINGLE, IN_WINDOW, BATCH} - {operation}:
+        for other in {SINGLE, IN_BULK, IN_PUBLISHER, BATCH} - {operation}:
             assert retry.jetsync_retry(other, REFUSED, 1) is None
         assert Decision.NO_POLICY in decisions(retry)
 
@@ -150,19 +147,19 @@ class TestWait:
         assert retry.jetsync_retry(operation, REFUSED, 3) == 3.5
         assert seen == [(3, REFUSED, (operation,))]
 
-    def test_messages_of_a_window_wait_together(self):
+    def test_messages_of_a_call_wait_together(self):
         """
-        Messages of a window that failed together wait equally long; each attempt has its own wait.
+        Messages of a call that failed together wait equally long; each attempt has its own wait.
         """
         retry = Retry(Policy(wait=tenacity.wait_random(5, 10)), budget=60)
 
-        waits = [retry.jetsync_retry(IN_WINDOW, REFUSED, 1) for _ in range(100)]
-        others = [retry.jetsync_retry(IN_WINDOW, REFUSED, 2) for _ in range(100)]
+        waits = [retry.jetsync_retry(IN_BULK, REFUSED, 1) for _ in range(100)]
+        others = [retry.jetsync_retry(IN_BULK, REFUSED, 2) for _ in range(100)]
 
         assert len(set(waits)) <= 2  # more than one only if the machine was paused meanwhile
         assert waits[0] != others[0]
 
-    def test_messages_of_a_window_stay_in_order_however_long_they_are_judged(self, monkeypatch):
+    def test_messages_of_a_call_stay_in_order_however_long_they_are_judged(self, monkeypatch):
         """
         A wait is shared until no message has failed for a moment. The next one is not shorter while
         the last one lasts.
@@ -175,7 +172,7 @@ class TestWait:
 
         for pause in [0.0, *[0.02] * 20, 0.8, 0.02, 0.8, 3.2]:
             now += pause
-            judged.append(retry.jetsync_retry(IN_WINDOW, REFUSED, 1))
+            judged.append(retry.jetsync_retry(IN_BULK, REFUSED, 1))
 
         assert judged == [1.0] * 23 + [3.0, 0.2]
 
@@ -212,7 +209,7 @@ class TestEnd:
         assert retry.jetsync_retry(after(SINGLE, 1.5), REFUSED, 5) == 1.0
         assert retry.jetsync_retry(after(SINGLE, 2.5), REFUSED, 5) is None
 
-    @pytest.mark.parametrize("operation", [SINGLE, IN_WINDOW])
+    @pytest.mark.parametrize("operation", [SINGLE, IN_BULK])
     def test_at_the_end_of_the_budget(self, operation):
         """
         No attempt is due after the budget, however many there were.
@@ -225,14 +222,14 @@ class TestEnd:
 
     def test_at_the_end_of_the_time_of_the_call(self):
         """
-        A wait beyond the timeout of a single publish is not begun; in windows the timeout limits
+        A wait beyond the timeout of a single publish is not begun; in bulk the timeout limits
         each attempt.
         """
         retry = Retry(Policy(wait=1), budget=100)
 
         assert retry.jetsync_retry(after(SINGLE, 29.5), REFUSED, 2) is None
         assert decisions(retry) == [Decision.OUT_OF_TIME]
-        assert retry.jetsync_retry(after(IN_WINDOW, 29.5), REFUSED, 2) == pytest.approx(1.0)
+        assert retry.jetsync_retry(after(IN_BULK, 29.5), REFUSED, 2) == pytest.approx(1.0)
 
 
 class TestIds:
@@ -242,8 +239,8 @@ class TestIds:
         """
         retry = Retry(Policy(wait=1), budget=1000, id_window=20)
 
-        assert retry.jetsync_retry(with_ids(IN_WINDOW, 8.5), UNKNOWN, 2) == pytest.approx(1.0)
-        assert retry.jetsync_retry(with_ids(IN_WINDOW, 9.5), UNKNOWN, 2) is None
+        assert retry.jetsync_retry(with_ids(IN_BULK, 8.5), UNKNOWN, 2) == pytest.approx(1.0)
+        assert retry.jetsync_retry(with_ids(IN_BULK, 9.5), UNKNOWN, 2) is None
         assert retry.jetsync_retry(with_ids(SINGLE), UNKNOWN, 1) is None
         assert retry.jetsync_retry(BATCH, jetsync.BatchOutcomeUnknownError("a"), 1) is None
         assert Decision.IDS_TOO_OLD in decisions(retry)
@@ -329,6 +326,6 @@ class TestRetry:
         """
         retry = Retry()
 
-        for operation in (SINGLE, IN_WINDOW, BATCH):
+        for operation in (SINGLE, IN_BULK, IN_PUBLISHER, BATCH):
             assert retry.jetsync_retry(operation, REFUSED, 1) is not None
         assert {count.operation for count in retry.statistics().counts} == set(OPERATIONS)

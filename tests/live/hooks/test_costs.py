@@ -7,12 +7,10 @@ Calls are counted, because times depend on the machine.
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 import jetsync
-from jetsync.publish.hooks import HookedWindow
 from jetsync.testing import HookRecorder
 
 HOOK_FILES = ("jetsync/_hooks/", "jetsync/publish/hooks.py", "jetsync/testing/_recorder.py")
@@ -226,24 +224,14 @@ def test_batches_call_their_wrappers_once(connected, write):
     assert calls_of(write, js, message, MANY) == few
 
 
-def test_publishers_count_ended_messages_once_per_window(connected, monkeypatch):
+@pytest.mark.parametrize("write", [publish_many, publisher])
+def test_bulk_publishes_call_their_wrappers_once(connected, write):
     """
-    All acks of one read are counted with one call for each window.
+    A plugin that wraps bulk publishes makes as many calls for 60 messages as for 3.
     """
-    js, _ = connected("jetsync_publish")
-    parted = []
-    with js.publisher() as publisher:
-        monkeypatch.setattr(publisher._hooks, "part", lambda *given: parted.append(given))
-        windows = [HookedWindow(None, None), HookedWindow(None, None)]
-        acked = [
-            (SimpleNamespace(hooked=windows[number % 3 == 0]), jetsync.PubAck("S", number))
-            for number in range(30)
-        ]
-        acked.append((SimpleNamespace(hooked=None), jetsync.PubAck("S", 30)))
-        error = jetsync.ConnectionLostError()
-        publisher._part(acked, [(31, SimpleNamespace(hooked=windows[0]), error)])
-        assert set(parted[:2]) == {
-            (windows[0], jetsync.PubAck("S", 29), 20),
-            (windows[1], jetsync.PubAck("S", 27), 10),
-        }
-        assert parted[2:] == [(windows[0], error)]
+    js, stream = connected("jetsync_publish")
+    message = f"{stream.name}.A", b"x"
+    write(js, message, FEW)
+    few = calls_of(write, js, message, FEW)
+    assert few > 0
+    assert calls_of(write, js, message, MANY) == few

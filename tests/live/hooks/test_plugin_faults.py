@@ -44,25 +44,20 @@ class BrokenRetry:
         raise LookupError("no idea")
 
 
-class BrokenFrom:
+class Broken:
     """
-    Raise at the start or the end of one window, after a number of windows.
+    Raise at the start or the end of each publish.
     """
 
-    def __init__(self, last, *, at_end=False):
-        self.last = last
+    def __init__(self, *, at_end=False):
         self.at_end = at_end
-        self.windows = 0
 
     @hookimpl(wrapper=True)
     def jetsync_publish(self):
-        self.windows += 1
-        fails = self.windows > self.last
-        if fails and not self.at_end:
-            raise OSError("no more windows")
+        if not self.at_end:
+            raise OSError("no more")
         yield
-        if fails:
-            raise OSError("no more windows")
+        raise OSError("no more")
 
 
 def outcome(call):
@@ -234,51 +229,71 @@ class TestRetry:
 
 
 class TestBulk:
-    def test_a_window_that_does_not_begin(self, nats_server, stream):
+    def test_a_wrapper_that_raises_before_the_yield(self, nats_server, stream):
         """
-        The report counts the messages sent before, and names the failures and the message taken.
-        """
-        subject = f"{stream.name}.A"
-        messages = [(subject, b"") if n != 7 else ("bad subject", b"") for n in range(2000)]
-        with (
-            jetsync.connect(nats_server.url, plugins=[BrokenFrom(2)]) as client,
-            pytest.raises(jetsync.PublishManyError) as caught,
-        ):
-            client.jetstream().publish_many(messages, window=100)
-        report = caught.value.report
-        # How long a window gets depends on how fast acks come.
-        assert report.count == stream.info().state.messages >= 199
-        assert not report.exhausted
-        assert [failure.index for failure in report.failures] == [7, report.count + 1]
-        assert report.failures[1].message.subject == subject
-        assert isinstance(report.failures[1].error, jetsync.PluginError)
-        assert caught.value.__cause__ is report.failures[1].error
-
-    def test_a_window_that_ends_badly(self, nats_server, stream):
-        """
-        If no message failed, the error is the PluginError, with the report.
-        """
-        subject = f"{stream.name}.A"
-        with (
-            jetsync.connect(nats_server.url, plugins=[BrokenFrom(0, at_end=True)]) as client,
-            pytest.raises(jetsync.PluginError) as caught,
-        ):
-            client.jetstream().publish_many([(subject, b"")] * 250, window=100)
-        report = caught.value.report
-        assert report.failures == ()
-        assert report.count == stream.info().state.messages >= 100
-
-    def test_the_first_window(self, nats_server, stream):
-        """
-        If nothing was sent, the PluginError has no report.
+        Nothing is sent, and the report says that the messages were not read.
         """
         with (
-            jetsync.connect(nats_server.url, plugins=[BrokenFrom(0)]) as client,
+            jetsync.connect(nats_server.url, plugins=[Broken()]) as client,
             pytest.raises(jetsync.PluginError) as caught,
         ):
             client.jetstream().publish_many([(f"{stream.name}.A", b"")] * 3)
-        assert [failure.index for failure in caught.value.report.failures] == [0]
+        report = caught.value.report
+        assert (report.count, report.failures, report.exhausted) == (0, (), False)
         assert stream.info().state.messages == 0
+
+    def test_a_wrapper_that_raises_after_all_messages_were_stored(self, nats_server, stream):
+        """
+        If no message failed, the error is the PluginError, with the report.
+        """
+        with (
+            jetsync.connect(nats_server.url, plugins=[Broken(at_end=True)]) as client,
+            pytest.raises(jetsync.PluginError) as caught,
+        ):
+            client.jetstream().publish_many([(f"{stream.name}.A", b"")] * 250, window=100)
+        report = caught.value.report
+        assert (report.count, report.failures, report.exhausted) == (250, (), True)
+        assert stream.info().state.messages == 250
+
+    def test_a_wrapper_that_raises_after_some_messages_failed(self, nats_server, stream):
+        """
+        The caller learns which messages failed, and the cause is the PluginError.
+        """
+
+        class Hides:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                try:
+                    yield
+                except jetsync.PublishManyError:
+                    raise OSError("no more") from OSError("a defect")
+
+        subject = f"{stream.name}.A"
+        with (
+            jetsync.connect(nats_server.url, plugins=[Hides]) as client,
+            pytest.raises(jetsync.PublishManyError) as caught,
+        ):
+            client.jetstream().publish_many([(subject, b""), ("bad subject", b"")])
+        report = caught.value.report
+        assert (report.count, [failure.index for failure in report.failures]) == (1, [1])
+        assert isinstance(caught.value.__cause__, jetsync.PluginError)
+
+    def test_a_wrapper_may_replace_the_outcome(self, nats_server, stream):
+        """
+        The call returns the report that a wrapper returns in place of the error.
+        """
+
+        class Tolerant:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                try:
+                    return (yield)
+                except jetsync.PublishManyError as error:
+                    return error.report
+
+        with jetsync.connect(nats_server.url, plugins=[Tolerant]) as client:
+            report = client.jetstream().publish_many([("bad subject", b"")])
+        assert [failure.index for failure in report.failures] == [0]
 
 
 class TestFetch:
@@ -344,7 +359,7 @@ class TestPublisher:
     @pytest.mark.parametrize("plugins", [[], [HookRecorder]])
     def test_its_thread_ends_with_the_client(self, nats_server, stream, plugins):
         """
-        The thread ends with a client that was closed or dropped, and open windows are left.
+        The thread ends with a client that was closed or dropped, and open wrappers are left.
         """
 
         def threads():

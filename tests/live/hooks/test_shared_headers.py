@@ -1,6 +1,5 @@
 """
-Headers that plugins give to all messages of a publish, a window or a batch, and the result that
-wrappers get at the end of a window.
+Headers that plugins give to all messages of an operation.
 """
 
 from __future__ import annotations
@@ -8,7 +7,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from waiting import eventually
 
 import jetsync
 from jetsync import hookimpl
@@ -16,14 +14,14 @@ from jetsync import hookimpl
 
 class Marks:
     """
-    Number the operations in a header of their messages, and record the results of windows.
+    Number the operations in a header of their messages, and record the wrapped ones.
     """
 
     name = "marks"
 
     def __init__(self):
         self.operations = []
-        self.results = []
+        self.wrapped = []
 
     @hookimpl
     def jetsync_shared_headers(self, operation):
@@ -32,8 +30,8 @@ class Marks:
 
     @hookimpl(wrapper=True)
     def jetsync_publish(self, operation):
-        result = yield
-        self.results.append((operation, result))
+        self.wrapped.append(operation)
+        yield
 
 
 class Others:
@@ -74,6 +72,14 @@ def marks_of(stream):
     return [headers.get("Mark") for headers in stored(stream)]
 
 
+def publish_by_future(js, subject):
+    """
+    Publish one message with a publisher of its own.
+    """
+    with js.publisher() as publisher:
+        publisher.publish(subject).result(5)
+
+
 class TestSharedHeaders:
     def test_of_a_publish(self, js, stream, marks):
         """
@@ -85,11 +91,11 @@ class TestSharedHeaders:
             {"Mark": ["1"], "Own": ["shared"], "Beside": ["shared"]},
             {"Own": ["mine"], "More": ["1"], "Mark": ["2"], "Nats-Msg-Id": ["id"]},
         ]
-        assert [operation for operation, _ in marks.results] == marks.operations
+        assert marks.wrapped == marks.operations
 
-    def test_of_the_windows_of_a_bulk_publish(self, js, stream, marks):
+    def test_of_a_bulk_publish(self, js, stream, marks):
         """
-        Every message of a window has the window's headers, whatever its type.
+        Every message of a call has its headers, whatever the type of the message.
         """
         subject = f"{stream.name}.A"
         messages = [
@@ -99,18 +105,18 @@ class TestSharedHeaders:
             jetsync.OutboundMessage(subject, b"4", ttl=None, msg_id="4"),
         ]
         js.publish_many(messages * 2, window=4)
-        assert marks_of(stream) == ["1"] * 4 + ["2"] * 3  # One is a duplicate.
+        js.publish_many(messages[:1])
+        assert marks_of(stream) == ["1"] * 7 + ["2"]  # One is a duplicate.
         assert stream.get_message(3).headers["Own"] == "mine"
         assert stream.get_message(4).headers["Nats-Msg-Id"] == "4"
         assert messages[3].headers is None
-        assert [operation for operation, _ in marks.results] == marks.operations
+        assert marks.wrapped == marks.operations
 
     def test_of_a_publisher_that_threads_share(self, js, stream, marks):
         """
-        A message gets the headers of its window, whichever thread publishes it.
+        All messages have the same headers, whichever thread publishes them.
         """
-        with js.publisher(window=8) as publisher:
-            publisher.publish(f"{stream.name}.A", b"first")
+        with js.publisher(window=4) as publisher:
             threads = [
                 threading.Thread(target=publisher.publish, args=(f"{stream.name}.A", b"more"))
                 for _ in range(7)
@@ -121,8 +127,9 @@ class TestSharedHeaders:
                 thread.join()
             publisher.flush()
             publisher.publish(f"{stream.name}.A", b"next", headers={"Own": "mine"})
-        assert marks_of(stream) == ["1"] * 8 + ["2"]
-        assert len(marks.operations) == 2
+        assert marks_of(stream) == ["1"] * 8
+        assert stream.get_message(8).headers["Own"] == "mine"
+        assert marks.wrapped == marks.operations
 
     def test_of_an_atomic_batch(self, js, stream, marks):
         """
@@ -177,7 +184,7 @@ class TestSharedHeaders:
 
     def test_an_error_fails_the_call_and_the_next_one_calls_again(self, nats_server, stream):
         """
-        If the hook raises, the call sends nothing. The next operation calls the hook again.
+        If the hook raises, the call sends nothing. The next one calls the hook again.
         """
 
         class Broken:
@@ -194,16 +201,12 @@ class TestSharedHeaders:
         subject = f"{stream.name}.A"
         with jetsync.connect(nats_server.url, plugins=[Broken()]) as client:
             js = client.jetstream()
-            with (
-                js.publisher() as publisher,
-                js.fast_publisher() as fast,
-                js.atomic_batch() as batch,
-            ):
+            with js.fast_publisher() as fast, js.atomic_batch() as batch:
                 for call in (
                     lambda: js.publish(subject),
                     lambda: js.publish_many([(subject, b"")]),
                     lambda: js.publish_batch([(subject, b"")]),
-                    lambda: publisher.publish(subject).result(5),
+                    lambda: publish_by_future(js, subject),
                     lambda: fast.add(subject),
                     lambda: batch.add(subject),
                 ):
@@ -211,81 +214,3 @@ class TestSharedHeaders:
                         call()
                     call()
         assert stream.info().state.messages == 6
-
-
-class TestWindowResult:
-    def test_of_a_bulk_publish(self, js, stream, marks):
-        """
-        Each window counts its messages, and all failures are counted once.
-        """
-        subject = f"{stream.name}.A"
-        wrong = jetsync.OutboundMessage(
-            subject, b"", expect=jetsync.Expect(last_subject_sequence=70)
-        )
-        with pytest.raises(jetsync.PublishManyError):
-            js.publish_many([(subject, b"")] * 9 + [wrong, ("a b", b""), (subject, b"")], window=5)
-        results = [result for _, result in marks.results]
-        assert [result.messages for result in results] == [5, 5, 2]
-        assert {result.stream for result in results} == {stream.name}
-        assert sum(result.failed for result in results) == 2
-        assert sum(result.acknowledged for result in results) == 10
-        assert {type(result.error) for result in results if result.failed} <= {
-            jetsync.WrongLastSequenceError,
-            jetsync.InvalidSubjectError,
-        }
-
-    def test_failures_are_counted_in_their_window(self, nats_server, stream, marks):
-        """
-        A message that is rejected while the previous window is in flight counts in its own window.
-        """
-
-        class Veto:
-            @hookimpl
-            def jetsync_prepare_message(self, message):
-                if message.data == b"no":
-                    raise ValueError("no")
-
-        subject = f"{stream.name}.A"
-        messages = [(subject, b"yes"), *[(subject, b"no")] * 6]
-        with (
-            jetsync.connect(nats_server.url, plugins=[marks, Veto()]) as client,
-            pytest.raises(jetsync.PublishManyError) as caught,
-        ):
-            client.jetstream().publish_many(messages, window=4)
-        results = [result for _, result in marks.results]
-        assert [(result.messages, result.failed) for result in results] == [(4, 3), (3, 3)]
-        assert caught.value.report.count == sum(result.acknowledged for result in results) == 1
-
-    def test_of_an_iterable_that_raises(self, js, stream, marks):
-        """
-        The messages before the error are published and counted, and the result has the error.
-        """
-
-        def source():
-            yield from [(f"{stream.name}.A", b"")] * 3
-            raise LookupError("no more rows")
-
-        with pytest.raises(LookupError, match="no more rows") as caught:
-            js.publish_many(source())
-        ((_, result),) = marks.results
-        assert (result.messages, result.acknowledged, result.failed) == (3, 3, 0)
-        assert result.error is caught.value
-        assert result.stream == stream.name
-
-    def test_of_a_publisher(self, js, stream, marks):
-        """
-        Failed messages are counted in their own window.
-        """
-        subject = f"{stream.name}.A"
-        with js.publisher(window=3) as publisher:
-            for _ in range(2):
-                publisher.publish(subject)
-            refused = publisher.publish(subject, expect=jetsync.Expect(last_sequence=70))
-            assert isinstance(refused.exception(10), jetsync.WrongLastSequenceError)
-            publisher.publish(subject)
-        eventually(lambda: len(marks.results) == 2)
-        first, second = (result for _, result in marks.results)
-        assert (first.messages, first.failed, first.acknowledged) == (3, 1, 2)
-        assert first.stream == second.stream == stream.name
-        assert isinstance(first.error, jetsync.WrongLastSequenceError)
-        assert (second.messages, second.failed, second.error) == (1, 0, None)

@@ -115,12 +115,12 @@ class TestPublish:
             "A",
         ]
 
-    def test_a_bulk_publish_prepares_each_message_inside_its_window(self, watched, stream):
+    def test_a_bulk_publish_prepares_each_message_inside_its_wrapper(self, watched, stream):
         """
-        Each message is prepared once, in order. The window's wrapper ends after the last ack.
+        Each message is prepared once, in order, and the wrapper ends after the last ack.
         """
         js, recorder, _ = watched("jetsync_prepare_message", "jetsync_publish")
-        js.publish_many(((f"{stream.name}.A", b"%d" % n) for n in range(20)), window=50)
+        js.publish_many(((f"{stream.name}.A", b"%d" % n) for n in range(20)), window=5)
         assert recorder.names == ["jetsync_publish"] + ["jetsync_prepare_message"] * 20
         shown = [call["message"].data for call in recorder.of("jetsync_prepare_message")]
         assert shown == [b"%d" % n for n in range(20)]

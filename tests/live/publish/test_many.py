@@ -20,6 +20,7 @@ import jetsync
 from jetsync import Expect, OutboundMessage, PublishReport
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
+from jetsync.publish import hooks
 from jetsync.testing import HookRecorder
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
@@ -532,26 +533,25 @@ class TestConnection:
 
 
 class TestHooks:
-    def test_every_window_is_wrapped(self, nats_server, stream):
+    def test_a_call_is_wrapped_once(self, nats_server, stream):
         """
-        Each window is wrapped. There is no window without messages.
+        The wrapper gets the report, however many messages there are. None is a call, too.
         """
         recorder = HookRecorder("jetsync_publish")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-            client.jetstream().publish_many(
-                ((f"{stream.name}.A", b"x") for _ in range(1000)), window=100
-            )
-        calls = recorder.of("jetsync_publish")
-        # A window ends with the write that fills it, so there may be fewer than ten.
-        assert 5 <= len(calls) <= 10
-        assert {call["operation"].window for call in calls} == {100}
-        assert all(call.finished and call.error is None for call in calls)
-        recorder.clear()
-        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-            client.jetstream().publish_many([])
-        assert recorder.calls == []
+            for count in (1000, 0):
+                report = client.jetstream().publish_many(
+                    ((f"{stream.name}.A", b"x") for _ in range(count)), window=100
+                )
+                call = recorder.of("jetsync_publish")[-1]
+                assert (call.result, call.finished, report.count) == (report, True, count)
+        assert len(recorder.calls) == 2
+        operation = call["operation"]
+        assert (operation.name, operation.window) == ("publish_many", 100)
+        assert (operation.messages, operation.subject) == (None, None)
+        assert call.thread == threading.current_thread().name
 
-    def test_a_window_that_fails_is_left_too(self, nats_server, unique):
+    def test_the_wrapper_gets_the_error_of_the_call(self, nats_server, unique):
         """
         Wrappers end if messages failed or the iterable raised.
         """
@@ -565,33 +565,83 @@ class TestHooks:
             js = client.jetstream()
             with pytest.raises(LookupError):
                 js.publish_many(broken())
-            with pytest.raises(jetsync.PublishManyError):
+            with pytest.raises(jetsync.PublishManyError) as caught:
                 js.publish_many([(f"nobody.{unique}", b"x")])
-        calls = recorder.of("jetsync_publish")
-        assert [call.finished for call in calls] == [True, True]
-        assert [call.result.failed for call in calls] == [1, 1]
+        first, second = recorder.of("jetsync_publish")
+        assert (first.finished, type(first.error)) == (True, LookupError)
+        assert (second.finished, second.error) == (True, caught.value)
 
-    def test_a_message_that_fails_after_its_window(self, nats_server, stream, unique):
+    def test_events_count_the_messages_before_the_wrapper_ends(self, nats_server, stream, unique):
         """
-        A message that is sent again may fail after its window is over. It counts for a later one.
+        Stored, refused and invalid messages are counted once, before the wrapper ends.
         """
-        recorder = HookRecorder("jetsync_publish")
-        messages = [(f"nobody.{unique}", b""), *[(f"{stream.name}.A", b"")] * 20]
+        order = []
+
+        class Order:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self, operation):
+                order.append(operation)
+                try:
+                    return (yield)
+                finally:
+                    order.append("end")
+
+            @hookimpl
+            def jetsync_status(self, event):
+                if isinstance(event, jetsync.PublishCountsEvent):
+                    order.append(event)
+
+        subject = f"{stream.name}.A"
+        wrong = OutboundMessage(subject, b"", expect=Expect(last_subject_sequence=70))
+        messages = [
+            (f"nobody.{unique}", b""),
+            *[(subject, b"")] * 20,
+            wrong,
+            ("a b", b""),
+            *[OutboundMessage(subject, b"", msg_id="id")] * 2,
+        ]
         with (
-            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            jetsync.connect(nats_server.url, plugins=[Order]) as client,
             pytest.raises(jetsync.PublishManyError) as caught,
         ):
-            client.jetstream().publish_many(messages, window=2)
-        assert (failed(caught), caught.value.report.count) == ([0], 20)
-        calls = recorder.of("jetsync_publish")
-        assert all(call.finished and call.error is None for call in calls)
-        assert sum(call.result.failed for call in calls) == 1
+            client.jetstream().publish_many(messages, window=10, retry_wait=0.01)
+        assert (failed(caught), caught.value.report.count) == ([0, 21, 22], 22)
+        operation, *counts, end = order
+        assert end == "end"
+        assert all(event.publish is operation for event in counts)
+        assert {event.stream for event in counts} == {stream.name}
+        assert sum(event.acknowledged for event in counts) == 22
+        assert sum(event.duplicates for event in counts) == 1
+        assert sum(event.failed for event in counts) == 3
+        assert sum(event.unknown for event in counts) == 0
+        errors = {failure.error for failure in caught.value.report.failures}
+        assert {event.error for event in counts} & errors
+
+    def test_events_come_while_the_call_waits(self, nats_server, stream, js, unique, monkeypatch):
+        """
+        Stored messages are reported while others wait for their acks.
+        """
+        monkeypatch.setattr(hooks, "REPORT_INTERVAL", 0.05)
+        silent = memory_stream(js, f"{unique}S", no_ack=True)
+        recorder = HookRecorder("jetsync_status")
+        client = jetsync.connect(nats_server.url, plugins=[recorder])
+        messages = [(f"{stream.name}.A", b"")] * 5 + [(f"{silent.name}.a", b"")]
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(client.jetstream().publish_many, messages, ack_timeout=60)
+            (call,) = recorder.wait_for("jetsync_status", timeout=20)
+            assert (call["event"].acknowledged, running.done()) == (5, False)
+            client.close()
+            with pytest.raises(jetsync.PublishManyError):
+                running.result(20)
+        last = recorder.of("jetsync_status")[1]["event"]
+        assert (last.acknowledged, last.failed, last.unknown) == (0, 1, 1)
+        js.delete_stream(silent.name)
 
     def test_an_interrupt_with_messages_in_flight(self, nats_server, js, unique):
         """
-        If outcomes are unknown after Ctrl-C, plugins get the interrupt and no result.
+        After Ctrl-C, plugins get the interrupt and no result, and an event counts unknown outcomes.
         """
-        recorder = HookRecorder("jetsync_publish")
+        recorder = HookRecorder("jetsync_publish", "jetsync_status")
 
         def interrupted():
             for _ in range(150):
@@ -606,6 +656,8 @@ class TestHooks:
             client.jetstream().publish_many(interrupted(), window=1000)
         (call,) = recorder.of("jetsync_publish")
         assert (call.result, type(call.error)) == (None, KeyboardInterrupt)
+        event = recorder.of("jetsync_status")[0]["event"]
+        assert (event.acknowledged, event.failed, event.unknown, event.error) == (0, 150, 150, None)
         js.delete_stream(stream.name)
 
     def test_each_message_is_prepared_once(self, nats_server, js, unique):

@@ -23,7 +23,7 @@ from jetsync._base.locks import SIGNAL_CHECK
 from jetsync._io.wakeups import Signal
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
-from jetsync.testing import CutProxy
+from jetsync.testing import CutProxy, HookRecorder
 
 WORKER = "jetsync-publisher"
 
@@ -1037,9 +1037,9 @@ class TestClose:
         assert client.statistics().subscriptions == before
 
 
-class Windows:
+class Wrapper:
     """
-    Record where each wrapped window was entered and left.
+    Record where each wrapper was entered and left.
     """
 
     def __init__(self):
@@ -1049,8 +1049,8 @@ class Windows:
     @hookimpl(wrapper=True)
     def jetsync_publish(self, operation):
         self.entered.append((operation, threading.current_thread().name))
-        yield
-        self.left.append(threading.current_thread().name)
+        result = yield
+        self.left.append((result, threading.current_thread().name))
 
 
 class TestHooks:
@@ -1077,36 +1077,98 @@ class TestHooks:
         assert stream.get_message(1).headers["Seen"] == "yes"
         assert stream.info().state.messages == 1
 
-    def test_every_window_is_wrapped(self, connected, stream):
+    def test_a_publisher_is_wrapped_once(self, connected, stream):
         """
-        The thread of the first message enters a window. The publisher's thread leaves it
-        after the last.
+        The thread that creates it enters the wrapper. The publisher's thread leaves it, with the
+        final statistics, before ``close`` returns.
         """
-        windows = Windows()
-        with connected(windows).publisher(window=10) as publisher:
+        wrapper = Wrapper()
+        with connected(wrapper).publisher(window=10) as publisher:
+            ((operation, thread),) = wrapper.entered
             for _ in range(25):
                 publisher.publish(f"{stream.name}.A")
-            assert len(windows.entered) == 3
             publisher.flush()
-            assert eventually(lambda: len(windows.left) == 3)
             publisher.publish(f"{stream.name}.A")
-            assert len(windows.entered) == 4
-        me = threading.current_thread().name
-        assert [thread for _, thread in windows.entered] == [me] * 4
-        assert windows.left == [WORKER] * 4
-        operation, _ = windows.entered[0]
-        assert (operation.window, operation.messages, operation.subject) == (10, None, None)
+            assert wrapper.left == []
+        assert len(wrapper.entered) == 1
+        assert wrapper.left == [(publisher.statistics(), WORKER)]
+        assert publisher.statistics().acknowledged == 26
+        assert thread == threading.current_thread().name
+        assert (operation.name, operation.window) == ("publisher", 10)
+        assert (operation.messages, operation.subject) == (None, None)
 
-    def test_no_window_without_messages(self, connected, stream):
+    def test_without_messages_the_wrapper_is_entered_and_left(self, connected):
         """
-        A publisher without messages enters no window.
+        The wrapper is entered when the publisher is created, not at its first message.
         """
-        windows = Windows()
-        with connected(windows).publisher() as publisher:
-            publisher.flush()
-        assert windows.entered == windows.left == []
+        wrapper = Wrapper()
+        with connected(wrapper).publisher():
+            pass
+        ((statistics, _),) = wrapper.left
+        assert statistics.published == 0
 
-    def test_a_message_is_prepared_inside_its_window(self, connected, stream):
+    def test_events_count_the_messages_before_the_wrapper_ends(self, connected, stream, pool):
+        """
+        Each message that was accepted is counted once, and those of all threads together.
+        """
+        order = []
+
+        class Order:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                yield
+                order.append("end")
+
+            @hookimpl
+            def jetsync_status(self, event):
+                assert threading.current_thread().name == WORKER
+                order.append(event)
+
+        subject = f"{stream.name}.A"
+
+        def publish():
+            for number in range(100):
+                if number % 10 == 0:
+                    with pytest.raises(jetsync.InvalidSubjectError):
+                        publisher.publish("a b")
+                elif number % 10 == 1:
+                    expect = jetsync.Expect(last_subject_sequence=70_000)
+                    future = publisher.publish(subject, expect=expect)
+                    assert isinstance(future.exception(20), jetsync.WrongLastSequenceError)
+                else:
+                    publisher.publish(subject)
+
+        with connected(Order).publisher(window=8) as publisher:
+            for publishing in [pool.submit(publish) for _ in range(4)]:
+                publishing.result(60)
+        *counts, end = order
+        assert end == "end"
+        assert sum(event.acknowledged for event in counts) == 320
+        assert sum(event.failed for event in counts) == 40
+        assert {event.stream for event in counts} == {stream.name}
+        assert {type(event.error) for event in counts} <= {
+            jetsync.WrongLastSequenceError,
+            type(None),
+        }
+        assert {event.publish.name for event in counts} == {"publisher"}
+
+    def test_events_count_messages_that_close_gives_up(self, connected, js, unique):
+        """
+        The outcome of messages that are pending after the timeout of ``close`` is unknown.
+        """
+        memory_stream(js, unique, no_ack=True)
+        recorder = HookRecorder("jetsync_status")
+        publisher = connected(recorder).publisher()
+        for _ in range(3):
+            publisher.publish(f"{unique}.a")
+        with pytest.raises(jetsync.PublishManyError):
+            publisher.close(timeout=0.1)
+        events = [call["event"] for call in recorder.wait_for("jetsync_status", timeout=20)]
+        assert [(event.acknowledged, event.failed, event.unknown) for event in events] == [
+            (0, 3, 3)
+        ]
+
+    def test_a_message_is_prepared_inside_the_wrapper(self, connected, stream):
         """
         A plugin that opens a span in the wrapper finds it open.
         """
@@ -1126,52 +1188,11 @@ class TestHooks:
         with connected(Around).publisher(window=2) as publisher:
             for number in range(4):
                 publisher.publish(f"{stream.name}.A", b"%d" % number).result(20)
-        assert order.index(b"1") < order.index("leave")
-        without = [step for step in order if step != "leave"]
-        assert without == ["enter", b"0", b"1", "enter", b"2", b"3"]
-        assert order.count("leave") == 2
-
-    def test_windows_of_many_threads(self, connected, stream, pool):
-        """
-        Every message belongs to exactly one window, including refused ones.
-        """
-        windows = Windows()
-
-        def publish():
-            for number in range(100):
-                if number % 10 == 0:
-                    with pytest.raises(jetsync.InvalidSubjectError):
-                        publisher.publish("a b")
-                else:
-                    publisher.publish(f"{stream.name}.A")
-
-        with connected(windows).publisher(window=8) as publisher:
-            for publishing in [pool.submit(publish) for _ in range(4)]:
-                publishing.result(60)
-        assert len(windows.entered) == len(windows.left) == 400 // 8
-        assert stream.info().state.messages == 360
-
-    def test_a_wrapper_may_use_the_publisher(self, connected, stream):
-        """
-        Messages that it publishes while it is entered belong to no window.
-        """
-        entered = []
-
-        class Around:
-            @hookimpl(wrapper=True)
-            def jetsync_publish(self):
-                entered.append(publisher.publish(f"{stream.name}.own"))
-                yield
-
-        with connected(Around).publisher(window=5) as publisher:
-            for _ in range(10):
-                publisher.publish(f"{stream.name}.A")
-        assert len(entered) == 2
-        assert stream.info().state.messages == 12
+        assert order == ["enter", b"0", b"1", b"2", b"3", "leave"]
 
     def test_a_wrapper_that_fails_to_begin(self, connected, stream):
         """
-        `publish` raises, nothing is sent, and the next call enters the wrapper again.
+        The call that creates the publisher raises, and the next call enters the wrapper again.
         """
         tries = itertools.count()
 
@@ -1182,15 +1203,16 @@ class TestHooks:
                     raise LookupError("not yet")
                 yield
 
-        with connected(Around).publisher() as publisher:
-            with pytest.raises(jetsync.PluginError) as caught:
-                publisher.publish(f"{stream.name}.A")
-            assert isinstance(caught.value.__cause__, LookupError)
+        js = connected(Around)
+        with pytest.raises(jetsync.PluginError) as caught:
+            js.publisher()
+        assert isinstance(caught.value.__cause__, LookupError)
+        with js.publisher() as publisher:
             assert publisher.publish(f"{stream.name}.A").result(20).sequence == 1
 
     def test_a_wrapper_that_fails_at_its_end(self, connected, stream, caplog):
         """
-        No call can raise such errors. They are logged once per kind, and all are counted.
+        No call can raise such errors. They are logged once per kind, and counted.
         """
 
         class Around:
@@ -1199,10 +1221,10 @@ class TestHooks:
                 yield
                 raise LookupError("too late")
 
+        js = connected(Around)
         with caplog.at_level(logging.ERROR, "jetsync"):
-            with connected(Around).publisher() as publisher:
-                for number in range(1, 6):
-                    assert publisher.publish(f"{stream.name}.A").result(20).sequence == number
-                    publisher.flush()
-            assert publisher.statistics().report_errors == 5
+            for _ in range(2):
+                with js.publisher() as publisher:
+                    publisher.publish(f"{stream.name}.A")
+                assert publisher.statistics().report_errors == 1
         assert [record.exc_info[0] for record in caplog.records] == [jetsync.PluginError]

@@ -179,7 +179,7 @@ class TestDropped:
     @pytest.mark.parametrize("plugins", [(), (HookRecorder("jetsync_publish"),)])
     def test_it_ends(self, nats_server, stream, plugins):
         """
-        A dropped publisher warns and leaves no thread, no subscription and no open window.
+        A dropped publisher warns and leaves no thread, no subscription and no open wrapper.
         """
         with jetsync.connect(nats_server.url, plugins=plugins) as client:
             before = client.statistics().subscriptions

@@ -242,7 +242,7 @@ class TestSingle:
 class TestTold:
     def test_sending_again_is_an_event(self, behind_proxy, stream):
         """
-        There is one event for all messages of a window that are sent again together.
+        There is one event for all messages of a call that are sent again together.
         """
         recorder = HookRecorder("jetsync_status")
         proxy, js = behind_proxy(Again(), recorder)
@@ -255,7 +255,7 @@ class TestTold:
         js.publish_many([jetsync.OutboundMessage(subject, b"x", msg_id=f"{n}x") for n in range(9)])
 
         first = retries(recorder)[0]
-        assert (first.operation, first.subject, first.messages) == ("publish", subject, 9)
+        assert (first.operation, first.subject, first.messages) == ("publish_many", subject, 9)
         assert (first.attempts, first.delay) == (1, 0.0)
         assert isinstance(first.error, jetsync.PublishOutcomeUnknownError)
 

@@ -1,10 +1,11 @@
 """
 Spans and metrics of publishing, and the context that messages carry.
 
-A publish or window has one span, whose context its messages carry. The messages of a batch are sent
-before the commit, outside of any wrapper hook. They carry the context of a short span that is
-created with the first message, and the commit's span links to it. With the granularity
-``"message"``, each message of a window or batch carries the context of its own short span.
+A publish, a call of ``publish_many`` and a publisher have one span each, whose context their
+messages carry. The messages of a batch are sent before the commit, outside of any wrapper hook.
+They carry the context of a short span that is created with the first message, and the commit's span
+links to it. With the granularity ``"message"``, each message of a bulk publish or batch carries the
+context of its own short span.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from jetsync_otel.operations.telemetry import Telemetry
 
 KEPT: Final = 1024
-"""Maximum open batches and windows whose context is remembered."""
+"""Maximum open batches and bulk publishes whose context is remembered."""
 
 
 @attrs.define(eq=False)
 class Sending:
     """
-    The span of a publish, a window or a new batch.
+    The span of a publish, a bulk publish or a new batch.
     """
 
     name: str
@@ -49,6 +50,18 @@ class Sending:
     started: float
     created: list[SpanContext] = attrs.field(factory=list)
     """The spans of single messages to link to."""
+
+    messages: int = 0
+    """The messages of a bulk publish that have ended so far."""
+
+    failed: int = 0
+    """How many of them have failed."""
+
+    error: Exception | None = None
+    """The error of the first failure."""
+
+    stream: str | None = None
+    """A stream that stored messages of the bulk publish."""
 
     token: Any = None
     """The token that detaches the span's context."""
@@ -64,73 +77,100 @@ class Sender:
         self._by_message = telemetry.settings.granularity == "message"
         self._lock = threading.RLock()
         self._open: dict[int, Sending] = {}
-        """Open publishes and windows, by the identity of their operations."""
+        """Open publishes, by the identity of their operations."""
 
         self._batches: OrderedDict[str, Sending] = OrderedDict()
         """Open batches, by ID."""
 
         self._carried: OrderedDict[int, Sending] = OrderedDict()
-        """Windows and batches whose messages get spans of their own, by the id of their span."""
+        """Operations whose messages get spans of their own, by the id of their span."""
 
-    # Publishes and windows.
+    # Publishes.
 
     def begin(self, operation: jetsync.PublishOperation) -> Sending:
         """
-        Start the span of a publish or window. The span of a publish becomes the current one.
+        Start the span of a publish. The span of a single publish becomes the current one.
         """
-        window = operation.window is not None
+        in_bulk = operation.window is not None
         sending = self._start(
             "publish",
             "send",
-            SpanKind.CLIENT if window and self._by_message else SpanKind.PRODUCER,
+            SpanKind.CLIENT if in_bulk and self._by_message else SpanKind.PRODUCER,
             stream=operation.stream,
             subject=operation.subject,
         )
-        if not window:
-            # Windows overlap, and any thread may publish into them.
+        if not in_bulk:
+            # Any thread may use a publisher, and the iterable of `publish_many` has its own spans.
             sending.token = contexts.attach(sending.context)
         self._open[id(operation)] = sending
         return sending
 
     def end(self, operation: jetsync.PublishOperation, sending: Sending, result: object) -> None:
         """
-        End the span of a completed publish or window.
+        End the span of a completed publish.
         """
         self._leave(operation, sending)
-        span = sending.span
-        if isinstance(result, jetsync.WindowResult):
-            span.set_attribute(names.COUNT, result.messages)
-            if result.failed:
-                span.set_attribute(names.FAILED, result.failed)
-                self._set_error(span, result.error, f"{result.failed} messages failed")
-            elif result.error is not None:
-                self._set_error(span, result.error, str(result.error))
-            self._count(sending, result.stream, result.acknowledged, None)
-            if result.failed:
-                self._count(sending, result.stream, result.failed, result.error)
-            self._finish(sending, result.stream, result.error)
+        if operation.window is not None:
+            self._end_bulk(operation, sending, None)
             return
         stream = None
         if isinstance(result, jetsync.PubAck):
             stream = result.stream
-            span.set_attribute(names.SEQUENCE, result.sequence)
+            sending.span.set_attribute(names.SEQUENCE, result.sequence)
             if result.duplicate:
-                span.set_attribute(names.DUPLICATE, value=True)
+                sending.span.set_attribute(names.DUPLICATE, value=True)
                 self._telemetry.instruments.duplicates.add(1, labels("publish", stream=stream))
-        self._count(sending, stream, 1, None)
+        self._count(sending.name, stream, 1, None)
         self._finish(sending, stream, None)
 
     def fail(
         self, operation: jetsync.PublishOperation, sending: Sending, error: BaseException
     ) -> None:
         """
-        End the span of a publish or window that failed as a whole.
+        End the span of a publish that failed.
         """
         self._leave(operation, sending)
+        if operation.window is not None:
+            self._end_bulk(operation, sending, error)
+            return
         self._set_error(sending.span, error, str(error))
-        if operation.messages is not None:
-            self._count(sending, operation.stream, operation.messages, error)
+        self._count(sending.name, operation.stream, 1, error)
         self._finish(sending, operation.stream, error)
+
+    def count(self, event: jetsync.PublishCountsEvent) -> None:
+        """
+        Count messages of a bulk publish that have ended.
+        """
+        # After Ctrl-C, messages in flight have failed without an error of their own.
+        error = event.error or jetsync.PublishOutcomeUnknownError
+        self._count("publish", event.stream, event.acknowledged, None)
+        self._count("publish", event.stream, event.failed, error)
+        if event.duplicates:
+            marked = labels("publish", stream=event.stream)
+            self._telemetry.instruments.duplicates.add(event.duplicates, marked)
+        sending = self._open.get(id(event.publish))
+        if sending is not None:
+            sending.messages += event.acknowledged + event.failed
+            sending.failed += event.failed
+            sending.error = sending.error or event.error
+            sending.stream = event.stream
+
+    def _end_bulk(
+        self,
+        operation: jetsync.PublishOperation,
+        sending: Sending,
+        error: BaseException | None,
+    ) -> None:
+        """End the span of a bulk publish, whose messages were counted before."""
+        span, error = sending.span, sending.error or error
+        span.set_attribute(names.COUNT, sending.messages)
+        if sending.failed:
+            span.set_attribute(names.FAILED, sending.failed)
+            self._set_error(span, error, f"{sending.failed} messages failed")
+        elif error is not None:
+            self._set_error(span, error, str(error))
+        # The life of a publisher says nothing about the time that publishing takes.
+        self._finish(sending, sending.stream, error, measured=operation.name != "publisher")
 
     def _leave(self, operation: jetsync.PublishOperation, sending: Sending) -> None:
         self._open.pop(id(operation), None)
@@ -183,10 +223,10 @@ class Sender:
             if result.duplicate:
                 sending.span.set_attribute(names.DUPLICATE, value=True)
         sending.span.set_attribute(names.COUNT, size + lost)
-        self._count(sending, stream, size, None)
+        self._count(sending.name, stream, size, None)
         if lost:
             sending.span.set_attribute(names.FAILED, lost)
-            self._count(sending, stream, lost, jetsync.BatchGapError)
+            self._count(sending.name, stream, lost, jetsync.BatchGapError)
         self._finish(sending, stream, None)
 
     def fail_commit(
@@ -198,7 +238,7 @@ class Sender:
         contexts.detach(sending.token)
         sending.span.set_attribute(names.COUNT, operation.size)
         self._set_error(sending.span, error, str(error))
-        self._count(sending, operation.stream, operation.size, error)
+        self._count(sending.name, operation.stream, operation.size, error)
         self._finish(sending, operation.stream, error)
 
     def _begin_batch(self, operation: jetsync.BatchCommitOperation) -> Sending:
@@ -313,7 +353,7 @@ class Sender:
 
     def _count(
         self,
-        sending: Sending,
+        name: str,
         stream: str | None,
         count: int,
         error: BaseException | type[BaseException] | None,
@@ -326,13 +366,20 @@ class Sender:
             kind = names.error_type(error)
         elif error is not None:
             kind = f"{error.__module__}.{error.__qualname__}"
-        marked = labels(sending.name, stream=stream, error=kind)
+        marked = labels(name, stream=stream, error=kind)
         self._telemetry.instruments.sent.add(count, marked)
         if error is None:
             self._telemetry.instruments.acknowledged.add(count, marked)
 
-    def _finish(self, sending: Sending, stream: str | None, error: BaseException | None) -> None:
-        """End a span. Its name now includes the stream."""
+    def _finish(
+        self,
+        sending: Sending,
+        stream: str | None,
+        error: BaseException | None,
+        *,
+        measured: bool = True,
+    ) -> None:
+        """End a span, and record its duration if *measured*. Its name now includes the stream."""
         span = sending.span
         seconds = time.monotonic() - sending.started
         if stream is not None:
@@ -343,6 +390,8 @@ class Sender:
         for link in sending.created:
             span.add_link(link)
         span.end()
+        if not measured:
+            return
         kind = None if error is None else names.error_type(error)
         self._telemetry.instruments.duration.record(
             seconds, labels(sending.name, stream=stream, error=kind)
