@@ -56,7 +56,7 @@ class Poller:
 
     def wake(self) -> None:
         """End the wait of another thread, or its next one; any thread."""
-        # Full means that it is being woken already. Closed means that it has stopped reading.
+        # If the socket is full, a wake-up is pending. If it is closed, the thread does not read.
         with contextlib.suppress(OSError):
             self._waker.send(b"!")
 
@@ -79,8 +79,8 @@ class ReadGate:
 
     The loop watches an epoll object whose only entry is the socket. A thread that reads by itself
     disables that entry, which any thread may do, and polls the socket. The entry stays disabled
-    while threads keep reading: in a burst of publishes, waking the loop for every burst of acks
-    costs half of the throughput on a busy machine.
+    while threads keep reading. On a busy machine, publishes would have half of the throughput if
+    every burst of acks woke the loop.
 
     Without epoll, the loop watches the socket itself and always reads.
 

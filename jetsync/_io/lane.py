@@ -491,7 +491,7 @@ class Lane:
             received: The bytes that the server has sent since the handshake.
             max_payload: The limit that the server announced, in bytes.
         """
-        # A new splitter: a thread in a signal handler may still use that of the last connection.
+        # A new splitter, because an interrupted thread may still use that of the last connection.
         self._strays += self._splitter.strays
         self._splitter = frames.Splitter(self.subscriptions.boxes, max_payload)
         self._control.clear()

@@ -3,7 +3,7 @@ The queue of a subscription, from the thread that reads the socket to the thread
 
 Delivering never blocks and never runs code of the application. The reading thread wakes a receiver
 once for each block of frames that it read, not once for each frame. A mailbox has no limit of its
-own: a pull asks for so many messages, and a publish window has a size.
+own. A pull limits the messages that the server sends, and a window limits the acks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jetsync.errors import PermissionDeniedError
     from jetsync.values.frame import Frame
 
-# Each publisher of a client gets the refused publishes of all of them, so the limit is higher than
-# the size of a window by default.
+# Each publisher gets the refused publishes of all publishers of its client. So this limit is higher
+# than the default size of a window.
 KEPT_DENIALS: Final = 8192
 
 

@@ -106,9 +106,9 @@ class NatsConnection:
         # Errors of the first connect, with the server of each.
         self._failures: list[tuple[str | None, Exception]] = []
         # The logins that servers have refused since the last connection.
-        self._refused: dict[str | None, bytes] = {}
+        self._refused_logins: dict[str | None, bytes] = {}
         self._given_up: Exception | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
 
     async def start(self) -> None:
@@ -209,11 +209,11 @@ class NatsConnection:
         attempt = self.transport.attempt
         if not attempt.refused or attempt.login is None:
             return
-        repeated = self._refused.get(attempt.target) == attempt.login.identity
-        self._refused[attempt.target] = attempt.login.identity
-        if repeated and not self._options.retry_refused_logins and self._closing is None:
+        repeated = self._refused_logins.get(attempt.target) == attempt.login.identity
+        self._refused_logins[attempt.target] = attempt.login.identity
+        if repeated and not self._options.retry_refused_logins and self._close_task is None:
             self._given_up = error
-            self._closing = self._loop.create_task(self._client.close())
+            self._close_task = self._loop.create_task(self._client.close())
 
     def _on_unexpected(self, error: Exception) -> None:
         _logger.error("reconnect_failed", exc_info=error)
@@ -224,7 +224,7 @@ class NatsConnection:
             self._observer.on_disconnected()
 
     async def _on_reconnected(self) -> None:
-        self._refused.clear()
+        self._refused_logins.clear()
         self._observer.on_connected()
 
     async def _on_closed(self) -> None:

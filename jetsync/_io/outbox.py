@@ -1,10 +1,10 @@
 """
 The way out of a lane: blocks from any thread to one socket, whole and in order.
 
-The thread that writes a block also sends it. A thread that has a request while another thread sends
-leaves it to that thread. The loop sends what the socket does not accept at once. Up to
-:data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its deadline.
-Blocks that no caller waits for, such as acks, are collected and sent together.
+The thread that writes a block also sends it. While another thread is sending, a request can be left
+to that thread. The loop sends what the socket does not accept at once. Up to :data:`OUT_LIMIT`
+bytes may wait for the socket; after that, a writer waits within its deadline. Blocks that no caller
+waits for, such as acks, are collected and sent together.
 
 Guarantees
 
@@ -52,8 +52,8 @@ POST_LIMIT: Final = 32 << 10
 ACK_LIMIT: Final = 128
 
 # Seconds between two ticks: 5 ms. At a tick, the loop sends acks that no thread has sent, and reads
-# the socket if threads have stopped reading it. The loop thread of a busy program can sleep that
-# long. A PING of the server, or a message that no thread waits for, is read at most 10 ms late.
+# the socket if threads have stopped reading it. Between two ticks, it can sleep. So a PING of the
+# server, or a message that no thread waits for, is read at most 10 ms late.
 TICK: Final = 0.005
 
 # How often a thread sends the requests of others, before it leaves them to the loop.
@@ -166,12 +166,18 @@ class Outbox:
         """
         Send *block* and return the epoch of the connection that accepted it; any thread.
 
-        Waits, within *deadline*, for a connection and for room; with an *epoch*, only for room on
-        that connection. If Ctrl-C interrupts the wait, nothing was sent. With *pong*, *block* is a
-        PING and *pong* gets the answer. If *shared* is true and another thread is sending, that
-        thread sends *block* as well. This is for callers that wait for the answer next. If
-        *while_closing* is true, *block* is also sent while the client closes. *request* is the
-        reply subject of the last message of *block*, for :attr:`last_request`.
+        Waits, within *deadline*, for a connection and for room. If Ctrl-C interrupts the wait,
+        nothing was sent.
+
+        Args:
+            block: The encoded protocol bytes.
+            deadline: How long to wait.
+            epoch: The only connection that may carry the block. The call then waits only for room.
+            pong: If *block* is a PING, the receiver of the answer.
+            shared: Whether a thread that is sending may send this block as well. The caller has to
+                wait for an answer next.
+            while_closing: Whether to send the block even while the client closes.
+            request: The reply subject of the last message of *block*, for :attr:`last_request`.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
@@ -463,7 +469,7 @@ class Outbox:
                 if self._shared:
                     # First, see `post_nowait`.
                     block = self._take_shared() + block
-                    # A thread adds an ack before it leaves its next request.
+                    # A thread lists its ack before it leaves its next request here.
                     if acks and self.state in _CAN_SEND:
                         block = frames.answers(take_all(acks), ACK) + block
                 sent = 0
@@ -486,7 +492,7 @@ class Outbox:
                 if not self._shared:
                     return
                 block = request = b""
-            # This thread has its own work to do.
+            # The loop sends the rest, because this thread has its own work to do.
             self._loop.call_soon_threadsafe(self.flush_posted)
         except OSError:
             # The connection is dead. The reader notices it as well and announces the loss.

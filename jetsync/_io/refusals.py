@@ -1,13 +1,16 @@
 """
 Which messages the server has refused.
 
-For a refused message the server sends a line that names only the subject. A message that is not
-refused is answered, and a refused one is not. So all messages to a subject that wait for an answer
-are refused if there are as many refusals. If other messages to the subject may be in flight, which
-are *untracked*, nothing is certain, and the outcome of all of them is unknown.
+If the server refuses a message, it sends a line that names only the subject, and no answer. It
+answers every other message. So if a subject has as many refusals as messages that wait for an
+answer, the server has refused all of these.
 
-Counting costs nothing until the server refuses a message. Then the loop thread looks at what is in
-flight.
+Core messages have no answer, and callers may give up waiting for one. Such messages are
+*untracked*. If a subject may have untracked messages in flight, a refusal proves nothing about the
+others, and their outcome is unknown.
+
+The loop thread looks at the messages in flight only after a refusal. Until then, nothing is
+counted.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ MOST_SUBJECTS: Final = 1 << 14
 EVERY: Final = ""
 _ONLY_EVERY: Final = frozenset({EVERY})
 
-# Seconds between two looks at the messages in flight, while there are more of them than refusals,
-# and seconds after the last refusal until their outcome is unknown.
+# While a subject has fewer refusals than messages in flight: the seconds between two looks, and the
+# seconds after the last refusal until the outcome of the messages is unknown.
 PAUSE: Final = 0.01
 PATIENCE: Final = 1.0
 
-# Seconds, in addition to `request_timeout`, in which a call surely writes the message that it has
-# noted, and seconds between two checks whether the server has answered a PING.
+# Seconds, in addition to `request_timeout`, in which a call writes the message that it has noted.
+# Seconds between two checks whether the server has answered a PING.
 GRACE: Final = 5.0
 PONG_CHECK: Final = 0.5
 
@@ -134,8 +137,8 @@ class Refusals:
         """
         Note a refused publish.
 
-        Returns whether messages that are counted may be concerned. If it is already clear that the
-        message cannot be found out, the ``sent`` of the returned error is true.
+        Returns whether the refusal may be about a message that waits for an answer, and the error
+        for receivers that know their subjects. Its ``sent`` is true if the message stays unknown.
         """
         subject = error.subject.encode()
         refused = self._refused.get(subject)

@@ -106,8 +106,8 @@ class ReplyRouter:
     thread reports losses and refusals.
     Lock: none; the dictionary changes by single calls into C.
 
-    The server may refuse the subscription, also later, when its permissions have changed. The
-    replies to requests in flight are then lost. No request is sent until the server accepts it.
+    The server may refuse the subscription at any time, because permissions change. Then the replies
+    to requests in flight are lost, and no request is sent until the server accepts it again.
     """
 
     def __init__(self, inbox: bytes) -> None:
@@ -174,7 +174,7 @@ class ReplyRouter:
         Returns whether the server has refused a subscription.
         """
         if operation == "subscribe" and subject == self.interest:
-            self._refused(subject.decode())
+            self._lose_all(subject.decode())
         return operation == "subscribe"
 
     def in_flight(self, subject: bytes) -> list[Waiter]:
@@ -187,7 +187,7 @@ class ReplyRouter:
         for waiter in waiters:
             waiter.fail(error)
 
-    def _refused(self, subject: str) -> None:
+    def _lose_all(self, subject: str) -> None:
         """Fail all waiters, because the replies to the requests in flight are lost."""
         self._is_rewritten, self._ask_at = False, time.monotonic() + REFUSED_PAUSE
         # Before the waiters: one that registers after this sees it.

@@ -82,10 +82,10 @@ class Session:
         self._errors_handled = 0
         # Whether the end is not reported, because the interpreter exits or the client was dropped.
         self._is_silent = False
-        # Whether the end of the thread was requested, so that a client that is dropped needs none.
+        # Whether the thread ends anyway. If not, it ends when the client is dropped.
         self._is_ending = False
-        # Whether the thread was stopped. It still runs after nats-py has given up.
-        self._stopped = False
+        # Whether `close` has finished. After nats-py has given up, the thread still runs.
+        self._is_closed = False
         # Whether the last reported event was a loss, so that losses and reconnects alternate.
         self._down = False
 
@@ -143,7 +143,7 @@ class Session:
                 self.lane.prepare_wait()
                 self._close_lock.take(taken, deadline)
             # If the lock is not free in time, another thread is still closing.
-            if True in taken and not self._stopped:
+            if True in taken and not self._is_closed:
                 self._close(deadline)
         finally:
             if True in taken:
@@ -171,7 +171,7 @@ class Session:
             pass  # The thread has ended.
         self._stop(max(deadline.remaining(), 0.1))
         self.on_closed(None)
-        self._stopped = True
+        self._is_closed = True
 
     def _stop(self, timeout: float) -> None:
         """Stop the thread."""

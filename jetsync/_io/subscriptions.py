@@ -96,12 +96,12 @@ class Subscriptions:
         if sid in self.boxes:
             self._outbox.post_nowait(frames.unsub(sid))
             if grace and self._outbox.can_send:
-                self._later(grace, self.drop, sid)
+                self._later(grace, self._forget, sid)
             else:
-                self.drop(sid)
+                self._forget(sid)
         self._owners.pop(sid, None)
 
-    def drop(self, sid: bytes) -> None:
+    def _forget(self, sid: bytes) -> None:
         """Forget the mailbox of a subscription; any thread."""
         self.boxes.pop(sid, None)
 
@@ -113,10 +113,10 @@ class Subscriptions:
         """
         Remove and return the subscription that the server refused because there are too many.
 
-        The server does not name the subscription. It counts them in the order in which it reads the
-        lines, so it has refused the one with the most others before it. If several threads
-        subscribe at the same moment, this may return the wrong one of theirs. It never returns the
-        reply subscription. Any thread.
+        The server does not name the subscription. It refuses subscriptions once it has accepted too
+        many, so this is the one that the most others preceded. If several threads subscribe at the
+        same moment, this may return the wrong one of theirs. It never returns the reply
+        subscription. Any thread.
         """
         last, before = None, -1
         for sid, count in list(self._ranks.items()):

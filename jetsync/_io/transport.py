@@ -73,7 +73,7 @@ class Attempt:
     listed: list[str] = attrs.field(factory=list)
     # What may help if the server does not answer.
     hint: str = ""
-    # The error if the time is over now; set while the server's first line is due.
+    # The error if the time ends now. Set while the client waits for the server's first line.
     silence: errors.ConnectError | None = None
     secure: bool = False
     login: Login | None = None
@@ -346,8 +346,8 @@ class LaneTransport:
         """
         Raise if the server has sent anything between its first line and the TLS handshake.
 
-        It has no reason to. An attacker in between could insert commands there that would count as
-        the server's (STARTTLS injection).
+        A server has no reason to do that. An attacker in between could insert commands, which would
+        count as the server's (STARTTLS injection).
         """
         if self.attempt.received:
             raise errors.ConnectError("plaintext followed INFO although TLS is required")
@@ -401,7 +401,7 @@ class LaneTransport:
         assert attempt.info is not None
         line, newline, rest = block.partition(b"\r\n")
         if self._making is not None:
-            # One that never returns must not cost a thread per attempt.
+            # A login that never returns must not cost a thread for each attempt.
             await asyncio.wait({self._making})
         # In a thread of its own: it may read files, and call functions of the application.
         self._making = in_thread(
@@ -491,7 +491,7 @@ class LaneTransport:
             self._observer.on_info(server)
             self._tell(info)
         elif line.startswith(b"-ERR"):
-            # nats-py would close the client. If the server ends the connection, that is noticed.
+            # nats-py would close the client because of this line, also if the server goes on.
             text, reason = _error_text(line)
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)
