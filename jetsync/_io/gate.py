@@ -1,5 +1,5 @@
 """
-Which thread reads the socket: the loop thread, or a thread that waits for an answer.
+Which thread is woken when the socket is readable: the loop thread, or one that waits for an answer.
 
 If the loop thread read the answer, a blocking call would need two thread switches, which cost more
 than the work of the call. So the waiting thread reads by itself, and the gate keeps the loop from

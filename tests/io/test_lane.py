@@ -20,10 +20,11 @@ from interrupts import interrupted_at
 
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
-from jetsync._io import lane as _lane
+from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
+from jetsync._io.reader import Reader
 from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.subscriptions import SID_RANGE
 from jetsync._io.websocket import WebSocket, load_aiohttp
@@ -211,7 +212,7 @@ class Rig:
     def leader(self, box, deadline=None):
         """Start a thread that waits, and return it once it is the reading thread."""
         waiting = Background(self.lane.wait, box, deadline or soon())
-        until(lambda: is_held(self.lane._read_lock), "the leader")
+        until(lambda: is_held(self.lane.reader._read_lock), "the leader")
         return waiting
 
     def close(self):
@@ -868,7 +869,7 @@ class TestReconnect:
         router.register(waiter)
         waiter.epoch = 1
         waiting = [Background(rig.lane.wait, one, soon()) for one in (*boxes, waiter)]
-        until(lambda: is_held(rig.lane._read_lock), "the leader")
+        until(lambda: is_held(rig.lane.reader._read_lock), "the leader")
         rig.server.close()
         assert [one.get() for one in waiting] == [True] * 4
         assert [box.take_lost() for box in boxes] == [1, 1, 1]
@@ -922,8 +923,8 @@ class TestReconnect:
 
     def test_the_loop_does_not_spin_at_the_end(self, idle, monkeypatch):
         """The loop reads the end of a connection once, though nats-py closes it later."""
-        calls, read = [], idle.lane._on_readable
-        monkeypatch.setattr(idle.lane, "_on_readable", lambda: calls.append(read()))
+        calls, read = [], idle.lane.reader._on_readable
+        monkeypatch.setattr(idle.lane.reader, "_on_readable", lambda: calls.append(read()))
         idle.auto_detach = False
         idle.connect()
         idle.server.close()
@@ -936,7 +937,7 @@ class TestReconnect:
     def test_readable_after_the_end(self, rig):
         """The loop may be notified of a socket that was closed in the same round."""
         rig.do(rig.lane.detach)
-        rig.do(rig.lane._on_readable)
+        rig.do(rig.lane.reader._on_readable)
         assert rig.lane.state is LaneState.DOWN
 
 
@@ -997,15 +998,15 @@ class TestRead:
         replies = [msg(sid, subject=router.register(waiter)) for waiter in waiters]
         first = rig.leader(waiters[0])
         others = [Background(rig.lane.wait, waiter, soon()) for waiter in waiters[1:3]]
-        until(lambda: len(rig.lane._requests) == 3, "the waits")
+        until(lambda: len(rig.lane.reader._requests) == 3, "the waits")
         rig.server.sendall(replies[0])
         assert first.get()
         others.append(Background(rig.lane.wait, waiters[3], soon()))
-        until(lambda: len(rig.lane._requests) == 3, "the wait")
+        until(lambda: len(rig.lane.reader._requests) == 3, "the wait")
         rig.server.sendall(b"".join(replies[1:]))
         assert [one.get() for one in others] == [True] * 3
-        assert rig.lane._gate.watched
-        assert not rig.lane._requests
+        assert rig.lane.reader._gate.watched
+        assert not rig.lane.reader._requests
 
     def test_loop_reads_again(self, rig):
         """After each kind of wait the loop reads again."""
@@ -1048,16 +1049,16 @@ class TestRead:
         """
         A thread that has read returns the socket to the loop with a delay: it may wait again soon.
         """
-        assert rig.lane._gate.watched
+        assert rig.lane.reader._gate.watched
         box = Mailbox()
         sid = rig.listen(box)
         release = rig.stall()
         waiting = rig.leader(box)
         rig.server.sendall(msg(sid))
         assert waiting.get() is True
-        assert not rig.lane._gate.watched
+        assert not rig.lane.reader._gate.watched
         release.set()
-        until(lambda: rig.lane._gate.watched, "the loop's turn")
+        until(lambda: rig.lane.reader._gate.watched, "the loop's turn")
 
     def test_loop_sleeps_during_a_long_wait(self, rig):
         """While a thread waits for bytes, the loop does not tick; later it reads again."""
@@ -1066,10 +1067,10 @@ class TestRead:
         sid = rig.listen(box)
         waiting = rig.leader(box)
         until(lambda: not rig.do(lambda: rig.lane.outbox.tick_due), "the last tick")
-        assert not rig.lane._gate.watched
+        assert not rig.lane.reader._gate.watched
         rig.server.sendall(msg(sid))
         assert waiting.get() is True
-        until(lambda: rig.lane._gate.watched, "the loop's turn")
+        until(lambda: rig.lane.reader._gate.watched, "the loop's turn")
 
     def test_loop_is_called_for_a_follower(self, rig):
         """If another thread waits, the loop gets the socket back at once."""
@@ -1078,13 +1079,13 @@ class TestRead:
         rig.stall()
         leader = rig.leader(first)
         follower = Background(rig.lane.wait, second, soon())
-        until(lambda: second in rig.lane._followers, "the follower")
+        until(lambda: second in rig.lane.reader._followers, "the follower")
         rig.server.sendall(msg(sid))
         assert leader.get() is True
-        assert rig.lane._gate.watched
+        assert rig.lane.reader._gate.watched
         second.fail(ConnectionClosedError())
         assert follower.get() is True
-        assert not rig.lane._followers
+        assert not rig.lane.reader._followers
 
     def test_many_requests(self, rig):
         """Threads that make requests at the same time all get their own answers."""
@@ -1177,7 +1178,7 @@ class TestRead:
         server = idle.connect()
         box = Mailbox()
         sid = idle.listen(box)
-        assert not idle.lane._gate.can_lead
+        assert not idle.lane.reader._gate.can_lead
         waiting = Background(idle.lane.wait, box, soon())
         server.sendall(msg(sid))
         assert waiting.get() is True
@@ -1237,7 +1238,7 @@ class TestInterrupts:
         release.set()
         assert rig.receive_all() == b""
         assert follower.get() is True
-        assert not is_held(rig.lane._read_lock)
+        assert not is_held(rig.lane.reader._read_lock)
         assert (first.lost_epoch, second.take_lost()) == (1, 1)
         server = rig.connect()
         lines = rig.receive(len(b"SUB s  1000000\r\n") * 2)
@@ -1249,19 +1250,19 @@ class TestInterrupts:
 
     def test_a_handler_before_a_read(self, rig, monkeypatch):
         """If a signal handler takes over at the call of a read, that read does not take place."""
-        box, deliver, held = Mailbox(), rig.lane._deliver, []
+        box, deliver, held = Mailbox(), rig.lane.reader._deliver, []
         sid = rig.listen(box)
 
         def strike(frame, event, argument):
-            if event == "call" and frame.f_code is Lane._read.__code__:
+            if event == "call" and frame.f_code is Reader._read.__code__:
                 sys.setprofile(None)
                 rig.lane.prepare_wait()
 
         def delivered(data, splitter):
-            held.append(rig.lane.reads_here())
+            held.append(rig.lane.reader.reads_here())
             deliver(data, splitter)
 
-        monkeypatch.setattr(rig.lane, "_deliver", delivered)
+        monkeypatch.setattr(rig.lane.reader, "_deliver", delivered)
         release = rig.stall()
         rig.server.sendall(msg(sid))
         sys.setprofile(strike)
@@ -1278,7 +1279,7 @@ class TestInterrupts:
         def take(data, splitter):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(rig.lane, "_deliver", take)
+        monkeypatch.setattr(rig.lane.reader, "_deliver", take)
         rig.stall()
         rig.server.sendall(b"PING\r\n")
         with pytest.raises(KeyboardInterrupt):
@@ -1295,7 +1296,7 @@ class TestInterrupts:
         assert threading.current_thread() is threading.main_thread()
 
         def strike():
-            until(lambda: is_held(rig.lane._read_lock), "the wait")
+            until(lambda: is_held(rig.lane.reader._read_lock), "the wait")
             signal.pthread_kill(main, signal.SIGINT)
 
         striking = Background(strike)
@@ -1304,7 +1305,7 @@ class TestInterrupts:
             rig.lane.wait(box, soon())
         assert time.monotonic() - started < LONG / 2
         striking.get()
-        assert not is_held(rig.lane._read_lock)
+        assert not is_held(rig.lane.reader._read_lock)
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the loop's frame")
         assert rig.lane.write(b"x", soon()) == 1
@@ -1332,8 +1333,8 @@ class TestInterrupts:
             rig.server.sendall(msg(sid))
             until(lambda: box.frames, f"the frame after {step}")
             box.drain()
-            until(lambda: not is_held(rig.lane._read_lock), f"the lock after {step}")
-            assert not rig.lane._followers
+            until(lambda: not is_held(rig.lane.reader._read_lock), f"the lock after {step}")
+            assert not rig.lane.reader._followers
         assert step > 20
 
 
@@ -1385,7 +1386,7 @@ class TestSignalHandlers:
         main = threading.get_ident()
 
         def send():
-            until(lambda: is_held(rig.lane._read_lock), "the wait")
+            until(lambda: is_held(rig.lane.reader._read_lock), "the wait")
             signal.pthread_kill(main, signal.SIGUSR1)
 
         return Background(send)
@@ -1417,7 +1418,7 @@ class TestSignalHandlers:
         striking.get()
         assert found == [True]
         assert [box.drain()[0][3] for box in (outer, inner)] == [b"outer", b"inner"]
-        assert not is_held(rig.lane._read_lock)
+        assert not is_held(rig.lane.reader._read_lock)
 
     def test_answer_for_the_outer_wait(self, rig):
         """Answers for the interrupted wait that arrive while the handler reads are kept for it."""
@@ -1431,7 +1432,7 @@ class TestSignalHandlers:
         striking = self.strike(rig, handle)
         assert rig.lane.wait(outer, soon())
         striking.get()
-        assert not is_held(rig.lane._read_lock)
+        assert not is_held(rig.lane.reader._read_lock)
 
     def test_write_inside_a_write(self, rig, monkeypatch):
         """A write, a PING or a wait that interrupts work of its own lane is refused at once."""
@@ -1801,7 +1802,7 @@ class TestTls:
         """
         Bytes that a read leaves in the TLS object, where poll does not see them, are read at once.
         """
-        monkeypatch.setattr(_lane, "READ_SIZE", 10)
+        monkeypatch.setattr(_reader, "READ_SIZE", 10)
         box = Mailbox()
         sid = secure.listen(box)
         secure.server.sendall(msg(sid, b"x" * 100))

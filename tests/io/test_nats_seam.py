@@ -378,7 +378,7 @@ class TestConnection:
             await connection.flush(LONG)
             await connection.stop()
             await eventually(lambda: "closed" in listener.notes)
-            assert connection.lane._gate is None
+            assert connection.lane.reader._gate is None
 
         run(main)
         assert json.loads(server.lines(b"CONNECT")[0][8:])["headers"] is True

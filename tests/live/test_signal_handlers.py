@@ -656,7 +656,12 @@ class TestReading:
             owner = f"owner={threading.main_thread().ident} "
 
             def interrupt():
-                eventually(lambda: lane._leading is not None and owner in repr(lane._read_lock), 10)
+                eventually(
+                    lambda: (
+                        lane.reader._leading is not None and owner in repr(lane.reader._read_lock)
+                    ),
+                    10,
+                )
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
             before = signal.signal(signal.SIGUSR1, lambda *_: results.append(call()))

@@ -26,7 +26,7 @@ SPANNING = {
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection _io/session",
-    "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox publish/publisher",
+    "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox _io/reader publish/publisher",
     "test_errors.py": "publish/errors",
     "values/test_consumer_config.py": "values/support",
 }

@@ -304,12 +304,12 @@ class TestEffect:
             lane = client._connection.lane
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(own.consumer("idle").next, 120)
-                eventually(lambda: lane._leading)
+                eventually(lambda: lane.reader._leading)
                 taken = []
                 for message in messages:
                     epoch = lane.epoch
                     lane.abort()
-                    eventually(lambda epoch=epoch: lane.epoch > epoch and lane._leading)
+                    eventually(lambda epoch=epoch: lane.epoch > epoch and lane.reader._leading)
                     start = time.monotonic()
                     message.ack()
                     eventually(lambda: not lane.outbox.acks)

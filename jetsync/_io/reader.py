@@ -1,0 +1,360 @@
+"""
+Which thread reads the socket.
+
+Normally the loop thread reads. A thread that waits for a frame reads by itself while it waits
+(:meth:`Reader.wait`). Its answer then needs no thread switch, so a blocking call costs less than an
+awaited one. If several threads wait for replies, the loop reads for all of them. The read lock lets
+one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for the same
+bytes.
+
+Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
+that thread only waits for the socket, the handler takes the reading over
+(:meth:`Reader.prepare_wait`). Afterwards the interrupted call tries to read again. If the thread is
+processing frames, the handler gets CallInSignalHandlerError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import ssl
+import threading
+from typing import TYPE_CHECKING, Final
+
+from jetsync._base.locks import owner_check, take
+from jetsync._io.gate import ReadGate
+from jetsync._io.outbox import WOULD_BLOCK, break_connection
+from jetsync._io.replies import Waiter
+from jetsync.errors import CallInSignalHandlerError
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
+
+    from jetsync._base.deadline import Deadline
+    from jetsync._io.mailbox import Mailbox
+    from jetsync._io.outbox import Outbox
+    from jetsync._proto.frames import Splitter
+
+# Arguments to try a lock without waiting, and to release it, in one call into C; see Reader.wait.
+_WITHOUT_WAITING: Final = (False,)
+_NO_ARGUMENTS: Final = ((),)
+
+# Bytes of one read: 128 KiB, measured with 128-byte messages. Smaller reads cost more wake-ups.
+# Larger ones make the allocator map and unmap memory each time.
+READ_SIZE: Final = 1 << 17
+
+# Seconds that the loop waits for a reading thread to stop after the connection has ended. That
+# thread stops at once unless a signal handler has interrupted it.
+LEADER_WAIT: Final = 1.0
+
+
+class Reader:
+    """
+    Reads the socket of a lane, in the thread that waits or in the loop thread.
+
+    Callers: any thread; ``attach``, ``detach`` and ``stop_watching``, only the loop thread.
+    Lock: the read lock protects a read with its delivery, ``_leading`` and the gate's ``watched``.
+
+    Args:
+        loop: The event loop of the connection.
+        outbox: The outbox of the lane. Its lock is taken after the read lock.
+        deliver: Called with the bytes of a read and the splitter of their connection.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
+        deliver: Callable[[bytes, Splitter], None],
+    ) -> None:
+        self._loop = loop
+        self._outbox = outbox
+        self._deliver = deliver
+        self._gate: ReadGate | None = None
+        self._own_lock()
+        # The reading thread's gate, and the list that records whether it holds the read lock.
+        self._leading: tuple[ReadGate, list[bool | None]] | None = None
+        # Whether the reading thread has received bytes that it has not delivered yet.
+        self._delivering = False
+        # A gate whose reader was interrupted before it checked for waiting threads.
+        self._unchecked: ReadGate | None = None
+        # The receivers of threads that wait while another thread reads.
+        self._followers: set[object] = set()
+        # The receivers of all threads that wait for one reply, including one that reads.
+        self._requests: set[object] = set()
+
+    def _own_lock(self) -> None:
+        self._read_lock = threading.RLock()
+        # Bound here because each wait calls it.
+        self.reads_here: Callable[[], bool] = owner_check(self._read_lock)
+
+    def wait(self, receiver: Waiter | Mailbox, deadline: Deadline) -> bool:
+        """
+        Wait until *receiver* is ready, and return whether it is; any thread.
+
+        The calling thread reads the socket meanwhile, unless another thread reads it or several
+        threads wait for replies. Only one thread at a time may wait for a receiver. Ctrl-C
+        interrupts the wait.
+
+        Raises:
+            CallInSignalHandlerError: See :meth:`prepare_wait`.
+        """
+        if self.reads_here() or self._outbox.held_here() or self._unchecked is not None:
+            self.prepare_wait()
+        outbox = self._outbox
+        if outbox.acks or outbox.posted:
+            outbox.flush_posted()
+        followers, requests = self._followers, self._requests
+        while not receiver.ready:
+            remaining = deadline.remaining()
+            if remaining <= 0.0:
+                return False
+            # Ctrl-C may strike between two steps of Python code. If it struck after the lock was
+            # taken and before that was recorded, the lock would never be released. Ctrl-C never
+            # strikes inside one call into C, so such a call takes the lock and records that.
+            taken: list[bool | None] = []
+            gate = None
+            try:
+                # Added before the lock is tried. A thread that stops reading first releases the
+                # lock and then checks for followers. So if this thread does not get the lock, that
+                # thread finds the follower and has the loop read.
+                followers.add(receiver)
+                if isinstance(receiver, Waiter):
+                    requests.add(receiver)
+                gate = self._gate
+                if (
+                    gate is not None
+                    and gate.can_lead
+                    and not gate.over
+                    # If several threads wait for replies, the loop continues to read. A thread
+                    # would soon stop again, and 4 threads would get a third fewer replies.
+                    and not (gate.watched and len(requests) > 1)
+                ):
+                    taken.extend(map(self._read_lock.acquire, _WITHOUT_WAITING))
+                if gate is None or True not in taken:
+                    receiver.signal.wait(remaining)
+                    continue
+                followers.discard(receiver)
+                self._lead(gate, receiver, deadline, taken)
+                self._stop_leading(gate, taken)
+            except BaseException:
+                followers.discard(receiver)
+                requests.discard(receiver)
+                if gate is not None and True in taken:
+                    self._stop_leading(gate, taken)
+                raise
+            finally:
+                followers.discard(receiver)
+                requests.discard(receiver)
+        return True
+
+    def _lead(
+        self,
+        gate: ReadGate,
+        receiver: Waiter | Mailbox,
+        deadline: Deadline,
+        taken: list[bool | None],
+    ) -> None:
+        """Read the socket in this thread until *receiver* is ready; the read lock is held."""
+        assert self.reads_here()
+        gate.led = True
+        if gate.watched:
+            gate.unwatch()
+        poller = gate.poller
+        # From here until the loop watches again, a signal handler may take over the reading. It
+        # records that in `taken`.
+        self._leading = gate, taken
+        try:
+            while not receiver.ready and not gate.over and taken == [True]:
+                remaining = deadline.remaining()
+                if remaining <= 0.0:
+                    return
+                if poller.wait(remaining) and taken == [True]:
+                    self._read(gate)
+        finally:
+            if taken == [True]:
+                self._leading = None
+            if poller is not gate.poller:
+                poller.close()
+
+    def _stop_leading(self, gate: ReadGate, taken: list[bool | None]) -> None:
+        """
+        Stop reading and let another thread read.
+
+        If *taken* says that this thread holds the read lock, release it and record that in *taken*.
+        After Ctrl-C the call can be repeated. If threads wait, the loop reads for them at once.
+        Otherwise the loop stays asleep for a while, because a thread that waited once usually waits
+        again soon.
+        """
+        if taken == [True]:
+            self._leading = None
+            if self._followers:
+                gate.watch()
+            self._unchecked = gate
+            # Released and recorded by one call into C, as it was taken.
+            taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
+        if gate.over:
+            # The loop may have been waiting for this thread to stop.
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(gate.close)
+        elif not gate.watched and (self._followers or not self._outbox.tick_due):
+            self._serve_followers(gate)
+        self._unchecked = None
+
+    def _serve_followers(self, gate: ReadGate) -> None:
+        """Have the loop read for waiting threads at once, or at a tick if there are none."""
+        if self._followers:
+            self._watch_if_free(gate)
+        else:
+            gate.led = False
+            self._outbox.tick_later()
+
+    def on_tick(self) -> bool:
+        """Have the loop read if no thread has read since the last tick; return whether one has."""
+        gate = self._gate
+        if gate is None or gate.watched:
+            return False
+        led, gate.led = gate.led, False
+        if not led:
+            # If a thread has been reading since before the last tick, it asks for a tick when it
+            # stops. Ticks during a long wait would cost 2% of a processor.
+            self._watch_if_free(gate)
+        return led
+
+    def _watch_if_free(self, gate: ReadGate) -> None:
+        """Have the loop read, unless a thread is reading."""
+        taken: list[bool] = []
+        try:
+            if take(self._read_lock, taken):
+                gate.watch()
+        finally:
+            if True in taken:
+                self._read_lock.release()
+
+    def prepare_wait(self) -> None:
+        """
+        Take over the reading if this signal handler interrupted a call that reads the socket.
+
+        Call this before you send a request and wait for its answer.
+
+        Raises:
+            CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
+                Other threads cannot write either, so the handler must not wait for them.
+        """
+        if self.reads_here() or self._outbox.held_here():
+            if self._leading is None or self.is_busy_here():
+                raise CallInSignalHandlerError
+            gate, taken = self._leading
+            gate.replace_poller()
+            self._stop_leading(gate, taken)
+        elif self._unchecked is not None:
+            self._serve_followers(self._unchecked)
+
+    def is_busy_here(self) -> bool:
+        """
+        Return whether a signal handler has interrupted a read or a write of its own thread.
+        """
+        return self._outbox.held_here() or (
+            self.reads_here() and (self._delivering or self._leading is None)
+        )
+
+    def wake_reader(self) -> None:
+        """Make the reading thread check its receiver again; any thread."""
+        gate = self._gate
+        if gate is not None:
+            gate.wake_reader()
+
+    def _on_readable(self) -> None:
+        """Read the socket in the loop thread, unless a waiting thread does."""
+        if not self._read_lock.acquire(blocking=False):
+            return
+        try:
+            gate = self._gate
+            if gate is not None and not gate.over:
+                self._read(gate)
+        finally:
+            self._read_lock.release()
+
+    def _read(self, gate: ReadGate) -> None:
+        """Read once and deliver all whole frames; the calling thread has the read lock."""
+        sock = gate.sock
+        try:
+            self._delivering = True
+            if not self.reads_here():
+                return  # A signal handler has taken over the reading at the last moment.
+            try:
+                if isinstance(sock, ssl.SSLSocket):
+                    data = self._receive_tls(sock)
+                else:
+                    data = sock.recv(READ_SIZE)
+            except WOULD_BLOCK:
+                return
+            except OSError:
+                data = b""
+            # The connection may have ended while a signal handler interrupted this thread.
+            if not gate.over:
+                gate.over = not data
+                self._deliver(data, gate.splitter)
+        except BaseException:
+            # Ctrl-C struck after some frames were delivered. Delivering the data again would
+            # repeat them.
+            break_connection(sock)
+            raise
+        finally:
+            self._delivering = False
+
+    def _receive_tls(self, sock: ssl.SSLSocket) -> bytes:
+        # Two threads must not use a TLS object at once, even if one reads and the other writes.
+        with self._outbox.lock:
+            parts = [sock.recv(READ_SIZE)]
+            # The rest of a decrypted record waits inside the object, where poll does not see it.
+            while sock.pending():
+                parts.append(sock.recv(READ_SIZE))
+        return b"".join(parts)
+
+    # The life of a connection; loop thread.
+
+    def attach(self, sock: socket.socket, splitter: Splitter) -> None:
+        """Read *sock* from now on."""
+        self._gate = ReadGate(
+            sock,
+            splitter,
+            self._loop,
+            self._on_readable,
+            self.reads_here,
+        )
+
+    def detach(self) -> None:
+        """Stop reading, because the connection has ended. Can be called repeatedly."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.over = True
+            # A reading thread stops at once, because the end of the connection wakes its poll.
+            gate.wake_reader()
+            if self._read_lock.acquire(timeout=LEADER_WAIT):
+                gate.close()
+                self._read_lock.release()
+
+    def stop_watching(self) -> None:
+        """
+        Do not wake the loop for this connection any more.
+
+        A socket at its end stays readable until it is closed, perhaps seconds later. It would wake
+        the loop all the time.
+        """
+        if self._gate is not None:
+            self._gate.ignore()
+
+    def has_input(self) -> bool:
+        """Return whether bytes have arrived that no thread has read yet."""
+        return self._gate is not None and self._gate.has_input()
+
+    def after_fork(self) -> None:
+        """Leave the socket to the parent process. Takes no lock."""
+        # Kept alive, because its epoll object is shared with the parent.
+        self._inherited = self._gate
+        self._gate = self._leading = None
+        self._delivering = False
+        self._own_lock()
