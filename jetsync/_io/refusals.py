@@ -89,7 +89,7 @@ class Refusals:
         # which of them the server has refused.
         self.has_published: bool = False
         self._core: deque[PermissionDeniedError] = deque(maxlen=100)
-        # Untracked subjects that will be forgotten.
+        # The untracked subjects that will be forgotten next.
         self._older: set[str] = set()
         self._timeout = timeout
         self._refused: dict[bytes, _Refused] = {}
@@ -197,8 +197,8 @@ class Refusals:
         lane.wake_reader()
 
     def _may_be_untracked(self, subject: str) -> bool:
-        untracked, older = self.untracked, self._older
-        return not untracked.isdisjoint((subject, EVERY)) or not older.isdisjoint((subject, EVERY))
+        wanted = subject, EVERY
+        return not (self.untracked.isdisjoint(wanted) and self._older.isdisjoint(wanted))
 
     def _forget_later(self, lane: Lane) -> None:
         """Forget the untracked subjects once the server has processed their messages."""

@@ -386,6 +386,33 @@ class TestReconnectAfterFork:
             output = run(script, server.url, str(server.pids[0]))
         assert output == "error\nerror\n3\n"
 
+    def test_a_fork_while_the_child_connects(self):
+        """A grandchild connects although a thread of the child was connecting at the fork."""
+        with DevServer(jetstream=False) as server:
+            script = """
+                import os, sys, threading, time, jetsync
+                from forks import run_in_child
+                client = jetsync.connect(sys.argv[1], after_fork="reconnect", connect_timeout=30)
+
+                def grandchild():
+                    os.kill(int(sys.argv[2]), 18)
+                    client.flush(timeout=30)
+
+                def child():
+                    os.kill(int(sys.argv[2]), 19)
+                    connecting = threading.Thread(target=client.flush, kwargs={"timeout": 30})
+                    connecting.start()
+                    while threading.active_count() < 3:
+                        time.sleep(0.01)
+                    assert run_in_child(grandchild) == 0
+                    connecting.join()
+                    client.flush()
+
+                assert run_in_child(child) == 0
+                client.close()
+            """
+            run(script, server.url, str(server.pids[0]))
+
     def test_options(self):
         """The default is "error", and only "reconnect" is accepted otherwise."""
         assert jetsync.ConnectOptions().after_fork == "error"
