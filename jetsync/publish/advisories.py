@@ -17,7 +17,7 @@ from jetsync.errors import PermissionDeniedError
 
 if TYPE_CHECKING:
     from jetsync._io.lane import Lane
-    from jetsync.publish.atomic_attempt import Attempt
+    from jetsync.publish.atomic_attempt import BatchAttempt
     from jetsync.values.frame import Frame
 
 # If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
@@ -37,7 +37,9 @@ class Advisories(Mailbox):
         self.push = self._receive
         self.on_failure = self._on_failure
         # Weak, because Ctrl-C may keep an attempt from being removed.
-        self.attempts: weakref.WeakValueDictionary[str, Attempt] = weakref.WeakValueDictionary()
+        self.attempts: weakref.WeakValueDictionary[str, BatchAttempt] = (
+            weakref.WeakValueDictionary()
+        )
         # Whether a batch has begun since the last check.
         self.used: bool = True
         # The connection on which the server denied the subscription; 0 if it did not.
@@ -98,7 +100,7 @@ def _mark_of(batch_id: str) -> bytes:
     return b'"batch":' + text.encode()
 
 
-def listen(lane: Lane, attempt: Attempt) -> Advisories:
+def listen(lane: Lane, attempt: BatchAttempt) -> Advisories:
     """Have *attempt* receive the advisories about its batch."""
     interest = (ADVISORY + attempt.known.name).encode()
     shared = lane.shared

@@ -20,12 +20,12 @@ from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
-from jetsync.publish.atomic_attempt import Attempt
+from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_commit import (
     NO_STREAM,
     SAFE_TO_REPEAT,
+    batch_still_unknown,
     find_stored,
-    still_unknown,
 )
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
@@ -110,7 +110,7 @@ class AtomicBatch:
         # Where the application created the batch.
         self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.
-        self._attempt: Attempt | None = None
+        self._attempt: BatchAttempt | None = None
         self._ids: set[str] = set()
         self._phase: BatchPhase = _OPEN
         # The error that ended the batch, as text.
@@ -416,7 +416,7 @@ class AtomicBatch:
             kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
 
-    def _admit(self, item: Any, deadline: Deadline) -> tuple[Attempt, BatchItem]:
+    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchAttempt, BatchItem]:
         """Check a message, and start the batch if it is the first one."""
         attempt = self._attempt
         if attempt is not None:
@@ -425,7 +425,7 @@ class AtomicBatch:
         # The first valid message decides which stream the batch belongs to.
         messages = BatchMessages(self._context, self._options, self._id)
         admitted = messages.admit(item, deadline)
-        attempt = Attempt(self._context, self._id, messages, self._options)
+        attempt = BatchAttempt(self._context, self._id, messages, self._options)
         when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._ids.add(self._id)
@@ -458,7 +458,7 @@ class AtomicBatch:
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = Attempt(self._context, self._id, messages)
+        attempt = BatchAttempt(self._context, self._id, messages)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
         # Set before the write, because another attempt takes the messages from this one.
@@ -658,7 +658,7 @@ class AtomicBatch:
                 if isinstance(error, errors.NoStreamResponseError):
                     failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
                 if self._unknown:
-                    failure = still_unknown(self, attempt, failure)
+                    failure = batch_still_unknown(self, attempt, failure)
                 if not isinstance(error, SAFE_TO_REPEAT):
                     raise failure from failure.__cause__
                 unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
@@ -690,7 +690,7 @@ class AtomicBatch:
         # Another publisher may have used one of the ids.
         ack = find_stored(self._context, attempt, self._ids, deadline)
         if ack is None:
-            raise still_unknown(
+            raise batch_still_unknown(
                 self, attempt, error, "an id is in the stream already, perhaps from another message"
             ) from error
         self._unknown = False

@@ -1,8 +1,8 @@
 """
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
-A retry uses another :class:`Attempt` with another id. Small messages are not written one by one. A
-run of them is encoded and written together, and the server works while the caller adds more.
+A retry uses another :class:`BatchAttempt` with another id. Small messages are not written one by
+one. A run of them is encoded and written together, and the server works while the caller adds more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OPEN: Final = LaneState.OPEN
 TIMED_OUT: Final = "timeout"
 
 
-class Attempt:
+class BatchAttempt:
     """
     Sends a batch under one id; not thread-safe, except for :meth:`stage`.
 

@@ -31,7 +31,7 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync.publish.atomic import AtomicBatch
-    from jetsync.publish.atomic_attempt import Attempt
+    from jetsync.publish.atomic_attempt import BatchAttempt
 
 # Bytes of a batch id (ADR-50).
 MAX_ID_BYTES: Final = 64
@@ -88,7 +88,7 @@ class AtomicOptions:
 
 
 def find_stored(
-    context: Context, attempt: Attempt, ids: set[str], deadline: Deadline
+    context: Context, attempt: BatchAttempt, ids: set[str], deadline: Deadline
 ) -> BatchAck | None:
     """
     Return the ack of an earlier attempt if the stream has its messages; None if unsure.
@@ -116,8 +116,8 @@ def find_stored(
     return None
 
 
-def still_unknown(
-    batch: AtomicBatch, attempt: Attempt | None, certain: Exception, reason: str | None = None
+def batch_still_unknown(
+    batch: AtomicBatch, attempt: BatchAttempt | None, certain: Exception, reason: str | None = None
 ) -> BatchOutcomeUnknownError:
     """Return the error of a batch whose last attempt failed after one with unknown outcome."""
     assert attempt is not None

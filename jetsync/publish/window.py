@@ -97,7 +97,7 @@ class WindowOptions:
 
 
 @attrs.define(eq=False)
-class Retry:
+class Repeat:
     """
     A message that may be sent again, or was. It replaces its first entry in the window.
     """
@@ -176,10 +176,10 @@ class Window:
         # Messages that failed, with their numbers and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
-        self.waiting: list[Retry] = []
+        self.waiting: list[Repeat] = []
         self._has_retried = False
         # Messages without a number, oldest first, and the number of the next one.
-        self.staged: list[PublishFuture | Retry] = []
+        self.staged: list[PublishFuture | Repeat] = []
         self.number: int = 0
         # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
@@ -199,7 +199,7 @@ class Window:
     def entries(self) -> list[Any]:
         """Return the entries of the messages that have not ended."""
         entries = [*self.pipeline.flying.values(), *self.waiting, *self.staged]
-        return [entry.entry if isinstance(entry, Retry) else entry for entry in entries]
+        return [entry.entry if isinstance(entry, Repeat) else entry for entry in entries]
 
     @property
     def is_full(self) -> bool:
@@ -319,7 +319,7 @@ class Window:
                 break
         self.staged_bytes = sum([_size(future) for future in self.staged])
 
-    def _write_staged(self, chunk: list[PublishFuture | Retry]) -> bool:
+    def _write_staged(self, chunk: list[PublishFuture | Repeat]) -> bool:
         """Write the oldest staged messages; return whether to go on with those that follow."""
         lane, block, epoch = self._lane, b"", self._epoch
         first = self.number
@@ -354,7 +354,7 @@ class Window:
         self.stalled = 0.0
         return True
 
-    def _frames(self, chunk: list[PublishFuture | Retry], first: int) -> bytes:
+    def _frames(self, chunk: list[PublishFuture | Repeat], first: int) -> bytes:
         encoder, prefix, frames = self.encoder, self.prefix, []
         pub, targets = encoder.pub, encoder.targets
         for number, future in enumerate(chunk, first):
@@ -367,7 +367,9 @@ class Window:
                 frames.append(encoder.framed(encoded, prefix, number))
         return b"".join(frames)
 
-    def _enter(self, chunk: list[PublishFuture | Retry], first: int, epoch: int, size: int) -> None:
+    def _enter(
+        self, chunk: list[PublishFuture | Repeat], first: int, epoch: int, size: int
+    ) -> None:
         """Record that the oldest staged messages were written on the connection *epoch*."""
         if self.number != first:
             return
@@ -388,7 +390,7 @@ class Window:
             except errors.JetSyncError as error:
                 self._fail_staged([entry], error)
 
-    def _fail_staged(self, entries: list[PublishFuture | Retry], error: Exception) -> None:
+    def _fail_staged(self, entries: list[PublishFuture | Repeat], error: Exception) -> None:
         """Fail staged messages; they were not sent."""
         for entry in entries:
             self.staged.remove(entry)
@@ -441,7 +443,7 @@ class Window:
             self.decide_retries(failed)
             self.schedule_retries()
 
-    def account(self) -> list[Retry]:
+    def account(self) -> list[Repeat]:
         """Do the first step of :meth:`settle`; return the messages to decide on."""
         box, pipeline = self.box, self.pipeline
         box.interrupted = False
@@ -485,7 +487,7 @@ class Window:
         acked = self.pipeline.take_acked()
         if not self._has_retried:
             return acked
-        return [(entry.entry if isinstance(entry, Retry) else entry, ack) for entry, ack in acked]
+        return [(entry.entry if isinstance(entry, Repeat) else entry, ack) for entry, ack in acked]
 
     def _on_failed(self, now: float, lost: int) -> None:
         """Turn lost, expired and refused messages into failures or retries."""
@@ -522,7 +524,7 @@ class Window:
             self._add_retry(retry, retry.final_error(refusal))
         pipeline.taken()
 
-    def _on_unprocessed(self, retry: Retry, now: float, error: Exception) -> None:
+    def _on_unprocessed(self, retry: Repeat, now: float, error: Exception) -> None:
         """
         Send a message once more that the server has not processed, as it refused one as too large.
 
@@ -534,15 +536,15 @@ class Window:
         retry.attempts, retry.error, retry.due = 1, error, now
         self.waiting.append(retry)
 
-    def _add_retry(self, retry: Retry, error: Exception) -> None:
+    def _add_retry(self, retry: Repeat, error: Exception) -> None:
         retry.attempts += 1
         retry.error, retry.due = error, math.inf
         self.waiting.append(retry)
 
-    def decide_retries(self, messages: list[Retry]) -> None:
+    def decide_retries(self, messages: list[Repeat]) -> None:
         """Set when each message is sent again, if it is; calls plugins."""
         options, plugins = self.options, self._plugins
-        delays: dict[Retry, float] = {}
+        delays: dict[Repeat, float] = {}
         for message in messages:
             delay = options.retry_wait if message.attempts <= options.retries else None
             if plugins.retry is not None:
@@ -579,7 +581,7 @@ class Window:
 
     def schedule_retries(self) -> None:
         """Fail the messages that are not sent again, and sort the others."""
-        waiting: list[Retry] = []
+        waiting: list[Repeat] = []
         for message in sorted(self.waiting, key=operator.attrgetter("due")):
             if message.due == math.inf or self.box.failure is not None:
                 self.failures.append((message.number, message.entry, message.error))
@@ -589,7 +591,7 @@ class Window:
 
     def _stage_retries(self, now: float) -> None:
         """Stage the messages whose retry is due, in front of the others."""
-        due: list[Retry] = []
+        due: list[Repeat] = []
         for message in [message for message in self.waiting if message.due <= now]:
             self.waiting.remove(message)
             try:
@@ -602,13 +604,13 @@ class Window:
         self._has_retried = True
 
 
-def _retry_of(entry: Any, number: int, began: float) -> Retry:
-    return entry if isinstance(entry, Retry) else Retry(number, entry, began)
+def _retry_of(entry: Any, number: int, began: float) -> Repeat:
+    return entry if isinstance(entry, Repeat) else Repeat(number, entry, began)
 
 
 def _item(entry: Any) -> Any:
     """Return the message of an entry: an ``OutboundMessage`` or a tuple."""
-    return entry.item if isinstance(entry, (PublishFuture, Retry)) else entry
+    return entry.item if isinstance(entry, (PublishFuture, Repeat)) else entry
 
 
 def _subject(entry: Any) -> str:
@@ -626,7 +628,7 @@ def _find_messages(
     return [number for number, entry in entries.items() if _subject(entry) == name]
 
 
-def _size(entry: PublishFuture | Retry) -> int:
+def _size(entry: PublishFuture | Repeat) -> int:
     """Return how many bytes of a message are sent, without the subject."""
     if entry.encoded is not None:
         return len(entry.encoded[1]) + len(entry.encoded[2])

@@ -70,15 +70,15 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ): "If the moments are equal, so are the two deadlines.",
     (
         "jetsync/publish/atomic_attempt.py",
-        "Attempt._explained",
+        "BatchAttempt._explained",
         "self.engine.answered(Part(1, []), self._opening.reply, subject)",
         "self.engine.answered(Part( 2, []), self._opening.reply, subject)",
     ): "The engine does not use the numbers of a part that has been answered.",
     (
         "jetsync/publish/window.py",
         "Window._enter",
-        "self.pipeline.flying.update(zip(numbers, chunk, strict=True))",
-        "self.pipeline.flying.update(zip(numbers, chunk, strict=False))",
+        "self.pipeline.enter(zip(numbers, chunk, strict=True))",
+        "self.pipeline.enter(zip(numbers, chunk, strict=False))",
     ): "There is one number for each message of the chunk.",
     (
         "jetsync/read/last.py",

@@ -19,7 +19,7 @@ from jetsync._io.wakeups import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
-from jetsync.publish.atomic_attempt import Attempt
+from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.staged_run import SMALL
 
@@ -83,7 +83,7 @@ class TestDiscard:
         """
         If another thread discards a batch while its commit begins, the commit discards it.
         """
-        stop_staging, discard, discarded = Attempt.stop_staging, Attempt.discard, []
+        stop_staging, discard, discarded = BatchAttempt.stop_staging, BatchAttempt.discard, []
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         with ThreadPoolExecutor(1) as pool:
@@ -93,8 +93,10 @@ class TestDiscard:
                 assert not discarded
                 stop_staging(attempt)
 
-            monkeypatch.setattr(Attempt, "stop_staging", stop)
-            monkeypatch.setattr(Attempt, "discard", lambda self: discarded.append(discard(self)))
+            monkeypatch.setattr(BatchAttempt, "stop_staging", stop)
+            monkeypatch.setattr(
+                BatchAttempt, "discard", lambda self: discarded.append(discard(self))
+            )
             with pytest.raises(jetsync.BatchClosedError, match="discarded"):
                 batch.commit()
         assert len(discarded) == 1
@@ -230,7 +232,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, Attempt, "stage")
+        Interrupt(monkeypatch, BatchAttempt, "stage")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
         assert not is_locked(batch._lock)
@@ -277,7 +279,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, Attempt, "abandoned")
+        Interrupt(monkeypatch, BatchAttempt, "abandoned")
         with pytest.raises(KeyboardInterrupt):
             batch.add(f"{stream.name}.A", b"2", timeout=20)
         assert batch._attempt._dropped
@@ -313,7 +315,7 @@ class TestCtrlC:
             batch.discard()
 
     @pytest.mark.parametrize(
-        ("owner", "step"), [(AtomicBatch, "_send_until_stored"), (Attempt, "send")]
+        ("owner", "step"), [(AtomicBatch, "_send_until_stored"), (BatchAttempt, "send")]
     )
     def test_before_the_commit(self, js, stream, monkeypatch, owner, step):
         """
@@ -342,7 +344,7 @@ class TestCtrlC:
             batch.commit(timeout=0.3)
         proxy.resume()
         with monkeypatch.context() as patched:
-            Interrupt(patched, Attempt, step)
+            Interrupt(patched, BatchAttempt, step)
             with pytest.raises(KeyboardInterrupt):
                 batch.resend()
         ack = batch.resend()
