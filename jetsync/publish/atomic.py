@@ -89,6 +89,10 @@ class AtomicBatch:
     interrupts a call, the batch is closed.
     """
 
+    # Threads: any. The thread of a commit waits without the lock; its phase keeps other calls out.
+    # Locks: `_lock` protects all fields, but `add` stages small messages without it. `discard` only
+    # sets `_discarding` if another call has the lock. Plugins run without it.
+
     __reduce__ = refuse_copy
 
     def __init__(
@@ -99,8 +103,6 @@ class AtomicBatch:
         self._lane = context.lane
         self._options = options
         self._id = options.batch_id or context.connection.new_batch_id()
-        # Only one call at a time uses the batch. Plugins run without the lock, commits wait without
-        # it, and small messages are staged without it.
         self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None

@@ -53,7 +53,7 @@ TIMED_OUT: Final = "timeout"
 
 class BatchAttempt:
     """
-    Sends a batch under one id; not thread-safe, except for :meth:`stage`.
+    Sends a batch under one id.
 
     Args:
         context: Context of the batch.
@@ -62,6 +62,10 @@ class BatchAttempt:
         options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
+
+    # Threads: those that hold the lock of the batch, any for `stage`, and the one that reads the
+    # socket for `on_advisory`.
+    # Locks: `_staging` protects `_places` and the end of the engine's `items`.
 
     def __init__(
         self,

@@ -92,13 +92,16 @@ class Wire:
 
 class BatchMessages:
     """
-    Checks and encodes the messages of one batch; not thread-safe.
+    Checks and encodes the messages of one batch.
 
     Args:
         context: Context of the batch.
         options: Options of the batch.
         batch_id: The id of the first attempt.
     """
+
+    # Threads: those that hold the lock of the batch, and any for `plain`.
+    # Locks: none of its own.
 
     def __init__(self, context: Context, options: AtomicOptions, batch_id: str) -> None:
         # None before the first message.

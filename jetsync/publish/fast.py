@@ -151,6 +151,10 @@ class FastPublisher:
     ``on_gap`` of :meth:`JetStream.fast_publisher` decide what happens then.
     """
 
+    # Threads: any.
+    # Locks: `_lock` protects the link and its engine, also during waits. `add` stages small
+    # messages without it. Plugins, `on_gap` and iterables of the user run without it.
+
     __reduce__ = refuse_copy
 
     def __init__(self, context: Context, options: FastOptions) -> None:

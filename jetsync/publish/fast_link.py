@@ -69,10 +69,14 @@ class Answers(Mailbox):
 
 class FastLink:
     """
-    Drives the engine of one fast publisher; not thread-safe, the publisher holds a lock.
+    Drives the engine of one fast publisher.
 
-    Other threads may stage messages in *run* while the lock is free.
+    Other threads may stage messages in *run* between two calls.
     """
+
+    # Threads: those that hold the lock of the publisher. Any thread calls `wake`, `stop` and, if it
+    # collects the publisher, `drop`. The loop thread calls `_keep_alive`.
+    # Locks: none of its own.
 
     def __init__(self, context: Context, options: FastOptions) -> None:
         connection = context.connection

@@ -152,6 +152,10 @@ class Publisher:
     interpreter exits, jetsync waits for its messages too.
     """
 
+    # Threads: any, and the worker, which reads acks and calls plugins and callbacks.
+    # Locks: `_lock` protects the window and the outcomes of futures. `publish` stages without it.
+    # Plugins and callbacks run without it.
+
     __reduce__ = refuse_copy
 
     def __init__(

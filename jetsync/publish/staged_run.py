@@ -37,13 +37,18 @@ class StagedRun:
     """
     Messages that have numbers and wait to be sent on one connection.
 
-    A thread may stage a message under *lock* while there are *places* and the run is not over. All
-    other calls are for the publisher, which holds its own lock and has set *places* to 0.
+    A message may be staged while there are *places* and the run is not over. All other calls are
+    for the publisher, which has set *places* to 0.
 
     Args:
         lane: The lane.
         ledger: The counts of the publisher.
     """
+
+    # Threads: any for `stage`, the loop thread for `_send`, and for the rest those that hold the
+    # lock of the publisher.
+    # Locks: `lock` protects `places`, `frames`, `size` and `is_armed` and, while there are places,
+    # the ledger's `sent`. Any thread sets `is_over` without it.
 
     __slots__ = (
         "_lane", "_ledger", "_was_taken", "epoch", "form", "frames", "is_armed", "is_over", "lock",

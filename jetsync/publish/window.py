@@ -139,6 +139,10 @@ class Window:
     was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures.
     """
 
+    # Threads: the one of `publish_many`, or those that hold the lock of a `Publisher`. Any thread
+    # calls `stage`, and the one that reads the socket calls `box.find_messages`.
+    # Locks: none of its own.
+
     def __init__(
         self,
         context: Context,
