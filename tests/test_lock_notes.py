@@ -16,9 +16,6 @@ import pytest
 
 PUBLISH = Path(__file__).parent.parent / "jetsync" / "publish"
 
-LATER = {"PublishHooks"}
-"""Classes that have a lock and no notes yet."""
-
 MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:LongLock|short_lock)\(")
 
 
@@ -49,7 +46,7 @@ def noted_in(source: str) -> list[Noted]:
             line.strip(" #") for line in lines[first:after] if line.strip().startswith("#")
         )
         locks = set(MAKES_LOCK.findall(ast.get_source_segment(source, node)))
-        if (locks or "Locks: " in notes) and node.name not in LATER:
+        if locks or "Locks: " in notes:
             words = set(re.findall(r"\w+", "\n".join([*lines[:first], *lines[after:]])))
             found.append(Noted(node.name, notes, locks, words))
     return found

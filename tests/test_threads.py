@@ -57,8 +57,8 @@ def test_each_class_names_its_callers_and_its_lock(path):
     assert [
         node.name
         for node in classes(path)
-        if "\n\nCallers: " not in ast.get_docstring(node)
-        or "\nLock: " not in ast.get_docstring(node).split("\n\nCallers: ")[1].split("\n\n")[0]
+        if "\n\nThreads: " not in ast.get_docstring(node)
+        or "\nLocks: " not in ast.get_docstring(node).split("\n\nThreads: ")[1].split("\n\n")[0]
     ] == []
 
 

@@ -59,8 +59,8 @@ class Bridge:
     """
     A daemon thread with an event loop, as blocking code sees it.
 
-    Callers: any thread; what stands under "The loop thread", only that thread.
-    Lock: none; ``_calls`` changes by single calls into C, and the rest in the loop thread.
+    Threads: any thread; what stands under "The loop thread", only that thread.
+    Locks: none; ``_calls`` changes by single calls into C, and the rest in the loop thread.
 
     Args:
         loop: The option ``loop``.
@@ -273,8 +273,8 @@ class _Call:
     """
     A coroutine that the loop runs for a blocking caller.
 
-    Callers: the blocking thread waits, and the loop thread ends it.
-    Lock: none; the loop sets the results before it wakes the caller.
+    Threads: the blocking thread waits, and the loop thread ends it.
+    Locks: none; the loop sets the results before it wakes the caller.
     """
 
     __slots__ = ("arguments", "error", "function", "is_over", "result", "signal", "task")

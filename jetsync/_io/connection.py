@@ -47,8 +47,8 @@ class Connection:
     """
     What all handles of a client share.
 
-    Callers: any thread.
-    Lock: that of the process in ``_fork_locks``, while the session is replaced.
+    Threads: any thread.
+    Locks: that of the process in ``_fork_locks``, while the session is replaced.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:

@@ -22,8 +22,8 @@ class Deferred(types.ModuleType):
     """
     A package whose first attribute that is used imports it.
 
-    Callers: any thread.
-    Lock: that of Python for the import.
+    Threads: any thread.
+    Locks: that of Python for the import.
 
     ``importlib.util.LazyLoader`` would do the same. But up to Python 3.11, if two threads use the
     module at the same time, the second one finds it half imported.

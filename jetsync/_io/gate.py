@@ -27,8 +27,8 @@ class Poller:
     """
     Waits for a socket in one thread, and can be woken by others.
 
-    Callers: the thread that reads the socket waits, and any thread wakes it.
-    Lock: that of the lane for reading, except for :meth:`wake`, which needs none.
+    Threads: the thread that reads the socket waits, and any thread wakes it.
+    Locks: that of the lane for reading, except for :meth:`wake`, which needs none.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -74,8 +74,8 @@ class ReadGate:
     """
     Decides which thread is notified when a socket is readable: the loop's or a waiting one.
 
-    Callers: any thread; opening and closing, only the loop thread.
-    Lock: that of the lane for reading protects ``watched`` and the entry of the epoll object.
+    Threads: any thread; opening and closing, only the loop thread.
+    Locks: that of the lane for reading protects ``watched`` and the entry of the epoll object.
 
     The loop watches an epoll object whose only entry is the socket. A thread that reads by itself
     disables that entry, which any thread may do, and polls the socket. The entry stays disabled

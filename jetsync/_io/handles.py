@@ -42,8 +42,8 @@ class OpenHandles:
     """
     The open handles of one session.
 
-    Callers: any thread.
-    Lock: none; :func:`list_of` reads the sets while other threads add to them.
+    Threads: any thread.
+    Locks: none; :func:`list_of` reads the sets while other threads add to them.
 
     The sets are weak, so that a handle can be collected, and closed, when the application drops it.
     """

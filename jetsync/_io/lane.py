@@ -59,8 +59,8 @@ class Lane:
     """
     All reads and writes of one session. The lane survives reconnects.
 
-    Callers: any thread; what stands under "The life of a connection", only the loop thread.
-    Lock: that of the reader protects the splitter and the delivery of frames, and that of the
+    Threads: any thread; what stands under "The life of a connection", only the loop thread.
+    Locks: that of the reader protects the splitter and the delivery of frames, and that of the
     outbox protects writes.
 
     Args:

@@ -30,9 +30,9 @@ class Mailbox:
     """
     The queue of one subscription.
 
-    Callers: the reading thread pushes and wakes, the owner waits and drains in one thread at a
+    Threads: the reading thread pushes and wakes, the owner waits and drains in one thread at a
     time, and the loop thread reports losses and refusals.
-    Lock: none; the queues change by single calls into C.
+    Locks: none; the queues change by single calls into C.
 
     Args:
         interest: The subject that is subscribed to. If the server refuses it, the mailbox fails.
@@ -153,8 +153,8 @@ class Listener:
     """
     The subscription of a mailbox. It ends when its owner drops it, unless :meth:`end` came first.
 
-    Callers: the owner, in any thread.
-    Lock: none.
+    Threads: the owner, in any thread.
+    Locks: none.
 
     So Ctrl-C leaves no subscription behind, wherever it interrupts the owner. The lane would write
     such a subscription again after each reconnect. The lane refers to the mailbox, so the mailbox

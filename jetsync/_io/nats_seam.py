@@ -53,8 +53,8 @@ class _Client(nats.aio.client.Client):
     """
     nats-py's client. Its attempts to reconnect continue after every error.
 
-    Callers: the loop thread.
-    Lock: none.
+    Threads: the loop thread.
+    Locks: none.
     """
 
     def __init__(self, on_unexpected: Callable[[Exception], None]) -> None:
@@ -84,8 +84,8 @@ class NatsConnection:
     """
     A nats-py client on the lane's transport, with callbacks and errors translated.
 
-    Callers: the loop thread.
-    Lock: none.
+    Threads: the loop thread.
+    Locks: none.
     """
 
     def __init__(self, observer: Observer, options: ConnectOptions) -> None:

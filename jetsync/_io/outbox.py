@@ -92,8 +92,8 @@ class Outbox:
     """
     The blocks that wait to be sent.
 
-    Callers: any thread; ``control`` and the life of a connection, only the loop thread.
-    Lock: ``lock`` protects all fields, except for ``acks``, ``_shared`` and ``_left``, to which
+    Threads: any thread; ``control`` and the life of a connection, only the loop thread.
+    Locks: ``lock`` protects all fields, except for ``acks``, ``_shared`` and ``_left``, to which
     threads append without it, and ``tick_due``.
 
     Args:

@@ -28,8 +28,8 @@ class Probe:
     """
     Sends a PING, and ends the connection if nothing arrives within :data:`PROBE_TIMEOUT` seconds.
 
-    Callers: any thread calls :meth:`begin`, and the loop thread the rest.
-    Lock: none.
+    Threads: any thread calls :meth:`begin`, and the loop thread the rest.
+    Locks: none.
     """
 
     def __init__(self) -> None:

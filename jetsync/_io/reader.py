@@ -54,8 +54,8 @@ class Reader:
     """
     Reads the socket of a lane, in the thread that waits or in the loop thread.
 
-    Callers: any thread; ``attach``, ``detach`` and ``stop_watching``, only the loop thread.
-    Lock: the read lock protects a read with its delivery, ``_leading`` and the gate's ``watched``.
+    Threads: any thread; ``attach``, ``detach`` and ``stop_watching``, only the loop thread.
+    Locks: the read lock protects a read with its delivery, ``_leading`` and the gate's ``watched``.
 
     Args:
         loop: The event loop of the connection.

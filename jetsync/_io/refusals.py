@@ -66,9 +66,9 @@ class Refusals:
     """
     Assigns refusals to messages.
 
-    Callers: any thread adds to ``untracked`` and ``batches`` and calls :meth:`add`,
+    Threads: any thread adds to ``untracked`` and ``batches`` and calls :meth:`add`,
     :meth:`make_room` and :meth:`take_core`; the loop thread calls the rest.
-    Lock: none; what several threads use changes by single calls into C.
+    Locks: none; what several threads use changes by single calls into C.
 
     Args:
         timeout: The longest time that a core message waits before it is written, in seconds.

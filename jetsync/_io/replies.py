@@ -29,8 +29,8 @@ class Waiter:
     """
     The receiver of one reply.
 
-    Callers: one thread waits, the reading thread delivers, and the loop thread reports losses.
-    Lock: none; ``ready`` is set before the waiting thread is woken.
+    Threads: one thread waits, the reading thread delivers, and the loop thread reports losses.
+    Locks: none; ``ready`` is set before the waiting thread is woken.
 
     Args:
         subject: The subject of the request. If the server refuses it, the waiter fails.
@@ -102,9 +102,9 @@ class ReplyRouter:
     """
     The receiver of ``<inbox>.*``. It gives each reply to the waiter whose token ends its subject.
 
-    Callers: any thread registers and forgets, the reading thread pushes and wakes, and the loop
+    Threads: any thread registers and forgets, the reading thread pushes and wakes, and the loop
     thread reports losses and refusals.
-    Lock: none; the dictionary changes by single calls into C.
+    Locks: none; the dictionary changes by single calls into C.
 
     The server may refuse the subscription at any time, because permissions change. Then the replies
     to requests in flight are lost, and no request is sent until the server accepts it again.

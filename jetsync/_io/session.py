@@ -52,8 +52,8 @@ class Session:
     """
     One thread with one lane, and the :class:`Observer` of its connections.
 
-    Callers: any thread; methods that begin with ``on_``, only the loop thread.
-    Lock: ``_close_lock`` lets one thread at a time close; the rest is set by the loop, or once.
+    Threads: any thread; methods that begin with ``on_``, only the loop thread.
+    Locks: ``_close_lock`` lets one thread at a time close; the rest is set by the loop, or once.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:

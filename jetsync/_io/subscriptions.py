@@ -27,8 +27,8 @@ class Subscriptions:
     """
     The receiver and the ``SUB`` line of each subscription.
 
-    Callers: any thread.
-    Lock: none; the dictionaries change by single calls into C.
+    Threads: any thread.
+    Locks: none; the dictionaries change by single calls into C.
 
     Args:
         outbox: Sends the ``UNSUB`` lines.

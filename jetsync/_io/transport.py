@@ -86,8 +86,8 @@ class LaneTransport:
     """
     A TCP connection, with TLS after or before the server's first line.
 
-    Callers: the loop thread.
-    Lock: none.
+    Threads: the loop thread.
+    Locks: none.
 
     It lives as long as the client, and nats-py connects it again after each loss.
     """

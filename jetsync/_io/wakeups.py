@@ -12,8 +12,8 @@ class Signal:
     """
     A flag that one thread waits for and any thread sets.
 
-    Callers: any thread.
-    Lock: the flag is a lock: it is held while the flag is not set.
+    Threads: any thread.
+    Locks: the flag is a lock: it is held while the flag is not set.
 
     It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
     next wait.
@@ -43,8 +43,8 @@ class Notifier:
     """
     Wakes all threads that wait.
 
-    Callers: any thread.
-    Lock: one of the owner, which every caller but :meth:`forget` holds.
+    Threads: any thread.
+    Locks: one of the owner, which every caller but :meth:`forget` holds.
 
     This is not a ``threading.Condition``: if Ctrl-C strikes while a condition releases its lock,
     the lock is released twice, and a RuntimeError replaces the KeyboardInterrupt.

@@ -49,8 +49,8 @@ class WebSocket:
     """
     One WebSocket connection.
 
-    Callers: the loop thread.
-    Lock: none.
+    Threads: the loop thread.
+    Locks: none.
     """
 
     def __init__(self, aiohttp: Any) -> None:
@@ -176,8 +176,8 @@ class WebSocketLaneTransport(LaneTransport):
     """
     A WebSocket behind the lane. It is slower than a plain socket and behaves the same.
 
-    Callers: the loop thread.
-    Lock: none.
+    Threads: the loop thread.
+    Locks: none.
     """
 
     def __init__(

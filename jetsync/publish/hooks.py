@@ -168,7 +168,7 @@ class BulkHooks:
 
 class BatchHooks:
     """
-    The plugins that change the messages of a batch. Any thread.
+    The plugins that change the messages of a batch.
 
     Args:
         plugins: The client's plugins.
@@ -176,12 +176,14 @@ class BatchHooks:
             another thread read the socket, because plugins may wait for answers.
     """
 
+    # Threads: any.
+    # Locks: `_turn` lets one thread ask the plugins.
+
     def __init__(self, plugins: Plugins, prepare_wait: Callable[[], None] | None = None) -> None:
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         # The answer, in a list as soon as the plugins have given it.
         self._shared: list[SharedHeaders | None] = []
-        # Lets one thread ask the plugins.
         self._turn = LongLock(Level.TURN, prepare_wait)
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:

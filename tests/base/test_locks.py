@@ -165,7 +165,7 @@ class TestLongLock:
 
 
 UNLEVELED = {
-    ("_io/lane.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
+    ("_io/reader.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
     ("_io/wakeups.py", "Lock"): "a signal: one thread waits for another one to release it",
     (
         "_io/outbox.py",
