@@ -9,17 +9,17 @@ from __future__ import annotations
 
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     (
-        "jetsync/_io/mailbox.py",
-        "Mailbox._take_run",
-        "if last < 0:",
-        "if last < 1:",
-    ): "At position 0 no frame ends before the last one, and the next check refuses that.",
-    (
         "jetsync/_io/outbox.py",
         "Outbox._post_or_keep",
         "if epoch is None or epoch == self.epoch:",
         "if epoch is None or epoch >= self.epoch:",
     ): "An epoch that a caller has read is never larger than the current one.",
+    (
+        "jetsync/_proto/ack_runs.py",
+        "AckRuns.take",
+        "if last < 0:",
+        "if last < 1:",
+    ): "At position 0 no frame ends before the last one, and the next check refuses that.",
     (
         "jetsync/_proto/batch.py",
         "AtomicBatchEngine._plan",

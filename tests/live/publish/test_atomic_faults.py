@@ -322,7 +322,7 @@ class TestConnection:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._context.connection.reconnects == 1)
+        eventually(lambda: js._context.connection.statistics().reconnects == 1)
         with timed(0.0, 0.5), pytest.raises(jetsync.ConnectionLostError):
             batch.add(f"{stream.name}.A", b"2")
         with js.atomic_batch() as batch:

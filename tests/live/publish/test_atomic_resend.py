@@ -37,7 +37,7 @@ class TestDuplicate:
                 eventually(lambda: stream.info().state.messages >= 2)
             proxy.cut()
             proxy.resume()
-            eventually(lambda: js._context.connection.reconnects == 1)
+            eventually(lambda: js._context.connection.statistics().reconnects == 1)
             return batch
 
         return lost
@@ -233,7 +233,7 @@ class TestErrors:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._context.connection.reconnects == 1)
+        eventually(lambda: js._context.connection.statistics().reconnects == 1)
         call = batch.commit if step == "commit" else lambda: batch.add(f"{stream.name}.A")
         with pytest.raises(
             jetsync.ConnectionLostError, match="none of its messages is stored"
@@ -358,11 +358,11 @@ def test_a_next_server_that_takes_less(nats_server, unique):
         batch.add(f"{unique}.A", bytes(2000))
         proxy._forwarder._target = ("127.0.0.1", small.port)
         proxy.cut()
-        eventually(lambda: js._context.connection.reconnects == 1)
+        eventually(lambda: js._context.connection.statistics().reconnects == 1)
         assert client.server.max_payload == 1000
         with pytest.raises(jetsync.ConnectionLostError):
             batch.commit()
         with pytest.raises(jetsync.MaxPayloadError):
             batch.resend(timeout=20)
         client.flush()
-        assert js._context.connection.reconnects == 1
+        assert js._context.connection.statistics().reconnects == 1
