@@ -131,10 +131,9 @@ class Ledger:
         """The number of messages that are neither confirmed nor lost."""
         return self.sent - self.covered - self._lost_ahead
 
-    def staged(self) -> int:
-        """Count one more message that will be sent, and return its sequence."""
-        self.sent = seq = self.sent + 1
-        return seq
+    def staged(self, last: int) -> None:
+        """Count the messages up to the sequence *last*, which were staged; repeating it is safe."""
+        self.sent = max(self.sent, last)
 
     def take_gap(self) -> BatchGapEvent | None:
         """Return the oldest loss that was not reported; None if all were. Any thread."""

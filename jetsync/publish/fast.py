@@ -184,7 +184,7 @@ class FastPublisher:
         state = "closed" if self._link.closed else engine.phase.value
         stream = f" {ledger.stream}" if ledger.stream else ""
         return (
-            f"<FastPublisher{stream} {state} added={ledger.added} "
+            f"<FastPublisher{stream} {state} added={self._link.added} "
             f"acknowledged={ledger.acknowledged} lost={ledger.lost}>"
         )
 
@@ -218,12 +218,12 @@ class FastPublisher:
 
     def statistics(self) -> FastStatistics:
         """Return the current counters."""
-        engine, ledger = self._link.engine, self._ledger
+        engine, ledger, added = self._link.engine, self._ledger, self._link.added
         return FastStatistics(
-            added=ledger.added,
+            added=added,
             acknowledged=ledger.acknowledged,
             lost=ledger.lost,
-            pending=ledger.in_flight,
+            pending=added - ledger.acknowledged - ledger.lost,
             flow=engine.flow,
             batches=engine.batches,
             pings=engine.pings + self._link.quiet_pings,
@@ -446,7 +446,7 @@ class FastPublisher:
         """Commit inside the wrapper hooks of plugins."""
         if self._enter_commit is None:
             return self._commit_now(item, deadline)
-        size = self._ledger.added + (item is not None)
+        size = self._link.added + (item is not None)
         operation = self._operation(size, deadline.total, None if item is None else item.subject)
         return self._enter_commit(operation).run(lambda: self._commit_now(item, deadline))
 

@@ -92,7 +92,7 @@ class FastLink:
             gap_ok=options.gap == "ok",
         )
         self.ledger: Final = self.engine.ledger
-        self.run: Final = StagedRun(context.lane, self.ledger)
+        self.run: Final = StagedRun(context.lane)
         self._box = Answers(inbox + b".>", self.run)
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
@@ -118,6 +118,11 @@ class FastLink:
         # that refers to the publisher. So it is detached as soon as the batch has ended.
         self.dropped: weakref.finalize[..., object] | None = None
 
+    @property
+    def added(self) -> int:
+        """The number of messages added, in all batches; any thread."""
+        return self.ledger.base + max(self.ledger.sent, self.run.last)
+
     # Sending.
 
     def begin(self) -> None:
@@ -134,6 +139,10 @@ class FastLink:
         refuse_reentry(run.lock)
         with run.lock:
             run.places = 0
+        if run.last:
+            # In this order: after Ctrl-C in between, the next call does it again.
+            self.ledger.staged(run.last)
+            run.last = 0
 
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
@@ -149,7 +158,8 @@ class FastLink:
             break
         else:
             self._start(item, deadline)
-        number = self.ledger.added
+        run.base, run.last = self.ledger.base, self.ledger.sent
+        number = run.base + run.last
         run.small = min(SMALL, stream.encoder.limit)
         if not self.closed and self._lane.outbox.reason is None:
             run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
@@ -525,6 +535,8 @@ class FastLink:
         if self.closed or self._box.failure is not None:
             return False
         is_open = self.engine.phase is Phase.OPEN
+        # No thread can stage any more.
+        self.ledger.staged(self.run.last)
         lock = self.run.lock
         taken: list[bool] = []
         try:
@@ -581,7 +593,7 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     link = reference()
     if link is None or link.closed:
         return
-    added = link.ledger.added
+    added = link.added
     if added == link.added_before and link.ping_block:
         link.quiet_pings += 1
         lane.post_nowait(link.ping_block, link.run.epoch)

@@ -37,6 +37,7 @@ def lose(publisher, count):
     Lose the next messages: they get sequences and are never sent.
     """
     engine = publisher._link.engine
+    publisher._link.stop_staging()
     engine.claim(count, time.monotonic(), engine.subject)
 
 

@@ -759,7 +759,7 @@ class TestLedger:
         """Only the latest refusals are remembered."""
         ledger = Ledger()
         for seq in range(1, 40_001):
-            assert ledger.staged() == seq
+            ledger.staged(seq)
             if seq % 2:
                 ledger.lose(seq, seq, None)
                 ledger.gaps.clear()

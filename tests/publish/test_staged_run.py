@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jetsync import errors
-from jetsync._proto.fastingest import Ledger
 from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, StagedRun
 
 
@@ -51,7 +50,7 @@ def lane():
 @pytest.fixture
 def run(lane):
     """A run with two frames for connection 3, which the loop thread is going to send."""
-    run = StagedRun(lane, Ledger())
+    run = StagedRun(lane)
     run.epoch = 3
     run.frames += [b"one", b"two"]
     run.arm()
@@ -166,7 +165,8 @@ class TestStage:
     @pytest.fixture
     def run(self, lane):
         """A run of a batch with room for three messages, the first of which has the number 8."""
-        run = StagedRun(lane, Ledger(base=5, sent=2))
+        run = StagedRun(lane)
+        run.base, run.last = 5, 2
         run.prefix, run.form, run.places = b"r.", b"%b r.%d %d %b.", 3
         return run
 
