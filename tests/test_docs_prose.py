@@ -35,7 +35,7 @@ def prose():
         (f"One. Too {'many ' * 30}words.", "32 words in one sentence"),
     ],
 )
-def test_complaints(prose, text, found):
+def test_unclear_prose_is_found_in_all_kinds_of_text(prose, text, found):
     """
     Words to avoid, long sentences and clauses as subjects are found in all kinds of text.
     """

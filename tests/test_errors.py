@@ -90,7 +90,7 @@ def test_every_error_is_public():
 @pytest.mark.parametrize("cls", all_classes())
 class TestEveryClass:
     @pytest.mark.parametrize("full", [False, True])
-    def test_pickle(self, cls, full):
+    def test_an_error_comes_back_from_pickle_with_its_data(self, cls, full):
         """An error comes back from pickle with its class, text and data."""
         error = make(cls, full=full)
         again = pickle.loads(pickle.dumps(error))
@@ -99,7 +99,7 @@ class TestEveryClass:
         assert again.args == error.args
         assert state(again) == state(error)
 
-    def test_copy(self, cls):
+    def test_a_copied_error_has_the_same_class_text_and_data(self, cls):
         """A copied error has the same class, text and data."""
         error = make(cls)
         again = copy.copy(error)
@@ -112,13 +112,13 @@ class TestEveryClass:
             with pytest.raises(base):
                 raise make(cls)
 
-    def test_text(self, cls):
+    def test_the_text_of_an_error_is_one_line(self, cls):
         """The text of an error is one line, and not a repr."""
         text = str(make(cls, full=True))
         assert "\n" not in text
         assert not text.startswith(("'", "("))
 
-    def test_documented(self, cls):
+    def test_every_error_class_is_documented_and_in_the_tree(self, cls):
         """Every class has its own docstring and is in the tree of the module's docstring."""
         assert "__doc__" in vars(cls)
         assert cls.__doc__
@@ -205,7 +205,7 @@ class TestApiErrors:
         assert "19999" in str(error)
 
     @pytest.mark.parametrize("error", [{}, {"code": None, "err_code": "x", "description": None}])
-    def test_incomplete(self, error):
+    def test_an_error_object_without_fields_is_an_api_error(self, error):
         """An error object without fields becomes an ApiError."""
         assert type(from_api_error(error)) is ApiError
 
@@ -236,7 +236,7 @@ class TestApiErrors:
             (ApiError(code=500, description="new"), "new (500)"),
         ],
     )
-    def test_names(self, error, text):
+    def test_the_text_of_an_error_names_stream_and_consumer(self, error, text):
         """The text names the stream and the consumer that the error is about."""
         assert str(error) == text
 
@@ -273,7 +273,7 @@ class TestApiErrors:
 
 
 class TestStatusErrors:
-    def test_text(self):
+    def test_status_stream_and_consumer_are_in_the_text(self):
         """Status, stream and consumer are in the text."""
         error = errors.ConsumerDeletedError(stream="S", consumer="C")
         assert str(error) == "409 Consumer Deleted (stream 'S', consumer 'C')"
@@ -289,7 +289,7 @@ class TestStatusErrors:
             (errors.MaxRequestExpiresError, "Exceeded MaxRequestExpires", None),
         ],
     )
-    def test_limit(self, cls, description, limit):
+    def test_the_limit_of_the_consumer_is_read_from_the_text(self, cls, description, limit):
         """The consumer's limit is read from the text."""
         assert cls(code=409, description=description).limit == limit
 

@@ -201,7 +201,7 @@ class TestDispatcher:
         assert dispatcher.close(10)
         assert seen == [ClosedEvent(), LameDuckEvent()]
 
-    def test_memory_is_bounded(self, gate, monkeypatch, caplog):
+    def test_events_beyond_the_queue_are_counted_and_logged_once(self, gate, monkeypatch, caplog):
         """
         Events that do not fit in the queue are counted, and logged once.
         """

@@ -183,7 +183,7 @@ def test_what_jetsync_imports():
     assert modules & (tools | extras | others) == set()
 
 
-def test_names():
+def test_dir_lists_the_public_names():
     """
     `dir` lists the public names, and a wrong name is an AttributeError.
     """

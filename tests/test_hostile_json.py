@@ -87,7 +87,7 @@ def survives(parse, *arguments):
 class TestJson:
     @FEW
     @given(dumped("a"))
-    def test_any_bytes(self, data):
+    def test_bytes_are_a_json_object_or_a_protocol_error(self, data):
         """Bytes are a JSON object or a protocol error."""
         found = survives(decode_json, data)
         assert found is None or isinstance(found, dict)
@@ -96,7 +96,7 @@ class TestJson:
     @given(dumped("stream", "seq", "error", "val", "domain", "batch", "count", "duplicate"))
     @example(b'{"stream":"S","seq":true}')
     @example(b'{"error":"text"}')
-    def test_acks(self, data):
+    def test_an_ack_has_a_stream_and_a_sequence_of_the_right_types(self, data):
         """An ack has a stream and a sequence of the right types."""
         ack = survives(parse_ack, data)
         if ack is not None and not isinstance(ack, errors.ApiError):
@@ -114,13 +114,13 @@ class TestJson:
 
     @FEW
     @given(dumped("error", "config", "num_pending"))
-    def test_probes(self, data):
+    def test_an_info_answer_says_whether_the_consumer_is_gone(self, data):
         """An info answer means that the consumer is gone, or that it is not."""
         assert isinstance(read_gone(data), (errors.JetSyncError, type(None)))
 
     @FEW
     @given(objects("code", "err_code", "description") | VALUES)
-    def test_errors(self, error):
+    def test_an_error_object_becomes_an_error_of_jetsync(self, error):
         """An error object becomes an error of jetsync."""
         found = survives(from_api_error, error)
         assert found is None or isinstance(found, errors.ApiError)
@@ -162,7 +162,7 @@ class TestJson:
         assert ServerInfo().headers is True
 
     @pytest.mark.parametrize("model", MODELS)
-    def test_models(self, model):
+    def test_a_model_has_values_of_the_right_types_only(self, model):
         """A model has values of the right types only."""
 
         @FEW
@@ -173,7 +173,7 @@ class TestJson:
         check()
 
     @pytest.mark.parametrize("value", [-1, True, 1.0, "1", None, 1 << 64, [], {}])
-    def test_counts(self, value):
+    def test_a_count_is_an_unsigned_integer_of_64_bits(self, value):
         """A count is an unsigned integer of 64 bits."""
         with pytest.raises(errors.ProtocolError):
             read_count(value, "it")
@@ -190,7 +190,7 @@ class TestHeaders:
 
     @FEW
     @given(BLOCKS)
-    def test_blocks(self, block):
+    def test_a_hostile_header_block_is_parsed_or_refused(self, block):
         """A header block is parsed or refused."""
         for start in (b"", b"NATS/1.0\r\n", b"NATS/1.0 "):
             survives(Headers.parse, start + block)
@@ -220,7 +220,7 @@ class TestHeaders:
             _ = message.metadata.timestamp
 
     @pytest.mark.parametrize("text", ["", "-1", "+1", "1_0", " 1", "\u0661", "9" * 5000, "1.0"])
-    def test_digits(self, text):
+    def test_a_number_in_a_header_has_at_most_64_bits(self, text):
         """A number in a header has only digits, and at most 64 bits."""
         with pytest.raises(errors.ProtocolError):
             read_digits(text)

@@ -73,7 +73,7 @@ def test_extras_for_users():
     assert names & {"pytest", "ruff", "sphinx", "mypy", "tox"} == set()
 
 
-def test_packages():
+def test_the_packages_of_a_distribution_are_found_by_its_files():
     """
     The packages of a distribution are found by its files, not by its name.
     """

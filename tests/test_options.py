@@ -63,11 +63,11 @@ def contexts(tmp_path, monkeypatch):
 
 
 class TestServers:
-    def test_default(self):
+    def test_the_default_is_the_local_server(self):
         """The default is the local server."""
         assert ConnectOptions().server_list() == [DEFAULT_URL] == ["nats://127.0.0.1:4222"]
 
-    def test_environment(self, monkeypatch):
+    def test_nats_url_is_used_only_without_servers(self, monkeypatch):
         """$NATS_URL is used only without servers."""
         monkeypatch.setenv("NATS_URL", "a:1,b:2")
         assert ConnectOptions().server_list() == ["nats://a:1", "nats://b:2"]
@@ -129,7 +129,7 @@ class TestServers:
             ("nats://[::1]", ["nats://[::1]:4222"]),
         ],
     )
-    def test_forms(self, servers, urls):
+    def test_servers_in_all_forms_become_complete_urls_once(self, servers, urls):
         """One URL, several with commas and lists become complete URLs, each once."""
         assert ConnectOptions(servers=servers).server_list() == urls
 
@@ -148,7 +148,7 @@ class TestServers:
             ),
         ],
     )
-    def test_refused(self, servers):
+    def test_invalid_urls_and_mixed_transports_are_refused(self, servers):
         """Invalid URLs, and a mix of WebSocket and plain URLs, are refused."""
         with pytest.raises(InvalidArgumentError):
             ConnectOptions(servers=servers)
@@ -169,7 +169,7 @@ class TestServers:
             ConnectOptions(servers=servers)
 
     @pytest.mark.parametrize("servers", [5, [5], b"h", {"a"}])
-    def test_wrong_type(self, servers):
+    def test_servers_that_are_not_text_are_refused(self, servers):
         """Servers that are not text raise InvalidTypeError."""
         with pytest.raises(InvalidTypeError):
             ConnectOptions(servers=servers)
@@ -183,7 +183,7 @@ class TestServers:
 
 
 class TestFields:
-    def test_defaults(self):
+    def test_options_have_the_documented_defaults(self):
         """The documented defaults."""
         options = ConnectOptions()
         assert (options.connect_timeout, options.request_timeout) == (5.0, 5.0)
@@ -196,13 +196,13 @@ class TestFields:
         assert options.ignore_discovered_servers is False
         assert (options.loop, options.plugins, options.inbox_prefix) == ("auto", (), "_INBOX")
 
-    def test_durations(self):
+    def test_durations_of_options_become_float_seconds(self):
         """Durations accept a timedelta, and are float seconds."""
         options = ConnectOptions(connect_timeout=dt.timedelta(minutes=1), ping_interval=2)
         assert (options.connect_timeout, options.ping_interval) == (60.0, 2.0)
         assert ConnectOptions(reconnect_wait=0).reconnect_wait == 0.0
 
-    def test_paths(self):
+    def test_a_tilde_in_a_path_means_the_home_directory(self):
         """Paths are text or Path objects, and a tilde means the home directory."""
         options = ConnectOptions(credentials=Path("a.creds"), tls_ca="~/ca.pem")
         assert options.credentials == "a.creds"
@@ -250,7 +250,7 @@ class TestFields:
             ({"ignore_discovered_servers": 1}, InvalidTypeError),
         ],
     )
-    def test_refused(self, fields, error):
+    def test_an_invalid_option_is_named(self, fields, error):
         """Invalid options raise an error that names the option."""
         with pytest.raises(error) as caught:
             ConnectOptions(**fields)
@@ -271,12 +271,12 @@ class TestFields:
 
 
 class TestValue:
-    def test_frozen(self):
+    def test_options_do_not_change(self):
         """Options do not change."""
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             ConnectOptions().name = "x"
 
-    def test_pickle(self):
+    def test_options_come_back_from_pickle_equal(self):
         """Options come back from pickle equal."""
         options = ConnectOptions(
             servers=["a", "b"],
@@ -295,7 +295,7 @@ class TestValue:
             pickle.dumps(options)
         assert copy.copy(options) == copy.deepcopy(options) == options
 
-    def test_callables(self):
+    def test_options_with_callables_can_be_compared_and_copied(self):
         """Options with callables can be compared, copied and evolved."""
         login = {"user": str, "password": str, "token": str, "credentials": str}
         options = ConnectOptions(**login, nkey_signature=bytes)
@@ -328,7 +328,7 @@ class TestValue:
         assert "hunter2" not in shown
         assert shown.count("=<callable>") == 5
 
-    def test_evolve(self):
+    def test_evolving_options_changes_and_checks_a_copy(self):
         """Evolving changes the given fields of a copy, and checks them."""
         options = ConnectOptions(name="a", servers="h")
         assert options.evolve(name="b") == ConnectOptions(name="b", servers="h")
@@ -443,7 +443,7 @@ class TestSecretUrls:
 
 
 class TestEnvironment:
-    def test_all(self, monkeypatch):
+    def test_each_variable_of_the_nats_command_line_sets_its_field(self, monkeypatch):
         """Each variable of the nats command line sets its field."""
         for name, value in {
             "URL": "nats://a:1",
@@ -466,7 +466,7 @@ class TestEnvironment:
     @pytest.mark.parametrize(
         ("name", "field"), [("TOKEN", "token"), ("CREDS", "credentials"), ("NKEY", "nkey_seed")]
     )
-    def test_login(self, name, field):
+    def test_each_way_to_log_in_has_a_variable(self, name, field):
         """Each way to log in has a variable."""
         options = ConnectOptions.from_env({f"NATS_{name}": "x"})
         assert getattr(options, field) == "x"
@@ -475,12 +475,12 @@ class TestEnvironment:
         """Empty variables count as not set."""
         assert ConnectOptions.from_env({"NATS_URL": "", "NATS_CONTEXT": ""}) == ConnectOptions()
 
-    def test_contradiction(self):
+    def test_contradicting_variables_are_refused(self):
         """Contradicting variables raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="environment"):
             ConnectOptions.from_env({"NATS_PASSWORD": "p"})
 
-    def test_context(self, contexts, monkeypatch):
+    def test_variables_override_fields_of_the_context(self, contexts, monkeypatch):
         """Variables override fields of the context, and a login replaces its login."""
         contexts("dev", url="nats://ctx:1", user="u", password="p", ca="/ca")
         monkeypatch.setenv("NATS_CONTEXT", "dev")
@@ -492,7 +492,7 @@ class TestEnvironment:
 
 
 class TestContext:
-    def test_fields(self, contexts):
+    def test_fields_of_the_nats_command_line_become_options(self, contexts):
         """The fields that the nats command line writes become options."""
         contexts(
             "prod",
@@ -528,7 +528,7 @@ class TestContext:
         contexts("both", jetstream_domain="hub", jetstream_api_prefix="$JS.x.API")
         assert ConnectOptions.from_context("both").jetstream_prefix == "$JS.x.API"
 
-    def test_selected(self, contexts):
+    def test_without_a_name_the_selected_context_is_used(self, contexts):
         """Without a name, the selected context is used."""
         folder = contexts("dev", url="nats://dev:1")
         with pytest.raises(ConfigurationError, match="selected"):
@@ -536,7 +536,9 @@ class TestContext:
         (folder / "context.txt").write_text("dev\n")
         assert ConnectOptions.from_context().servers == "nats://dev:1"
 
-    def test_home(self, contexts, monkeypatch, tmp_path):
+    def test_without_xdg_config_home_contexts_are_in_dot_config(
+        self, contexts, monkeypatch, tmp_path
+    ):
         """Without $XDG_CONFIG_HOME, contexts are in ~/.config."""
         contexts("dev", url="nats://dev:1")
         monkeypatch.delenv("XDG_CONFIG_HOME")
@@ -547,7 +549,7 @@ class TestContext:
         (tmp_path / "home" / "nats").rename(tmp_path / "home" / ".config" / "nats")
         assert ConnectOptions.from_context("dev").servers == "nats://dev:1"
 
-    def test_unknown(self, contexts):
+    def test_the_error_of_an_unknown_context_lists_the_known_ones(self, contexts):
         """The error about an unknown context lists the known ones."""
         contexts("dev")
         contexts("prod")
@@ -561,7 +563,7 @@ class TestContext:
             ConnectOptions.from_context(name)
 
     @pytest.mark.parametrize("text", ["{password: hunter2", "[]", "5", "\udcff", "[" * 100_000])
-    def test_broken(self, contexts, text):
+    def test_the_error_of_an_invalid_context_hides_its_contents(self, contexts, text):
         """The error about an invalid file does not show its contents."""
         folder = contexts("dev")
         path = folder / "context" / "dev.json"
@@ -579,7 +581,7 @@ class TestContext:
             ConnectOptions.from_context()
 
     @pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
-    def test_unsupported(self, contexts, field):
+    def test_a_context_with_an_unsupported_setting_is_refused(self, contexts, field):
         """A context with an unsupported setting is refused."""
         contexts("dev", **{field: "x"})
         with pytest.raises(ConfigurationError, match=field):
@@ -596,18 +598,18 @@ class TestContext:
 
 
 class TestNkey:
-    def test_text(self):
+    def test_the_nkey_option_accepts_the_seed_itself(self):
         """The option accepts the seed itself."""
         assert ConnectOptions().nkey_text() is None
         assert ConnectOptions(nkey_seed=f" {SEED}\n").nkey_text() == SEED
 
-    def test_file(self, tmp_path):
+    def test_the_nkey_option_accepts_a_file_with_the_seed(self, tmp_path):
         """The option accepts a file with the seed, with or without comments."""
         path = tmp_path / "user.nk"
         path.write_text(f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END------\n")
         assert ConnectOptions(nkey_seed=str(path)).nkey_text() == SEED
 
-    def test_neither(self, tmp_path):
+    def test_the_error_of_an_invalid_nkey_does_not_show_it(self, tmp_path):
         """The error about any other value does not show it."""
         (tmp_path / "empty").write_text("nothing")
         for seed in ("SUWRONG", str(tmp_path / "empty"), "a\x00b"):

@@ -245,7 +245,7 @@ def test_files_of_a_distribution(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
-def test_metadata(folder):
+def test_all_plugins_have_the_same_metadata(folder):
     """
     Name, licence, Python versions and the dependency on jetsync are the same in all plugins.
     """
@@ -261,7 +261,7 @@ def test_metadata(folder):
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=short)
-def test_addresses(folder):
+def test_plugins_have_the_version_and_addresses_of_jetsync(folder):
     """
     Plugins have the version and the addresses of jetsync, and each its own documentation.
     """

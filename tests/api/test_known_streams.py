@@ -96,7 +96,7 @@ def test_again_if_wanted(server, find):
     assert len(server.asked) == 4
 
 
-def test_by_name(server):
+def test_a_lookup_by_name_asks_once_per_connection(server):
     """
     A lookup by name asks once per connection, and again with *fresh*.
     """
@@ -129,7 +129,7 @@ def test_a_new_connection(server, find):
         require_atomic(known, connected_to("2.10.26"), broken_servers=False)
 
 
-def test_without_a_connection(server, find):
+def test_a_lookup_waits_for_the_next_connection(server, find):
     """
     While disconnected, a lookup waits for the next connection and asks its server.
     """
@@ -142,7 +142,7 @@ def test_without_a_connection(server, find):
     assert len(server.asked) == 4
 
 
-def test_nobody(server, find):
+def test_a_subject_without_a_stream_is_looked_up_each_time(server, find):
     """
     A subject without a stream is looked up each time.
     """
@@ -197,7 +197,7 @@ def test_which_streams_take_batches(server, find, version, level, allowed, broke
         require_atomic(known, connected_to("2.0.0"), broken_servers=broken)
 
 
-def test_a_stream_without_acks(server, find):
+def test_a_stream_without_acks_is_refused_at_its_lookup(server, find):
     """
     A stream without acks is refused, because a commit would time out.
     """

@@ -178,7 +178,7 @@ class TestArguments:
             (StreamConfig(), {"_received": {}}, "no argument '_received'"),
         ],
     )
-    def test_anything_else_is_refused(self, given, fields, text):
+    def test_an_unknown_argument_is_refused_with_a_suggestion(self, given, fields, text):
         """
         The error names the call and suggests a field.
         """

@@ -27,7 +27,7 @@ class TestAsSeconds:
         ("value", "seconds"),
         [(0, 0.0), (1, 1.0), (0.25, 0.25), (dt.timedelta(minutes=1, milliseconds=5), 60.005)],
     )
-    def test_durations(self, value, seconds):
+    def test_numbers_and_timedeltas_become_float_seconds(self, value, seconds):
         """Numbers and timedeltas become float seconds."""
         found = as_seconds(value)
         assert found == seconds
@@ -36,14 +36,14 @@ class TestAsSeconds:
     @pytest.mark.parametrize(
         "value", [-1, -0.001, math.inf, -math.inf, math.nan, 10**400, dt.timedelta(seconds=-1)]
     )
-    def test_impossible(self, value):
+    def test_negative_and_infinite_durations_are_refused(self, value):
         """Negative and infinite durations are refused, and the error names the argument."""
         with pytest.raises(InvalidArgumentError, match="expires") as caught:
             as_seconds(value, "expires")
         assert caught.value.argument == "expires"
 
     @pytest.mark.parametrize("value", [1_000_000_000, 30_000_000_000, 1e300])
-    def test_nanoseconds(self, value):
+    def test_a_duration_that_looks_like_nanoseconds_is_refused(self, value):
         """
         A number that looks like nanoseconds is refused; a timedelta of that length is accepted.
         """
@@ -62,12 +62,12 @@ class TestAsSeconds:
         assert as_seconds(1e-9) == 1e-9
 
     @pytest.mark.parametrize("value", ["1", None, True, b"1", [1]])
-    def test_wrong_type(self, value):
+    def test_booleans_and_texts_are_no_durations(self, value):
         """Anything that is not a number or timedelta is refused, including booleans."""
         with pytest.raises(InvalidTypeError, match="expires"):
             as_seconds(value, "expires")
 
-    def test_minimum(self):
+    def test_the_minimum_of_a_duration_is_inclusive(self):
         """The minimum is inclusive."""
         assert as_seconds(1, minimum=1) == 1
         with pytest.raises(InvalidArgumentError, match=">= 1"):
@@ -114,7 +114,7 @@ class TestDeadline:
         assert deadline.at_most(3).remaining() == 3.0
         assert deadline.at_most(30) is deadline
 
-    def test_repr(self, clock):
+    def test_the_repr_shows_the_remaining_and_the_whole_time(self, clock):
         """The repr shows the remaining and the whole time."""
         assert repr(Deadline.after(5)) == "<Deadline 5.000 s of 5 s left>"
 

@@ -28,7 +28,7 @@ def drop(handles):
     gc.collect()
 
 
-def test_dropped():
+def test_the_warning_of_a_dropped_handle_names_its_line():
     """A dropped handle is released, and the warning points to the line that created it."""
     released = []
     handles = [Handle(released)]
@@ -43,7 +43,7 @@ def test_dropped():
     )
 
 
-def test_cycle():
+def test_a_handle_that_refers_to_itself_is_collected():
     """A handle that refers to itself is released by the garbage collector."""
     released = []
     handles = [Handle(released)]
@@ -53,7 +53,7 @@ def test_cycle():
     assert released == ["it"]
 
 
-def test_closed():
+def test_a_closed_handle_is_dropped_silently():
     """A closed handle is dropped silently."""
     released = []
     handles = [Handle(released)]

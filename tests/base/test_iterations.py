@@ -68,7 +68,7 @@ class Numbers:
 
 
 @KINDS
-def test_one_thread(make):
+def test_an_iteration_in_one_thread_has_all_items_in_order(make):
     """
     The items come in their order, and no error follows the last one.
     """
@@ -79,7 +79,7 @@ def test_one_thread(make):
 
 
 @KINDS
-def test_two_threads(make):
+def test_a_thread_that_shares_an_iteration_gets_an_error(make):
     """
     A thread that shares the iterator gets an error, and the first one gets all items.
     """
@@ -183,7 +183,7 @@ def test_its_own_errors(make):
 
 
 @KINDS
-def test_left(make):
+def test_an_iteration_that_was_left_can_be_continued(make):
     """
     An iteration that the caller has left can be continued.
     """
@@ -197,7 +197,7 @@ def test_left(make):
 
 
 @KINDS
-def test_dropped(make):
+def test_a_dropped_iteration_closes_its_generator_at_once(make):
     """
     The generator is closed as soon as nothing refers to the iteration.
     """
@@ -209,7 +209,7 @@ def test_dropped(make):
 
 
 @KINDS
-def test_closed(make):
+def test_closing_an_iteration_drops_the_rest_and_can_be_repeated(make):
     """
     Closing closes the generator and drops the rest; it can be repeated.
     """
@@ -253,7 +253,7 @@ def test_closed_while_it_runs(make):
 
 @KINDS
 @pytest.mark.usefixtures("many_switches")
-def test_closed_at_any_moment(make):
+def test_a_generator_that_another_thread_closes_is_closed(make):
     """
     A generator that one thread runs and another one closes is closed.
     """
@@ -278,7 +278,7 @@ def test_closed_at_any_moment(make):
 
 
 @KINDS
-def test_interrupted(make):
+def test_ctrl_c_at_any_step_of_an_iteration_leaves_no_gap(make):
     """
     Ctrl-C at any step leaves no gap: the iteration continues with the next item, or ends.
     """

@@ -87,7 +87,7 @@ class TestLongLock:
             (lambda: LongLock(Level.HANDLE), Level.TURN),
         ],
     )
-    def test_a_handler_waits_for_no_thread_that_waits_for_it(self, inner, outer):
+    def test_a_lock_whose_holder_waits_for_ours_is_refused(self, inner, outer):
         """
         A call that holds a lower lock is refused a lock whose holder waits for that lower lock.
         """
@@ -228,7 +228,7 @@ class TestLatch:
 
     @pytest.mark.parametrize("inner", ["set", "wait"])
     @pytest.mark.parametrize("outer", ["set", "wait"])
-    def test_in_a_signal_handler(self, outer, inner):
+    def test_a_signal_handler_may_set_a_latch_and_wait_for_it(self, outer, inner):
         """
         A signal handler may set it and wait for it, whatever call the handler interrupts.
         """
@@ -250,7 +250,7 @@ class TestLatch:
             assert not latch._waiting
         assert step > 2
 
-    def test_ctrl_c(self):
+    def test_an_interrupted_wait_leaves_no_state_in_the_latch(self):
         """
         An interrupted wait leaves no state in the latch.
         """

@@ -14,7 +14,7 @@ from jetsync._base import log as _log
 from jetsync._base.log import beats, get_logger
 
 
-def test_record(caplog):
+def test_an_event_becomes_one_line_with_its_keys(caplog):
     """An event becomes one line of a standard record, with its keys on the record."""
     with caplog.at_level(logging.INFO, logger="jetsync"):
         get_logger("jetsync.test").info("connected", stream="S", server="h:4222", note="50 % done")
@@ -23,7 +23,10 @@ def test_record(caplog):
     assert record.getMessage() == "connected stream='S' server='h:4222' note='50 % done'"
     assert record.event == "connected"
     assert record.fields == {"stream": "S", "server": "h:4222", "note": "50 % done"}
-    assert (record.filename, record.funcName) == ("test_log.py", "test_record")
+    assert (record.filename, record.funcName) == (
+        "test_log.py",
+        "test_an_event_becomes_one_line_with_its_keys",
+    )
 
 
 def test_level_is_the_standard_one(caplog):
@@ -33,7 +36,7 @@ def test_level_is_the_standard_one(caplog):
     assert caplog.records == []
 
 
-def test_traceback(caplog):
+def test_the_log_of_an_exception_has_its_traceback(caplog):
     """Logging an exception includes its traceback."""
     with caplog.at_level(logging.DEBUG, logger="jetsync"):
         try:
@@ -70,7 +73,7 @@ class TestStructlog:
         structlog.reset_defaults()
 
     @pytest.mark.parametrize("method", ["debug", "info", "warning", "error"])
-    def test_configured(self, seen, caplog, method):
+    def test_a_configured_structlog_gets_all_events(self, seen, caplog, method):
         """Events of an application that has configured structlog go to its processors only."""
         caplog.set_level(logging.DEBUG, logger="jetsync")
         getattr(get_logger("jetsync.test"), method)("connected", server="h:4222", tries=2)
@@ -78,7 +81,7 @@ class TestStructlog:
         assert seen == [(method, fields)]
         assert caplog.records == []
 
-    def test_traceback(self, seen):
+    def test_processors_find_the_exception_in_exc_info(self, seen):
         """Processors find the exception in `exc_info`, as in events of the application."""
         error = ValueError("broken")
         get_logger("jetsync.test").error("handler_failed", exc_info=error)
@@ -163,7 +166,7 @@ def test_one_null_handler():
 
 
 class TestBeats:
-    def test_done(self, caplog):
+    def test_work_that_succeeds_logs_begin_and_done(self, caplog):
         """Work that succeeds logs begin and done, with the fields that it added to the outcome."""
         with (
             caplog.at_level(logging.DEBUG, logger="jetsync"),
@@ -177,7 +180,7 @@ class TestBeats:
         assert done.fields["seconds"] >= 0
 
     @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-    def test_failed(self, caplog, error):
+    def test_work_that_raises_logs_failed_and_raises(self, caplog, error):
         """Work that raises logs failed, and the exception passes through unchanged."""
         with (
             caplog.at_level(logging.DEBUG, logger="jetsync"),

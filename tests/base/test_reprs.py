@@ -73,7 +73,7 @@ def test_tracebacks_with_local_variables(name, call):
     assert f"self = <{name}, incomplete>" in shown(call)
 
 
-def test_secrets():
+def test_no_repr_of_options_shows_a_secret():
     """
     Neither complete nor incomplete options show a secret.
     """

@@ -104,7 +104,7 @@ def test_an_exit_code(block):
     assert caught.value.code == 0
 
 
-def test_a_second_signal(block, calls):
+def test_a_second_signal_interrupts_the_block(block, calls):
     """
     The second signal interrupts the block.
     """

@@ -450,7 +450,7 @@ class TestFeatures:
             "needs nats-server 2.14 (API level 4), this is 2.15.1 (API level 1)"
         )
 
-    def test_cautions(self):
+    def test_a_feature_with_known_faults_is_marked(self):
         """
         A feature that works with known faults is marked.
         """
@@ -485,7 +485,7 @@ class TestFeatures:
             ("dev", (0, 0, 0)),
         ],
     )
-    def test_versions(self, text, numbers):
+    def test_a_pre_release_counts_as_its_release(self, text, numbers):
         """
         A pre-release counts as its release. Text that is not a version is older than every version.
         """
@@ -716,19 +716,19 @@ class TestVisible:
             ("a\xa0b\u3000c", "a\xa0b\u3000c"),
         ],
     )
-    def test_control_characters(self, text, shown):
+    def test_control_characters_are_shown_as_escapes(self, text, shown):
         """
         Characters that a terminal would act on are shown as escapes.
         """
         assert _output.visible(text) == shown
 
-    def test_lines(self):
+    def test_line_ends_and_tabs_stay_in_a_text_of_several_lines(self):
         """
         In a text of several lines, line ends and tabs stay; a lone carriage return does not.
         """
         assert _output.visible("a\tb\nc\rd", lines=True) == "a\tb\nc\\rd"
 
-    def test_payloads(self):
+    def test_bytes_that_are_not_text_are_shown_as_escapes(self):
         """
         Bytes that are not text are shown as escapes.
         """
@@ -781,7 +781,7 @@ class TestErrorText:
             ("plugins", EVIL),
         ],
     )
-    def test_control_characters(self, run, arguments):
+    def test_control_characters_that_an_error_quotes_are_escaped(self, run, arguments):
         """
         Text that an error quotes is escaped, too.
         """
@@ -819,7 +819,7 @@ class TestErrorText:
             "nats://a:1#u:hunter2@127.0.0.1",
         ],
     )
-    def test_secrets(self, run, url):
+    def test_no_command_shows_the_secret_of_a_url(self, run, url):
         """
         No command shows the secret of a URL, wherever the URL was given.
         """
@@ -862,7 +862,7 @@ class TestOutput:
             (5 * 1024**5, "5120 TiB"),
         ],
     )
-    def test_sizes(self, count, text):
+    def test_bytes_are_shown_in_the_largest_unit_that_fits(self, count, text):
         """
         Bytes are shown in the largest unit that fits.
         """
@@ -880,13 +880,13 @@ class TestOutput:
             (86_401.1, "1d1.1s"),
         ],
     )
-    def test_durations(self, seconds, text):
+    def test_durations_are_shown_as_they_may_be_written(self, seconds, text):
         """
         Durations are shown as they may be written.
         """
         assert _output.duration(seconds) == text
 
-    def test_limits(self):
+    def test_a_limit_of_minus_one_is_shown_as_no_limit(self):
         """
         Minus one is shown as no limit.
         """

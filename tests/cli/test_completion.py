@@ -46,7 +46,7 @@ def complete(run, *words, **env):
 
 
 class TestInstall:
-    def test_fish(self, run, tmp_path):
+    def test_fish_reads_the_completion_by_itself(self, run, tmp_path):
         """
         Fish reads the file by itself.
         """
@@ -57,7 +57,7 @@ class TestInstall:
         assert "complete --no-files --command jetsync" in path.read_text()
         assert "start a new fish" in result.output
 
-    def test_zsh(self, run, tmp_path):
+    def test_the_script_turns_completion_on_and_zshrc_reads_it(self, run, tmp_path):
         """
         The script makes sure that completion is on, and .zshrc reads it.
         """
@@ -106,7 +106,7 @@ class TestWords:
         assert complete(run, "stream", "add", "S", "--stor") == ["--storage"]
         assert complete(run, "stream", "add", "S", "--storage", "f") == ["file"]
 
-    def test_no_server(self, run):
+    def test_completion_without_a_server_prints_no_names(self, run):
         """
         Without a server, names are left out and nothing is printed.
         """

@@ -29,7 +29,7 @@ class TestDurations:
             ("1d1h1m1.5s", 90_061.5),
         ],
     )
-    def test_units(self, text, seconds):
+    def test_parts_of_a_duration_add_up(self, text, seconds):
         """
         Parts with units add up, and a number alone is seconds.
         """
@@ -92,7 +92,7 @@ class TestSizes:
             ("2TB", 2 * 1024**4),
         ],
     )
-    def test_units(self, text, count):
+    def test_units_of_sizes_are_powers_of_1024(self, text, count):
         """
         Units are powers of 1024, as the `nats` command line and servers have them.
         """
@@ -128,7 +128,7 @@ class TestMoments:
 
         assert before <= moment + dt.timedelta(seconds=seconds) <= after
 
-    def test_moments(self):
+    def test_a_time_without_a_zone_is_local_time(self):
         """
         A time without a zone is local time.
         """

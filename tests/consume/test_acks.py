@@ -88,7 +88,7 @@ def test_unhashable_acker():
     assert acker.replies == [REPLY] * 3
 
 
-def test_can_not_be_acknowledged(acker, messages):
+def test_messages_of_no_consumer_acknowledge_nothing(acker, messages):
     """
     Nothing is acknowledged if one of the messages is not from a consumer.
     """
@@ -98,7 +98,7 @@ def test_can_not_be_acknowledged(acker, messages):
     assert ack_many(messages) == 4
 
 
-def test_interrupted(acker, messages):
+def test_after_ctrl_c_every_message_can_still_be_acknowledged(acker, messages):
     """
     After Ctrl-C in the middle, every message can still be acknowledged.
     """

@@ -95,7 +95,7 @@ def test_a_full_buffer_needs_no_pull():
     assert options(max_bytes=100, threshold_bytes=100).threshold == 99
 
 
-def test_limits_of_the_consumer():
+def test_options_keep_to_the_limits_of_the_consumer():
     """
     Pulls keep to the limits of the consumer.
     """
@@ -116,7 +116,7 @@ def test_limits_of_the_consumer():
         ("priority", {"priority": 10}),
     ],
 )
-def test_invalid(argument, changes):
+def test_an_invalid_option_of_a_pull_is_named(argument, changes):
     """
     The error names the argument.
     """

@@ -147,7 +147,7 @@ class TestConfig:
             "mqtt": {"port": 1883},
         }
 
-    def test_render(self):
+    def test_a_config_is_written_as_json_followed_by_its_text(self):
         """
         Keys and values are written as JSON, which the server's language contains; text follows.
         """
@@ -218,7 +218,7 @@ class TestMisuse:
         assert process.wait_exit(0)
         assert process.log_text() == ""
 
-    def test_closed(self, monkeypatch, program):
+    def test_a_closed_server_cannot_be_used_again(self, monkeypatch, program):
         """After `close` the object cannot be used again, and closing twice is harmless."""
         monkeypatch.setenv("NATS_SERVER", str(program))
         server = DevServer()

@@ -7,7 +7,7 @@ TASKS = 60
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet"])
-def test_celery(start, tmp_path, stream, ended_well, pool):
+def test_each_task_of_celery_stores_its_message_once(start, tmp_path, stream, ended_well, pool):
     """
     Each task stores its message once. The worker ends without a crash, and so do its processes.
     """

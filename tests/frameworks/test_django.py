@@ -8,7 +8,9 @@ from waiting import eventually
 REQUESTS = 40
 
 
-def test_django(start, port, get, stream, ended_well):
+def test_the_development_server_of_django_stores_after_a_reload(
+    start, port, get, stream, ended_well
+):
     """
     The threads of the development server store messages, before and after it reloads its code.
 

@@ -10,7 +10,9 @@ REQUESTS = 60
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_fastapi(start, port, get, stream, ended_well, loop):
+def test_each_worker_of_fastapi_stores_and_closes_its_client(
+    start, port, get, stream, ended_well, loop
+):
     """
     Endpoints in threads and coroutines store messages. At the end, each worker closes its client.
     """

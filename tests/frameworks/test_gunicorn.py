@@ -28,7 +28,9 @@ def serve(start, port):
 
 @pytest.mark.parametrize("preload", [False, True], ids=["load", "preload"])
 @pytest.mark.parametrize("worker", WORKERS)
-def test_gunicorn(serve, get, stream, ended_well, worker, preload):
+def test_all_workers_of_gunicorn_store_and_end_without_a_crash(
+    serve, get, stream, ended_well, worker, preload
+):
     """
     All workers store the messages of their requests, are replaced, and end without a crash.
 

@@ -43,7 +43,9 @@ stream.info()
 RESULTS = ["<Client", "100", "True", "True", "'interrupted'", "101", "StreamInfo("]
 
 
-def test_jupyter(tmp_path, monkeypatch, nats_server, stream):
+def test_a_kernel_runs_a_notebook_and_survives_an_interrupt(
+    tmp_path, monkeypatch, nats_server, stream
+):
     """
     A kernel, whose main thread runs an event loop, executes a notebook and survives an interrupt.
     """

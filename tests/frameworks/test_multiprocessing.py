@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(start, stream, ended_well, method):
+def test_children_of_every_start_method_store_their_messages(start, stream, ended_well, method):
     """
     Child processes of every start method store messages and keep their exit codes.
 

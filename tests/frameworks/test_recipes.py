@@ -106,7 +106,9 @@ WEB = [
 
 
 @pytest.mark.parametrize(("target", "worker", "preload"), WEB)
-def test_gunicorn(run, post, port, ended_well, target, worker, preload):
+def test_the_gunicorn_recipe_stores_orders_once_in_each_worker(
+    run, post, port, ended_well, target, worker, preload
+):
     """
     Each worker stores its orders once, for every kind of worker, with and without `--preload`.
     """
@@ -136,7 +138,7 @@ def test_outage_of_a_web_worker(run, post, port, server, orders):
 
 
 @pytest.mark.recipe("fastapi")
-def test_fastapi(run, post, port, ended_well, orders):
+def test_the_fastapi_recipe_stores_orders_and_reads_them(run, post, port, ended_well, orders):
     """
     Endpoints in threads store orders, and a coroutine reads them.
     """
@@ -154,7 +156,7 @@ def test_fastapi(run, post, port, ended_well, orders):
 
 @pytest.mark.recipe("celery")
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet"])
-def test_celery(run, folder, tmp_path, orders, ended_well, pool):
+def test_the_celery_recipe_stores_each_order_once(run, folder, tmp_path, orders, ended_well, pool):
     """
     Each task stores its order once, in every pool.
     """
@@ -186,7 +188,7 @@ def test_celery(run, folder, tmp_path, orders, ended_well, pool):
 
 @pytest.mark.recipe("multiprocessing")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(run, orders, ended_well, method):
+def test_the_multiprocessing_recipe_stores_all_orders(run, orders, ended_well, method):
     """
     All processes of the pool store their orders, and the parent stores one.
     """
@@ -199,7 +201,7 @@ def test_multiprocessing(run, orders, ended_well, method):
 
 
 @pytest.mark.recipe("docker")
-def test_container(programs, server, orders, folder):
+def test_the_container_recipe_handles_messages_until_sigterm(programs, server, orders, folder):
     """
     The command of the container handles messages until SIGTERM, and leaves none unacknowledged.
     """
@@ -216,7 +218,7 @@ def test_container(programs, server, orders, folder):
 
 
 @pytest.mark.recipe("asyncio")
-def test_asyncio(run, ended_well):
+def test_the_asyncio_recipe_publishes_beside_its_event_loop(run, ended_well):
     """
     The program publishes and consumes beside its event loop.
     """
@@ -228,7 +230,7 @@ def test_asyncio(run, ended_well):
 
 
 @pytest.mark.recipe("jupyter")
-def test_jupyter(tmp_path, folder, monkeypatch, server, orders):
+def test_the_jupyter_recipe_runs_in_a_kernel(tmp_path, folder, monkeypatch, server, orders):
     """
     A kernel runs the cells.
     """
@@ -251,7 +253,7 @@ def test_jupyter(tmp_path, folder, monkeypatch, server, orders):
 
 
 @pytest.mark.recipe("pytest")
-def test_pytest(run):
+def test_the_tests_of_the_pytest_recipe_pass(run):
     """
     The tests pass.
     """
@@ -282,7 +284,7 @@ def restart(run, server, orders):
 
 
 @pytest.mark.recipe("logging")
-def test_logging(restart):
+def test_the_logging_recipe_writes_a_line_for_each_event(restart):
     """
     Events of a reconnect are lines of the standard logging.
     """
@@ -292,7 +294,7 @@ def test_logging(restart):
 
 
 @pytest.mark.recipe("logging")
-def test_structlog(restart):
+def test_the_structlog_recipe_writes_json_for_each_event(restart):
     """
     Events of a reconnect are lines of JSON.
     """

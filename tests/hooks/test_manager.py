@@ -736,7 +736,7 @@ class Sample:
 
 
 class TestLoading:
-    def test_names(self):
+    def test_a_plugin_is_named_by_its_name_class_or_module(self):
         """
         A plugin's name is its `name`, its class or its module.
         """
@@ -912,7 +912,7 @@ class TestLoading:
 
 
 class TestEntryPoints:
-    def test_loaded_by_name(self, entry_points):
+    def test_a_plugin_gets_the_name_of_its_entry_point(self, entry_points):
         """
         A plugin can be loaded by its entry point, whose name it gets.
         """

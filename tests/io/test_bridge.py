@@ -100,7 +100,7 @@ class TestLife:
             assert isinstance(call.exception(LONG), ConnectionClosedError)
         assert other.cancelled.is_set()
 
-    def test_names(self):
+    def test_each_thread_of_a_bridge_has_its_own_name(self):
         """Each thread has its own name, so that stacks can be assigned to clients."""
         names = [Bridge("asyncio")._thread.name for _ in range(2)]
         assert len(set(names)) == 2
@@ -120,7 +120,7 @@ class TestLife:
 
 
 class TestLoop:
-    def test_choice(self, monkeypatch):
+    def test_uvloop_is_used_unless_asyncio_is_asked_for(self, monkeypatch):
         """The bridge uses uvloop if it is installed, unless the caller asks for asyncio."""
         monkeypatch.setattr(_bridge.importlib.util, "find_spec", lambda _: object())
         assert [Bridge(loop)._use_uvloop for loop in ("auto", "asyncio", "uvloop")] == [
@@ -141,7 +141,7 @@ class TestLoop:
         with pytest.raises(ConfigurationError, match="gevent"):
             Bridge("uvloop")
 
-    def test_uvloop(self):
+    def test_the_bridge_uses_the_chosen_loop(self):
         """The bridge uses the loop that was chosen."""
         uvloop = pytest.importorskip("uvloop")
 
@@ -173,7 +173,7 @@ class TestLoop:
 
 
 class TestCall:
-    def test_result(self, bridge):
+    def test_a_call_returns_what_the_coroutine_returns(self, bridge):
         """A call runs in the thread and returns what the coroutine returns."""
 
         async def where(*values):
@@ -182,7 +182,7 @@ class TestCall:
         assert bridge.call(where, 1, 2, deadline=soon()) == (bridge._thread, (1, 2))
 
     @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("mine"), KeyError("k")])
-    def test_error(self, bridge, error):
+    def test_an_error_of_a_coroutine_is_raised_unchanged(self, bridge, error):
         """An error of the coroutine is raised unchanged, including its own timeout."""
 
         async def fail():
@@ -192,7 +192,7 @@ class TestCall:
             bridge.call(fail, deadline=soon())
         assert caught.value is error
 
-    def test_deadline(self, bridge):
+    def test_a_call_of_the_bridge_ends_at_its_deadline(self, bridge):
         """A call ends at its deadline and cancels the coroutine."""
         endless = Endless()
         started = time.monotonic()
@@ -221,7 +221,7 @@ class TestCall:
         monkeypatch.setattr(_bridge, "Signal", Late)
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
-    def test_interrupt(self, bridge, monkeypatch):
+    def test_an_interrupted_caller_cancels_its_coroutine(self, bridge, monkeypatch):
         """A caller that is interrupted cancels its coroutine."""
         endless = Endless()
 
@@ -237,7 +237,7 @@ class TestCall:
         assert endless.cancelled.wait(LONG)
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
-    def test_spawn(self, bridge):
+    def test_an_error_of_a_spawned_coroutine_is_logged(self, bridge):
         """A coroutine may be started without waiting for it, and its error is logged."""
         endless, failing = Endless(), Endless()
 
@@ -253,7 +253,7 @@ class TestCall:
         assert endless.cancelled.is_set()
         bridge.spawn(endless)
 
-    def test_many_threads(self, bridge):
+    def test_many_threads_may_call_the_bridge_at_once(self, bridge):
         """Any number of threads may make calls at the same time."""
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             calls = [
@@ -359,7 +359,7 @@ def in_child(function):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 class TestFork:
-    def test_marked(self, bridge):
+    def test_a_bridge_in_a_forked_child_raises_at_once(self, bridge):
         """The child's copy raises ForkedProcessError at once, without waiting."""
 
         def child():

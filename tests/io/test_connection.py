@@ -143,7 +143,7 @@ def replies(connection):
 
 
 class TestParseInfo:
-    def test_all(self):
+    def test_the_fields_of_an_info_line_are_decoded(self):
         """The fields of an INFO line are decoded, and the original is kept."""
         raw = {
             "server_id": "NA",
@@ -178,7 +178,7 @@ class TestParseInfo:
         assert info.version_tuple == (2, 15, 1)
         assert "xkey" not in repr(info)
 
-    def test_least(self):
+    def test_fields_that_an_old_server_omits_mean_no_feature(self):
         """An old server sends fewer fields, and missing ones mean that it lacks the feature."""
         info = parse_info(b'INFO {"version":"2.10.26"}\r\n', None)
         assert (info.api_level, info.headers, info.jetstream, info.url) == (0, False, False, None)
@@ -187,12 +187,12 @@ class TestParseInfo:
     @pytest.mark.parametrize(
         ("version", "numbers"), [("2.12.0-RC.3", (2, 12, 0)), ("", ()), ("2.x.1", (2, 1))]
     )
-    def test_versions(self, version, numbers):
+    def test_a_pre_release_of_a_server_compares_like_its_release(self, version, numbers):
         """A pre-release compares like its release."""
         assert ServerInfo(version=version).version_tuple == numbers
 
     @pytest.mark.parametrize("line", [b"INFO", b"INFO []", b"INFO {", b"INFO \xff{}"])
-    def test_garbage(self, line):
+    def test_bytes_that_are_no_info_line_are_a_protocol_error(self, line):
         """Bytes that are not an INFO line are a protocol error."""
         with pytest.raises(ProtocolError):
             parse_info(line, None)
@@ -226,13 +226,13 @@ class TestParseDenied:
             ("", None),
         ],
     )
-    def test_texts(self, text, found):
+    def test_only_the_two_permission_errors_are_parsed(self, text, found):
         """The two permission errors are parsed, and no other texts."""
         assert parse_denied(text) == found
 
 
 class TestAsk:
-    def test_request(self, connection, replies):
+    def test_a_request_is_one_block_with_its_own_reply_subject(self, connection, replies):
         """A request is one block with its own reply subject, and its answer is a frame."""
         replies += [(None, b"one"), (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")]
         assert connection.exchange(b"a.b", None, b"xy", soon())[3] == b"one"
@@ -246,14 +246,14 @@ class TestAsk:
             b"PUB a.b %b.2 0\r\n\r\n" % inbox,
         ]
 
-    def test_headers(self, connection, replies):
+    def test_a_request_may_have_headers(self, connection, replies):
         """A request may have headers."""
         replies.append((None, b""))
         connection.exchange(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
         assert connection.lane.written[0].startswith(b"HPUB a ")
 
     @pytest.mark.parametrize("header", [NO_RESPONDERS, b"NATS/1.0 503\r\n\r\n"])
-    def test_no_responders(self, connection, replies, header):
+    def test_a_503_is_an_error_only_without_a_payload(self, connection, replies, header):
         """A 503 without a payload is an error. With a payload it is an answer."""
         replies += [(header, b""), (header, b"{}")]
         with pytest.raises(NoRespondersError) as caught:
@@ -261,14 +261,14 @@ class TestAsk:
         assert caught.value.subject == "a"
         assert connection.exchange(b"a", None, b"", soon())[3] == b"{}"
 
-    def test_timeout(self, connection):
+    def test_a_request_without_an_answer_times_out(self, connection):
         """A request without an answer times out."""
         with pytest.raises(RequestTimeoutError) as caught:
             connection.exchange(b"a", None, b"", soon(0.5))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.5)
         assert connection.router.pending() == 0
 
-    def test_lost(self, connection):
+    def test_a_request_says_that_its_connection_was_lost(self, connection):
         """The error states that the connection was lost during the wait."""
         connection.lane.answer = lambda block: setattr(connection.lane, "lost_epoch", 1)
         with pytest.raises(ConnectionLostError, match="'a'"):
@@ -288,7 +288,7 @@ class TestAsk:
         connection.lane.answer = answer
         assert connection.exchange(b"a", None, b"", soon())[3] == b"x"
 
-    def test_denied(self, connection):
+    def test_a_permission_error_ends_the_request_that_it_names(self, connection):
         """A permission error ends the request whose subject it names."""
         connection.lane.answer = lambda block: connection.session.on_server_error(
             "-ERR 'Permissions Violation for Publish to \"a\"'"
@@ -299,7 +299,7 @@ class TestAsk:
         with pytest.raises(RequestTimeoutError):
             connection.exchange(b"b", None, b"", soon())
 
-    def test_closed_in_flight(self, connection):
+    def test_the_error_says_that_the_call_was_closed_in_flight(self, connection):
         """
         The error distinguishes a client that was closed during the call from one closed before.
         """
@@ -327,7 +327,7 @@ class TestAsk:
             connection.exchange(b"a", None, b"", soon())
         assert connection.router.pending() == 0
 
-    def test_size(self, connection):
+    def test_a_request_over_the_servers_limit_is_not_sent(self, connection):
         """A request larger than the server's limit is refused before it is sent."""
         connection.session.on_info(ServerInfo(max_payload=4))
         with pytest.raises(MaxPayloadError) as caught:
@@ -338,7 +338,7 @@ class TestAsk:
         connection.session.on_info(ServerInfo(max_payload=5))
         connection.check_size(5)
 
-    def test_closed(self, connection):
+    def test_each_caller_gets_its_own_error_of_a_closed_connection(self, connection):
         """A closed connection raises a new copy of its error to each caller."""
         connection.session.on_closed(ValueError("why"))
         errors = []
@@ -350,7 +350,7 @@ class TestAsk:
         assert not connection.is_connected
         assert connection.state == "closed"
 
-    def test_forked(self, connection):
+    def test_a_forked_child_sends_no_request(self, connection):
         """A forked child sends nothing."""
         connection.session.forked = True
         connection.lane.outbox.reason = ForkedProcessError()
@@ -372,17 +372,17 @@ class TestAsk:
 
 
 class TestAcks:
-    def test_soon(self, connection):
+    def test_an_ack_is_collected_and_waits_for_a_connection(self, connection):
         """An ack is collected, and waits for a connection as long as a request would."""
         connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
         assert connection.lane.posted == [(b"$JS.ACK.x", 5.0)]
 
-    def test_now(self, connection):
+    def test_everything_but_acks_is_written_at_once(self, connection):
         """Everything else is written at once."""
         connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"-NAK")
         assert connection.lane.written == [b"PUB $JS.ACK.x  4\r\n-NAK\r\n"]
 
-    def test_sync(self, connection, replies):
+    def test_an_ack_that_is_a_request_gets_an_empty_answer(self, connection, replies):
         """An ack may be a request, whose empty answer confirms that it was stored."""
         replies.append((None, b""))
         connection.acknowledge_sync(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK", None)
@@ -434,13 +434,13 @@ class TestProbe:
         assert lane.written == [b"PING\r\n"]
         return lane
 
-    def test_silence(self, lane):
+    def test_a_connection_that_stays_silent_is_dropped(self, lane):
         """If nothing arrives within the probe's time, the connection is dropped."""
         assert lane.run() == PROBE_TIMEOUT
         assert (lane.aborted, lane.calls) == (1, [])
 
     @pytest.mark.parametrize("sign", [{"bytes_in": 6}, {"input": True}, {"epoch": 2}])
-    def test_life(self, lane, sign):
+    def test_received_bytes_show_that_the_peer_is_alive(self, lane, sign):
         """Received bytes, whether read or not, and a new connection show that the peer is alive."""
         for name, value in sign.items():
             setattr(lane, name, value)
@@ -516,7 +516,7 @@ class TestListener:
         with pytest.raises(PermissionDeniedError):
             connection.exchange(b"a", None, b"", soon())
 
-    def test_connections(self, connection):
+    def test_plugins_get_losses_and_reconnects_in_pairs(self, connection):
         """Plugins get losses and reconnects in pairs. The first connection is no event."""
         lane = connection.lane
         lane.epoch = 0
@@ -564,7 +564,7 @@ class TestListener:
         connection.close(1)
         assert connection.closed.is_set()
 
-    def test_errors(self, connection):
+    def test_plugins_get_server_errors_that_belong_to_no_call(self, connection):
         """
         Plugins get server errors that belong to no call. Lost connections have their own events.
         """
@@ -574,7 +574,7 @@ class TestListener:
         (event,) = connection.plugins.dispatcher.events
         assert type(event) is events.AsyncErrorEvent
 
-    def test_statistics(self, connection):
+    def test_the_counters_of_a_connection_come_from_the_lane(self, connection):
         """The counters come from the lane."""
         found = connection.statistics()
         assert (found.bytes_in, found.bytes_out, found.strays) == (5, 7, 3)
@@ -582,7 +582,7 @@ class TestListener:
 
 
 class TestNames:
-    def test_inboxes(self, connection):
+    def test_each_inbox_is_new_and_starts_with_the_prefix(self, connection):
         """Inboxes start with the connection's prefix, and each is new, in any thread."""
         found = []
         threads = [
@@ -598,7 +598,7 @@ class TestNames:
         assert len(set(found)) == 2000
         assert all(one.startswith(f"{connection.inbox}-") for one in found)
 
-    def test_prefix(self):
+    def test_no_two_connections_share_an_inbox_prefix(self):
         """The inbox has the configured prefix, and no two connections share one."""
         options = ConnectOptions(inbox_prefix="_I.me", loop="asyncio")
         first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))

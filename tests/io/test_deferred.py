@@ -30,7 +30,7 @@ def take(package):
 
 
 class TestDeferred:
-    def test_first_use(self, package):
+    def test_a_deferred_package_is_imported_by_its_first_use(self, package):
         """The package is imported by the first use of an attribute, not by the import statement."""
         taken = take(package)
 
@@ -75,7 +75,7 @@ class TestDeferred:
 
         assert not isinstance(sys.modules[package], Deferred)
 
-    def test_missing(self):
+    def test_a_deferred_package_that_is_missing_raises_import_error(self):
         """A package that is not installed still raises ImportError."""
         with pytest.raises(ImportError), deferred("no_such_package"):
             importlib.import_module("no_such_package")

@@ -250,7 +250,7 @@ def rig(idle):
 
 
 class TestWrite:
-    def test_goes_out(self, rig):
+    def test_a_block_is_sent_when_the_write_returns(self, rig):
         """A block has been sent when the call returns, from any thread, without the loop."""
         rig.stall()
         assert rig.lane.write(b"PUB a  1\r\nx\r\n", soon()) == 1
@@ -270,7 +270,7 @@ class TestWrite:
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
         assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
 
-    def test_back_pressure(self, idle):
+    def test_a_writer_beyond_the_limit_waits_for_room(self, idle):
         """Beyond the limit a writer waits for room, and its block is then sent whole."""
         idle.connect(buffer=8192)
         first, second = b"1" * (OUT_LIMIT + (1 << 20)), b"2" * 100_000
@@ -365,14 +365,14 @@ class TestWrite:
 class TestWriteNowait:
     """A write that waits for nothing, not even for the lock."""
 
-    def test_goes_out(self, rig):
+    def test_write_nowait_sends_at_once_while_the_client_closes(self, rig):
         """A block is sent at once, also while the client closes."""
         assert rig.lane.write_nowait(b"one", 1)
         rig.lane.begin_close(ConnectionClosedError())
         assert rig.lane.write_nowait(b"two", 1)
         assert rig.receive(6) == b"onetwo"
 
-    def test_no_room(self, idle):
+    def test_write_nowait_beyond_the_limit_sends_nothing(self, idle):
         """Beyond the limit, nothing is sent."""
         idle.connect(buffer=8192)
         first = b"1" * (OUT_LIMIT + (1 << 20))
@@ -391,7 +391,7 @@ class TestWriteNowait:
         assert rig.nothing_more()
 
     @pytest.mark.parametrize("how", ["given up", "lost", "replaced"])
-    def test_a_connection_that_is_gone(self, rig, how):
+    def test_a_block_for_a_lost_connection_is_never_sent(self, rig, how):
         """A block for a connection that is gone, or given up, is not sent on any connection."""
         if how == "given up":
             # The loop has not ended the connection yet.
@@ -406,7 +406,7 @@ class TestWriteNowait:
         if how != "lost":
             assert rig.nothing_more()
 
-    def test_closed(self, rig):
+    def test_write_nowait_on_a_closed_lane_raises_the_reason(self, rig):
         """A closed lane raises the reason."""
         rig.lane.close(ConnectionClosedError("enough"))
         with pytest.raises(ConnectionClosedError, match="enough"):
@@ -439,13 +439,13 @@ class TestShared:
         monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
         assert rig.lane.write(b"0", soon()) == 1
 
-    def test_sent(self, rig, monkeypatch):
+    def test_shared_blocks_are_sent_in_order_without_the_loop(self, rig, monkeypatch):
         """The blocks are sent in order, without the loop."""
         rig.stall()
         self.share(rig, monkeypatch, [b"11", b"222"])
         assert rig.receive(6) == b"011222"
 
-    def test_acks(self, rig, monkeypatch):
+    def test_acks_are_sent_before_the_requests_of_their_thread(self, rig, monkeypatch):
         """The acks of a thread are sent before the requests that it leaves."""
         rig.stall()
         self.share(rig, monkeypatch, [b"1", b"2"], before=lambda: rig.lane.ack(b"r", LONG))
@@ -453,13 +453,13 @@ class TestShared:
         expected = b"0" + ack + b"1" + ack + b"2"
         assert rig.receive(len(expected)) == expected
 
-    def test_rest(self, rig, monkeypatch):
+    def test_a_thread_that_sent_much_for_others_leaves_the_rest(self, rig, monkeypatch):
         """A thread that has sent for others many times leaves the rest to the loop."""
         blocks = [b"%3d" % number for number in range(3 * SHARED_SENDS)]
         self.share(rig, monkeypatch, blocks)
         assert rig.receive(1 + 9 * SHARED_SENDS) == b"0" + b"".join(blocks)
 
-    def test_interrupted(self, rig, monkeypatch):
+    def test_ctrl_c_while_sending_announces_the_loss(self, rig, monkeypatch):
         """If Ctrl-C interrupts the thread that sends, the loss of the connection is announced."""
         with pytest.raises(KeyboardInterrupt):
             self.share(rig, monkeypatch, [b"1"], end=KeyboardInterrupt)
@@ -552,7 +552,7 @@ class TestPost:
         release.set()
         assert rig.receive(3) == b"abc"
 
-    def test_sent_by_a_wait(self, rig):
+    def test_a_wait_sends_posted_blocks_first(self, rig):
         """
         A thread that starts to wait first sends posted blocks, since answers may depend on them.
         """
@@ -568,14 +568,14 @@ class TestPost:
         rig.lane.write(b"second", soon())
         assert rig.receive(11) == b"firstsecond"
 
-    def test_much(self, rig):
+    def test_beyond_the_limit_the_posting_thread_sends_itself(self, rig):
         """Beyond the limit, the posting thread sends the blocks itself."""
         rig.stall()
         rig.lane.post(b"1" * POST_LIMIT, 1.0)
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
-    def test_waits_for_a_connection(self, idle):
+    def test_a_post_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
         until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
@@ -583,7 +583,7 @@ class TestPost:
         waiting.get()
         assert idle.receive(1) == b"x"
 
-    def test_answer(self, rig):
+    def test_an_answer_is_dropped_without_a_connection(self, rig):
         """An answer is sent if there is a connection, and dropped otherwise."""
         rig.lane.post_nowait(b"now")
         assert rig.receive(3) == b"now"
@@ -641,7 +641,7 @@ class TestAcks:
             assert rig.receive(len(ack)) == ack
             until(lambda: not rig.lane.outbox.tick_due, "the end of the timer")
 
-    def test_collected(self, rig):
+    def test_acks_are_sent_before_the_block_of_the_next_write(self, rig):
         """Nothing is sent until the next write, which sends all acks before its block."""
         release = rig.stall()
         rig.lane.ack(b"1", 1.0)
@@ -651,14 +651,14 @@ class TestAcks:
         assert rig.receive(len(ONE + TWO) + 5) == ONE + TWO + b"block"
         release.set()
 
-    def test_sent_by_a_wait(self, rig):
+    def test_a_wait_for_messages_sends_the_acks_first(self, rig):
         """A thread that begins to wait for messages sends the acks first."""
         rig.stall()
         rig.lane.ack(b"1", 1.0)
         assert not rig.lane.wait(Mailbox(), soon(0))
         assert rig.receive(len(ONE)) == ONE
 
-    def test_many(self, rig):
+    def test_the_acknowledging_thread_sends_after_128_acks(self, rig):
         """The acknowledging thread itself sends after every 128 acks."""
         rig.stall()
         for _ in range(ACK_LIMIT):
@@ -678,7 +678,7 @@ class TestAcks:
         rig.connect()
         assert rig.receive(len(sub + ONE)) == sub + ONE
 
-    def test_waits_for_a_connection(self, idle):
+    def test_an_ack_waits_for_a_connection(self, idle):
         """An ack waits for a connection. If it fails, nothing is left to send."""
         with pytest.raises(DisconnectedError):
             idle.lane.ack(b"1", 0.01)
@@ -689,7 +689,7 @@ class TestAcks:
         assert idle.receive(len(TWO)) == TWO
         assert idle.nothing_more()
 
-    def test_closed(self, rig):
+    def test_an_ack_on_a_closed_lane_raises(self, rig):
         """An ack on a closed lane raises."""
         rig.lane.close(ConnectionClosedError())
         with pytest.raises(ConnectionClosedError):
@@ -750,7 +750,7 @@ class TestReconnect:
             idle.server.close()
             until(lambda: lane.state is LaneState.DOWN, "the loss")
 
-    def test_given_up(self, rig):
+    def test_writes_wait_for_the_connection_after_a_given_up_one(self, rig):
         """After a connection is given up, writes wait for the next one, though the loop is late."""
         box = Mailbox()
         rig.listen(box)
@@ -980,7 +980,7 @@ class TestRead:
             rig.connect()
         assert rig.lane.strays == 3
 
-    def test_leader_reads(self, rig):
+    def test_a_waiting_thread_reads_by_itself(self, rig):
         """A waiting thread reads by itself, so its answer needs no loop."""
         box = Mailbox()
         sid = rig.listen(box)
@@ -1117,7 +1117,7 @@ class TestRead:
         serving.get()
         assert router.pending() == 0
 
-    def test_deadline(self, rig):
+    def test_a_read_that_reaches_its_deadline_returns_false(self, rig):
         """A wait that reaches its deadline returns False."""
         started = time.monotonic()
         assert rig.lane.wait(Mailbox(), soon(0.02)) is False
@@ -1190,7 +1190,7 @@ class TestRead:
         "garbage",
         [b"MSG 5\r\n", b"MSG a 1000000 -9\r\n", b"HMSG x\r\n", b"MSG a 1 one\r\n", b"M\r\n"],
     )
-    def test_garbage(self, rig, led, garbage):
+    def test_bytes_that_are_not_the_protocol_end_the_connection(self, rig, led, garbage):
         """
         Bytes that are not the protocol end the connection, and no caller gets a parser exception.
         """
@@ -1310,7 +1310,7 @@ class TestInterrupts:
         until(lambda: box.frames, "the loop's frame")
         assert rig.lane.write(b"x", soon()) == 1
 
-    def test_between_any_two_steps(self, rig):
+    def test_ctrl_c_at_any_step_of_a_read_lets_others_read_on(self, rig):
         """After Ctrl-C at any step of a reading wait, the loop or another thread reads on."""
         box = Mailbox()
         sid = rig.listen(box)
@@ -1339,7 +1339,7 @@ class TestInterrupts:
 
 
 class TestPing:
-    def test_pong(self, rig):
+    def test_a_pong_answers_the_oldest_ping(self, rig):
         """A PONG answers the oldest PING. Answers to nats-py's PINGs go to nats-py."""
         ours, later = Waiter(b"PING"), Waiter(b"PING")
         rig.lane.write(PING, soon(), pong=ours)
@@ -1356,7 +1356,7 @@ class TestPing:
         assert rig.lane.wait(later, soon())
         until(lambda: len(rig.foreign) == 2, "a PONG without a PING")
 
-    def test_lost(self, rig):
+    def test_a_ping_whose_connection_ends_is_lost(self, rig):
         """If the connection ends before the PONG, the PING is lost."""
         pong = Waiter(b"PING")
         rig.lane.write(PING, soon(), pong=pong)
@@ -1364,7 +1364,7 @@ class TestPing:
         assert rig.lane.wait(pong, soon())
         assert pong.is_lost
 
-    def test_without_a_connection(self, idle):
+    def test_a_ping_waits_for_a_connection_like_a_write(self, idle):
         """A PING waits for a connection, like a write."""
         with pytest.raises(DisconnectedError):
             idle.lane.write(PING, soon(0.02), pong=Waiter(b"PING"))
@@ -1598,7 +1598,7 @@ class TestClose:
             assert caught.value is not reason
         assert reason.__traceback__ is None
 
-    def test_repr(self, rig):
+    def test_the_repr_shows_the_state_of_the_lane(self, rig):
         """The repr shows the state of the lane."""
         rig.listen(Mailbox())
         assert repr(rig.lane) == "<Lane open epoch=1 subscriptions=1 out=0>"
@@ -1680,7 +1680,7 @@ class TestWebSocket:
         until(lambda: carried.rig.foreign, "the line of nats-py")
         assert carried.rig.foreign[0][1] == b"PING\r\n"
 
-    def test_back_pressure(self, carried):
+    def test_writers_of_a_websocket_wait_for_a_slow_server(self, carried):
         """If the server does not read, writers wait, as on a plain socket."""
         carried.begin()
         carried.rig.do(carried.web.may_send.clear)
@@ -1703,7 +1703,7 @@ class TestWebSocket:
         assert carried.web.sent == b"last words"
 
     @pytest.mark.parametrize("end", ["send", "receive", "text"])
-    def test_end(self, carried, end):
+    def test_the_end_of_a_websocket_ends_the_connection(self, carried, end):
         """An error of aiohttp, or the end of the WebSocket, ends the connection."""
         box = Mailbox()
         carried.rig.listen(box)
@@ -1716,7 +1716,7 @@ class TestWebSocket:
         assert carried.lane.wait(box, soon())
         assert box.take_lost() == 1
 
-    def test_garbage(self, carried):
+    def test_bytes_that_are_not_nats_end_a_websocket(self, carried):
         """Bytes that are not the NATS protocol end the connection as they do on a socket."""
         carried.begin()
         carried.rig.do(carried.web.say, b"MSG 5\r\n")
@@ -1773,7 +1773,7 @@ def secure(idle, certificate):
 
 
 class TestTls:
-    def test_leader_reads(self, secure):
+    def test_a_waiting_thread_decrypts_by_itself(self, secure):
         """A waiting thread reads by itself, including decrypted bytes in the TLS object."""
         box = Mailbox()
         sid = secure.listen(box)
@@ -1809,7 +1809,7 @@ class TestTls:
         until(lambda: box.frames, "the frame")
         assert box.drain()[0][3] == b"x" * 100
 
-    def test_writes(self, secure):
+    def test_large_blocks_are_sent_over_tls_whole_and_in_order(self, secure):
         """Blocks larger than a TLS record and the socket's buffer are sent whole and in order."""
         blocks = [b"%d" % number * 300_000 for number in range(3)]
         for block in blocks:
@@ -1828,7 +1828,7 @@ class TestTls:
         secure.server.sendall(msg(sid))
         assert waiting.get() is True
 
-    def test_end(self, secure):
+    def test_the_end_of_a_tls_connection_is_a_loss(self, secure):
         """The end of a TLS connection is a loss, whether the peer announces it or not."""
         box = Mailbox()
         secure.listen(box)

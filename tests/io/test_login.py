@@ -64,7 +64,7 @@ class TestPlainLogins:
             ({"user": "ann", "password": lambda: ""}, {"user": "ann", "pass": ""}),
         ],
     )
-    def test_options(self, options, expected):
+    def test_plain_logins_are_sent_as_given_or_returned(self, options, expected):
         """User, password and token are sent as given, or as their callables return them."""
         assert fields(**options) == expected
 
@@ -83,7 +83,7 @@ class TestPlainLogins:
         ],
     )
     @pytest.mark.parametrize("scheme", ["nats", "tls", "ws", "wss"])
-    def test_url(self, scheme, login, expected):
+    def test_the_login_of_a_url_is_percent_decoded(self, scheme, login, expected):
         """A URL has a token, or user and password, with percent-encoding."""
         url = f"{scheme}://{login}h:4222"
         assert fields(servers=url, url=url) == expected
@@ -136,7 +136,7 @@ class TestCallables:
 
 
 class TestKeys:
-    def test_seed(self, tmp_path):
+    def test_the_seed_signs_the_nonce(self, tmp_path):
         """The seed signs the nonce, and the public key is sent with the signature."""
         nkeys = pytest.importorskip("nkeys")
         pair = nkeys.from_seed(bytearray(SEED.encode()))
@@ -163,7 +163,7 @@ class TestKeys:
         assert str(error) == "nkey_seed: the seed is damaged"
         assert seed not in "".join(traceback.format_exception(error))
 
-    def test_signature(self):
+    def test_the_signature_callable_signs_the_nonce_of_a_key(self):
         """The callable gets the nonce, and its signature is sent with the public key."""
         asked = []
 
@@ -242,7 +242,7 @@ class TestCredentials:
         ],
         ids=["usual", "CRLF", "blank lines", "spaces", "bare", "text around", "no last line end"],
     )
-    def test_forms(self, path, text):
+    def test_credentials_may_have_any_line_ends_and_text_around(self, path, text):
         """A file is read with any line ends, and with any text around the JWT and the seed."""
         nkeys = pytest.importorskip("nkeys")
         path.write_bytes(text.encode())
@@ -290,7 +290,7 @@ class TestCredentials:
         path.write_text(FILE)
         assert fields(NONCE, credentials=path)["jwt"] == JWT
 
-    def test_callable(self, path):
+    def test_a_callable_returns_a_path_or_the_contents(self, path):
         """A callable returns a path as a Path, or the contents as text or bytes."""
         pytest.importorskip("nkeys")
         path.write_text(FILE)
@@ -302,7 +302,7 @@ class TestCredentials:
             "credentials: what the callable returned has neither a user JWT nor a seed"
         )
 
-    def test_signature(self, path):
+    def test_the_signature_callable_signs_for_the_jwt(self, path):
         """The signature callable signs for the JWT, with a seed in the file and without."""
         for text in (FILE, JWT):
             path.write_text(text)
@@ -325,7 +325,7 @@ class TestIdentity:
         made = [make_login(ConnectOptions(servers=URL, **each), URL, None) for each in logins]
         assert len({login.identity for login in made}) == len(logins)
 
-    def test_repr(self):
+    def test_the_repr_of_an_identity_shows_no_values(self):
         """The repr names the fields without their values."""
         login = make_login(ConnectOptions(servers=URL, user="ann", password="pw"), URL, None)
         assert repr(login) == "Login(fields=['pass', 'user'])"

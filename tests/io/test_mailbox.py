@@ -14,7 +14,7 @@ def frame(subject=b"s", data=b""):
 
 
 class TestMailbox:
-    def test_queue(self):
+    def test_draining_returns_all_frames_in_order(self):
         """Draining returns all frames in the order of arrival."""
         box = Mailbox(b"a.*")
         assert box.drain() == []
@@ -26,7 +26,7 @@ class TestMailbox:
         assert box.drain() == [frame(data=b"1"), frame(data=b"2")]
         assert not box.ready
 
-    def test_lost(self):
+    def test_a_loss_ends_one_wait_and_keeps_the_frames(self):
         """A loss ends a wait once; frames that arrived before it are still there."""
         box = Mailbox()
         box.push(frame())
@@ -41,7 +41,7 @@ class TestMailbox:
         assert box.ready
         assert box.take_lost() == 3
 
-    def test_fail(self):
+    def test_the_first_failure_of_a_mailbox_ends_every_later_wait(self):
         """The first failure is kept, and ends every later wait."""
         box = Mailbox()
         first = ConnectionClosedError()
@@ -83,7 +83,7 @@ class TestMailbox:
         box.refuse(box.in_flight(b"a"), DENIED)
         assert box.take_denials() == [([3], DENIED)]
 
-    def test_two_threads(self):
+    def test_a_mailbox_loses_and_doubles_nothing_between_threads(self):
         """Nothing is lost or taken twice while one thread pushes and another drains."""
         box, taken = Mailbox(), []
 

@@ -228,7 +228,7 @@ class TestSeam:
 
     @pytest.mark.parametrize("ours", [LaneTransport, WebSocketLaneTransport])
     @pytest.mark.parametrize("name", sorted(nats.aio.transport.Transport.__abstractmethods__))
-    def test_signatures(self, ours, name):
+    def test_our_transport_accepts_the_arguments_of_nats_py(self, ours, name):
         """Each method accepts nats-py's arguments, and is a coroutine if nats-py awaits it."""
         theirs = getattr(nats.aio.transport.Transport, name)
         mine = getattr(ours, name)
@@ -237,7 +237,7 @@ class TestSeam:
         )
         assert inspect.iscoroutinefunction(mine) is inspect.iscoroutinefunction(theirs)
 
-    def test_client(self):
+    def test_a_new_client_of_nats_py_has_the_options_we_read(self):
         """A new client has no transport, and has the options that jetsync reads."""
         client = nats.aio.client.Client()
         assert client._transport is None
@@ -262,14 +262,14 @@ class TestSeam:
         # super() may also be nats-py's transport, which has no private attributes.
         assert used == set(re.findall(r"``Client\.(_\w+)``", _transport.__doc__))
 
-    def test_callbacks(self):
+    def test_nats_py_accepts_our_callbacks_and_arguments(self):
         """nats-py's connect accepts the callbacks and all the arguments that jetsync passes."""
         parameters = set(inspect.signature(nats.aio.client.Client.connect).parameters)
         given = set(nats_arguments(ConnectOptions()))
         callbacks = "error disconnected reconnected closed discovered_server lame_duck_mode"
         assert given | {f"{name}_cb" for name in callbacks.split()} <= parameters
 
-    def test_properties(self):
+    def test_nats_py_has_the_properties_we_read(self):
         """The public properties that jetsync reads exist."""
         client = nats.aio.client.Client()
         for name in ("discovered_servers", "last_error"):
@@ -300,7 +300,7 @@ class TestTranslation:
             (ValueError("nats://me:secret@host"), ConnectError, "nats://***@host"),
         ],
     )
-    def test_connect(self, error, kind, text):
+    def test_every_error_of_connecting_becomes_one_of_jetsync(self, error, kind, text):
         """
         Every error of connecting becomes one of jetsync's, without prefix, quotes and secrets.
         """
@@ -321,7 +321,7 @@ class TestTranslation:
             ("RECORD_LAYER_FAILURE", "does not speak TLS here"),
         ],
     )
-    def test_tls(self, text, hint):
+    def test_a_tls_error_suggests_a_fix(self, text, hint):
         """A TLS error suggests a fix, also if another library wraps it."""
         error, wrapper = ssl.SSLError(1, text), OSError("Cannot connect")
         wrapper.os_error = error
@@ -348,12 +348,12 @@ class TestTranslation:
         assert "connection refused (nats://one:1)" in str(found)
         assert "Authorization Violation (nats://two:2)" in str(found)
 
-    def test_ours(self):
+    def test_an_error_of_jetsync_is_not_translated(self):
         """An error of jetsync stays as it is."""
         error = AuthenticationError("no")
         assert translate_connect_error(error) is error
 
-    def test_closed(self):
+    def test_calls_on_a_closed_client_raise_the_reason(self):
         """Calls on a closed client raise an error with the reason, if there is one."""
         assert str(translate_closed(None)) == "the client is closed"
         cause = nats.errors.Error("nats: nats://me:secret@host is gone")
@@ -365,7 +365,7 @@ class TestTranslation:
 
 
 class TestConnection:
-    def test_handshake(self, server):
+    def test_nats_py_connects_through_our_transport(self, server):
         """nats-py makes a connection through jetsync's transport; the listener is called once."""
 
         async def main():
@@ -417,7 +417,7 @@ class TestConnection:
         run(main)
         assert len(server.peers) == 1
 
-    def test_persist(self, server):
+    def test_attempts_continue_until_a_server_greets(self, server):
         """With the option, attempts continue until a server greets."""
         server.manners = ["slam", "slam"]
 
@@ -431,7 +431,7 @@ class TestConnection:
         run(main)
         assert len(server.peers) == 3
 
-    def test_reconnect(self, server):
+    def test_the_same_transport_reconnects_after_a_loss(self, server):
         """After a loss the same transport reconnects, and the listener gets both events."""
 
         async def main():
@@ -789,7 +789,7 @@ def reply_to(peer, words, payload):
 
 
 class TestConnectionOnTheWire:
-    def test_request(self, connection, server):
+    def test_all_requests_share_one_subscription(self, connection, server):
         """All requests share one subscription for their answers."""
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, payload[::-1])
         for text in (b"abc", b"", b"xyz"):
@@ -800,7 +800,7 @@ class TestConnectionOnTheWire:
         assert connection.statistics().requests_in_flight == 0
         assert connection.server.max_payload == 1000
 
-    def test_no_responders(self, connection, server):
+    def test_a_request_without_a_subscriber_raises_no_responders(self, connection, server):
         """If no client serves the subject, the request raises NoRespondersError."""
 
         def refuse(peer, words, payload):
@@ -812,7 +812,7 @@ class TestConnectionOnTheWire:
         with pytest.raises(NoRespondersError, match="'a'"):
             connection.exchange(b"a", None, b"", Deadline.after(LONG))
 
-    def test_denied(self, connection, server):
+    def test_a_request_on_a_denied_subject_ends_at_once(self, connection, server):
         """A request whose subject is denied ends at once, although its own thread reads."""
 
         def deny(peer, words, payload):
@@ -878,14 +878,14 @@ class TestConnectionOnTheWire:
         assert not server.lines(b"PUB")
         connection.close(0.0)
 
-    def test_timeout(self, connection):
+    def test_a_request_ends_at_its_deadline_and_leaves_no_waiter(self, connection):
         """A request without an answer ends at its deadline, and leaves no waiter."""
         with pytest.raises(RequestTimeoutError) as caught:
             connection.exchange(b"a", None, b"", Deadline.after(0.03))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.03)
         assert connection.statistics().requests_in_flight == 0
 
-    def test_lost(self, connection, server):
+    def test_a_lost_connection_ends_a_request_at_once(self, connection, server):
         """A lost connection ends a request at once; the next one uses the new connection."""
         server.on_publish = lambda peer, words, payload: peer.sock.shutdown(socket.SHUT_RDWR)
         started = time.monotonic()
@@ -896,7 +896,7 @@ class TestConnectionOnTheWire:
         assert connection.exchange(b"a", None, b"", Deadline.after(LONG))[3] == b"back"
         assert connection.statistics().reconnects == 1
 
-    def test_closed_in_flight(self, connection, server):
+    def test_closing_ends_the_requests_in_flight(self, connection, server):
         """Closing ends the requests that are in flight."""
         asked = threading.Event()
         server.on_publish = lambda peer, words, payload: asked.set()
@@ -942,7 +942,7 @@ class TestConnectionOnTheWire:
         until(lambda: box.frames, "the frame")
         until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")
 
-    def test_budget(self, server):
+    def test_all_attempts_of_the_first_connect_share_a_budget(self, server):
         """The first connect has one budget for all attempts, and leaves no thread."""
         server.manners = ["silent"] * 50
         before = set(threading.enumerate())
@@ -964,7 +964,7 @@ class TestConnectionOnTheWire:
 
 
 class TestNatsArguments:
-    def test_defaults(self, monkeypatch):
+    def test_nats_py_gets_the_defaults_of_jetsync(self, monkeypatch):
         """Without options, nats-py gets jetsync's defaults instead of its own."""
         monkeypatch.delenv("NATS_URL", raising=False)
         assert nats_arguments(ConnectOptions()) == {
@@ -997,7 +997,7 @@ class TestNatsArguments:
             ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),
         ],
     )
-    def test_each(self, options, given):
+    def test_each_option_sets_its_argument_of_nats_py(self, options, given):
         """Each option sets its argument."""
         found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
         assert {name: found[name] for name in given} == given
@@ -1018,7 +1018,7 @@ class TestNatsArguments:
         found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
         assert found == nats_arguments(ConnectOptions(servers="h"))
 
-    def test_tls(self):
+    def test_a_secure_url_creates_a_tls_context(self):
         """A tls:// or wss:// URL creates a TLS context."""
         found = nats_arguments(ConnectOptions(servers="tls://h", tls_hostname="x", tls_first=True))
         assert found["tls"] is not None

@@ -76,7 +76,7 @@ def test_the_only_message(refusals, lane):
     assert not lane.calls
 
 
-def test_no_message(refusals, lane):
+def test_a_refusal_without_a_message_in_flight_is_not_kept(refusals, lane):
     """A refusal is not kept if no message is in flight that it may be about."""
     assert refusals.note(DENIED, lane) == (False, DENIED)
     first, second = lane.request(), lane.request()

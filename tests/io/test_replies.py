@@ -34,7 +34,7 @@ class TestReplyRouter:
         assert all(waiter.ready and waiter.signal.wait(0) for waiter in waiters)
         assert router.pending() == 0
 
-    def test_forgotten(self):
+    def test_a_late_or_second_reply_is_dropped(self):
         """A reply is dropped if its caller has left, or if it is the second one."""
         router = ReplyRouter(b"i")
         first, second = Waiter(b"a"), Waiter(b"a")
@@ -82,7 +82,7 @@ class TestReplyRouter:
             assert (waiter.reply and waiter.reply[3]) == expected
         assert router.pending() == len(asked) - len(left | set(answered))
 
-    def test_lost(self):
+    def test_a_loss_ends_only_requests_that_were_written(self):
         """A loss ends requests that were written on that connection. Unwritten ones continue."""
         router = ReplyRouter(b"i")
         old, new, unsent, answered = (Waiter(b"a") for _ in range(4))
@@ -94,7 +94,7 @@ class TestReplyRouter:
         assert [one.is_lost for one in (old, new, unsent, answered)] == [True, False, False, False]
         assert [one.ready for one in (old, new, unsent, answered)] == [True, False, False, True]
 
-    def test_fail(self):
+    def test_a_failure_ends_all_present_and_later_requests(self):
         """A failure ends all present and later requests."""
         router = ReplyRouter(b"i")
         waiter, late = Waiter(b"a"), Waiter(b"a")
@@ -106,7 +106,7 @@ class TestReplyRouter:
         assert waiter.ready
         assert late.ready
 
-    def test_refuse(self):
+    def test_a_refusal_ends_the_requests_on_its_subject(self):
         """A refusal ends the requests that are found on its subject, and is not found again."""
         router = ReplyRouter(b"i")
         refused, other = Waiter(b"x"), Waiter(b"y")
@@ -116,7 +116,7 @@ class TestReplyRouter:
         assert (refused.failure, other.failure) == (DENIED, None)
         assert router.in_flight(b"x") == []
 
-    def test_many_threads(self):
+    def test_threads_that_register_and_leave_do_not_disturb(self):
         """Threads that register and leave at the same time do not disturb each other."""
         router = ReplyRouter(b"i")
 

@@ -27,7 +27,7 @@ def test_asked_for(fields):
 
 
 @pytest.mark.parametrize("servers", [None, "nats://h", "ws://h"])
-def test_not_asked_for(servers):
+def test_tls_is_off_if_nothing_asks_for_it(servers):
     """Without any of these, TLS is off."""
     assert tls_context(ConnectOptions(servers=servers)) is None
 

@@ -15,7 +15,7 @@ class TestSignal:
         assert signal.wait(0) is True
         assert signal.wait(0) is False
 
-    def test_wakes(self):
+    def test_a_raised_signal_wakes_the_waiting_thread(self):
         """A raise wakes the thread that waits."""
         signal, result = Signal(), []
         thread = threading.Thread(target=lambda: result.append(signal.wait(10.0)))
@@ -24,6 +24,6 @@ class TestSignal:
         thread.join(10.0)
         assert result == [True]
 
-    def test_negative(self):
+    def test_a_deadline_that_has_passed_ends_the_wait_at_once(self):
         """A deadline that has passed ends the wait at once."""
         assert Signal().wait(-1.0) is False

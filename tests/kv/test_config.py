@@ -22,7 +22,7 @@ def transformed(name) -> jetsync.StreamSource:
 
 
 class TestLayout:
-    def test_plain(self):
+    def test_a_bucket_has_the_same_stream_as_with_other_clients(self):
         """The stream of a bucket is the same as that of other clients."""
         assert wire(bucket="B") == {
             "name": "KV_B",
@@ -42,7 +42,7 @@ class TestLayout:
             "deny_delete": True,
         }
 
-    def test_everything(self):
+    def test_each_field_of_a_bucket_sets_a_field_of_the_stream(self):
         """Each field sets a field of the stream."""
         sent = wire(
             bucket="B",
@@ -85,7 +85,7 @@ class TestLayout:
         assert wire(bucket="B", ttl=1.5)["duplicate_window"] == 1_500_000_000
 
     @pytest.mark.parametrize("mirror", ["O", "KV_O", jetsync.StreamSource(name="O")])
-    def test_mirror(self, mirror):
+    def test_a_mirror_has_no_subjects_and_answers_for_its_origin(self, mirror):
         """A mirror has no subjects of its own, and answers for its origin."""
         sent = wire(bucket="M", mirror=mirror)
         assert sent["mirror"] == {"name": "KV_O"}
@@ -93,7 +93,7 @@ class TestLayout:
         assert "subjects" not in sent
         assert "allow_atomic" not in sent
 
-    def test_sources(self):
+    def test_changes_of_a_source_get_the_subjects_of_this_bucket(self):
         """Changes of a source get the subjects of this bucket."""
         sent = wire(bucket="B", sources=["O"])
         assert sent["sources"] == [
@@ -161,7 +161,7 @@ class TestBadInput:
             ({"bucket": "B", "sources": [transformed(None)]}, ValueError),
         ],
     )
-    def test_refused(self, fields, error):
+    def test_an_invalid_bucket_configuration_is_refused(self, fields, error):
         """An invalid value raises an error of jetsync in the constructor."""
         with pytest.raises(error) as caught:
             KeyValueConfig(**fields)
@@ -174,12 +174,12 @@ class TestBadInput:
             ({"limit_marker_ttl": 0.5}, "limit_marker_ttl must be at least 1 second"),
         ],
     )
-    def test_text(self, fields, text):
+    def test_a_field_out_of_range_has_the_usual_error_text(self, fields, text):
         """The error of a field out of range has the form of all others."""
         with pytest.raises(jetsync.InvalidArgumentError, match=f"^{text}$"):
             KeyValueConfig(bucket="B", **fields)
 
-    def test_frozen(self):
+    def test_a_bucket_configuration_is_immutable(self):
         """A configuration is immutable."""
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             KeyValueConfig(bucket="B").bucket = "C"
@@ -197,11 +197,11 @@ class TestStatus:
         status = KeyValueStatus(bucket="B", stream_info=info)
         return tuple(getattr(status, name) for name in self.NAMES)
 
-    def test_plain(self):
+    def test_the_status_of_a_bucket_without_options_and_values(self):
         """A bucket without options and values."""
         assert self.values() == (0, 0, 0, 1, None, None, False, False, False)
 
-    def test_all(self):
+    def test_each_property_of_the_status_is_read_from_the_stream(self):
         """Each property is read from the configuration or the state of the stream."""
         config = StreamConfig(
             max_msgs_per_subject=5,

@@ -104,7 +104,7 @@ def test_unknown_row_is_refused() -> None:
     ("group", "lines"),
     [("bucket", {"get", "put", "keys", "watch"}), ("stream", {"consume", "scan", "get_last"})],
 )
-def test_growth(
+def test_figures_are_printed_and_written_to_a_file(
     group: str, lines: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """

@@ -53,7 +53,7 @@ def responder(nats_server, unique):
 
 class TestPublish:
     @pytest.mark.parametrize("data", [b"bytes", bytearray(b"array"), memoryview(b"view"), "täxt"])
-    def test_payloads(self, client, unique, data):
+    def test_every_kind_of_payload_arrives_as_its_bytes(self, client, unique, data):
         """
         Every kind of payload arrives as its bytes; text as UTF-8.
         """
@@ -108,7 +108,7 @@ class TestPublish:
         assert js.publish(subject, b"x" * limit).sequence == 1
         assert client.statistics().reconnects == 0
 
-    def test_headers_count(self, client, js, stream):
+    def test_headers_and_payload_share_max_payload(self, client, js, stream):
         """
         Headers and payload together may be as large as max_payload, and no larger.
         """
@@ -149,7 +149,7 @@ class TestRequest:
             assert list(pool.map(ask, range(16))) == [True] * 16
         assert client.statistics().requests_in_flight == 0
 
-    def test_no_responders(self, client, unique):
+    def test_a_request_without_responders_raises_at_once(self, client, unique):
         """
         Without responders, NoRespondersError with the subject is raised at once.
         """
@@ -157,7 +157,7 @@ class TestRequest:
             client.request(unique, timeout=5)
         assert caught.value.subject == unique
 
-    def test_no_answer(self, client, unique):
+    def test_a_late_answer_to_a_request_is_dropped(self, client, unique):
         """
         Without an answer, RequestTimeoutError is raised after the timeout; a late answer is
         dropped.
@@ -226,7 +226,7 @@ class TestSubscribe:
             client.flush()
             assert subscription.next(timeout=0).data == b"1"
 
-    def test_closed_at_any_moment(self, client, unique):
+    def test_closing_a_shared_subscription_raises_nothing_unexpected(self, client, unique):
         """
         Threads that take messages while another one closes the subscription get no unexpected
         error.

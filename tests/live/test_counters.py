@@ -34,7 +34,9 @@ def counting(js, unique):
 class TestAdd:
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_on_every_server(self, server_for, nats_server, unique, version):
+    def test_increments_are_summed_exactly_on_every_server(
+        self, server_for, nats_server, unique, version
+    ):
         """
         Increments are summed exactly, and 0 is a valid increment.
         """
@@ -54,7 +56,7 @@ class TestAdd:
             assert stream.counter(f"{unique}.other").add(0) == 0
             js.delete_stream(unique)
 
-    def test_any_length(self, counting):
+    def test_increments_may_have_any_length(self, counting):
         """
         Numbers with more digits than Python converts by default are counted, too.
         """
@@ -97,7 +99,7 @@ class TestAdd:
         js.delete_stream(unique)
 
     @pytest.mark.parametrize("value", [1.0, "1", None, True, 1.5])
-    def test_not_an_integer(self, client, counting, value):
+    def test_an_increment_that_is_no_integer_sends_nothing(self, client, counting, value):
         """
         A value that is not an integer is refused before anything is sent.
         """
@@ -116,7 +118,7 @@ class TestAdd:
         with pytest.raises(jetsync.InvalidArgumentError, match="does not store subject"):
             counting.counter("elsewhere").add()
 
-    def test_a_plain_stream(self, js, stream):
+    def test_a_stream_without_counters_refuses_an_increment(self, js, stream):
         """
         A stream without counters refuses an increment, and nothing is stored.
         """
@@ -129,7 +131,7 @@ class TestAdd:
         assert stream.info().state.messages == 2
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_nothing_is_sent_to_servers_without_counters(self, server_for, unique, version):
         """
         Older servers would store an increment like any other message, so nothing is sent.
         """
@@ -185,7 +187,7 @@ class TestLoad:
         assert pickle.loads(pickle.dumps(entry)) == entry
         assert hash(entry) == hash(counter.entry())
 
-    def test_many(self, counting):
+    def test_reading_several_counters_returns_all_that_match(self, counting):
         """
         Reading several counters returns all that match the subjects, by subject.
         """
@@ -244,7 +246,7 @@ class TestLoad:
         with pytest.raises(jetsync.ProtocolError, match=r"message 1 of .* is not a counter"):
             stream.counter(f"{stream.name}.n").load()
 
-    def test_repr(self, counting):
+    def test_the_repr_names_the_counter(self, counting):
         """
         The repr names the counter.
         """

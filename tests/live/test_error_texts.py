@@ -93,7 +93,7 @@ class TestChains:
             jetsync.connect(server.url, user="u", password="wrong")
         assert chain(caught.value) == []
 
-    def test_a_silent_server(self):
+    def test_the_error_of_a_silent_server_has_no_chain(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
 

@@ -194,7 +194,7 @@ class TestOddHeaders:
         yield bucket
         js.delete_key_value(unique)
 
-    def test_buckets(self, bucket, pairs):
+    def test_all_entries_with_odd_headers_can_be_read(self, bucket, pairs):
         """
         All entries of a bucket can be read, whatever the headers of some of them are.
         """
@@ -212,7 +212,9 @@ class TestOddHeaders:
         assert bucket.purge_deletes(older_than=0) == 1
         assert bucket.keys() == ["first", "last"]
 
-    def test_streams(self, bucket, version, unique, block, pairs):
+    def test_every_read_returns_the_bytes_of_odd_headers(
+        self, bucket, version, unique, block, pairs
+    ):
         """
         Every way of reading returns the payload and the headers, and has the publisher's bytes.
         """

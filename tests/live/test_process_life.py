@@ -306,7 +306,7 @@ class TestReconnectAfterFork:
         finally:
             js.delete_stream(unique)
 
-    def test_calls(self, nats_server, js, unique):
+    def test_every_idle_handle_works_in_the_child(self, nats_server, js, unique):
         """Every idle handle works on a connection of the child."""
         calls = """
             assert js.publish(name + ".a", b"child").sequence == 2
@@ -328,7 +328,7 @@ class TestReconnectAfterFork:
         self.check(nats_server, js, unique, calls)
 
     @pytest.mark.parametrize("first", ["client.flush()", "js.account_info()", "other.next()"])
-    def test_first_use(self, nats_server, js, unique, first):
+    def test_the_first_call_after_a_fork_may_be_of_any_kind(self, nats_server, js, unique, first):
         """Each kind of call may be the first one, in many threads at once."""
         first = first.replace("next()", "next(expires=5)")
         calls = f"""
@@ -362,7 +362,7 @@ class TestReconnectAfterFork:
         """
         self.check(nats_server, js, unique, calls)
 
-    def test_no_server(self):
+    def test_a_child_that_cannot_connect_tries_again(self):
         """A child that cannot connect gets ConnectError, and its next call tries again."""
         with DevServer(jetstream=False) as server:
             script = """
@@ -413,7 +413,7 @@ class TestReconnectAfterFork:
             """
             run(script, server.url, str(server.pids[0]))
 
-    def test_options(self):
+    def test_only_error_and_reconnect_are_accepted_after_a_fork(self):
         """The default is "error", and only "reconnect" is accepted otherwise."""
         assert jetsync.ConnectOptions().after_fork == "error"
         with pytest.raises(jetsync.InvalidArgumentError, match="after_fork must be one of"):
@@ -434,7 +434,9 @@ class TestGreenThreads:
             pytest.skip(f"{library} is not installed")
         return run(f"{self.PATCH[library]}\n{textwrap.dedent(script)}", *arguments, timeout=60.0)
 
-    def test_calls(self, library, nats_server, unique):
+    def test_a_client_works_with_green_threads_and_needs_no_close(
+        self, library, nats_server, unique
+    ):
         """A client works with the library's threads, and needs no close at exit."""
         script = """
             import sys, threading, jetsync
@@ -473,7 +475,7 @@ class TestGreenThreads:
             took = self.run(library, script, f"nats://127.0.0.1:{silent.getsockname()[1]}")
         assert 0.4 < float(took) < 0.5 + LATE
 
-    def test_uvloop(self, library):
+    def test_green_threads_refuse_uvloop(self, library):
         """The client refuses uvloop, which would block all threads of the library."""
         script = """
             import jetsync
@@ -599,7 +601,7 @@ class TestInterruptedReads:
             ended = interrupted_at(step, call)
             assert is_free(), step
 
-    def test_subscription(self, client, unique):
+    def test_ctrl_c_ends_a_read_of_a_core_subscription(self, client, unique):
         """
         Core subscriptions.
         """
@@ -669,7 +671,7 @@ def test_a_dropped_client_is_closed_at_once(nats_server, unique):
 class TestInterruptedLife:
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
-    def test_nothing_is_left(self, request, nats_server, what, loop):
+    def test_ctrl_c_at_any_step_of_a_client_leaves_nothing(self, request, nats_server, what, loop):
         """
         Ctrl-C at any step of connecting, of a with block and of closing raises KeyboardInterrupt,
         and leaves neither a thread nor a file descriptor.
@@ -777,7 +779,7 @@ class TestInterruptedSubscriptions:
 
 
 class TestDocumentedWorker:
-    def test_sigterm(self):
+    def test_the_documented_worker_ends_with_status_143(self):
         """
         The worker in `docs/howto/processes.md` ends with status 143 and prints only its messages.
         """
@@ -936,7 +938,7 @@ class TestForgottenClient:
     """
 
     @pytest.mark.parametrize("kept", ["client", "context", "subscription"])
-    def test_it_ends(self, nats_server, unique, kept):
+    def test_a_forgotten_client_warns_and_leaves_nothing(self, nats_server, unique, kept):
         """
         Python warns and names the line that connected. No thread, no descriptor and no connection
         is left, whichever handle was dropped last.

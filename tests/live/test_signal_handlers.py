@@ -520,7 +520,9 @@ class TestOtherThreads:
     """
 
     @pytest.mark.parametrize("meeting", MEETINGS)
-    def test_a_handler_waits_for_no_thread_that_waits_for_it(self, nats_server, unique, meeting):
+    def test_a_handler_never_waits_for_a_thread_that_waits_for_it(
+        self, nats_server, unique, meeting
+    ):
         """
         A call of a handler works or raises at once if another thread waits for the interrupted one.
         """

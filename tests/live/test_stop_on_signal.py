@@ -173,7 +173,7 @@ def test_a_wait_for_messages_ends(js, stream, worker, program):
 
 
 @pytest.mark.parametrize("body", SLOW.values(), ids=SLOW)
-def test_the_time_is_over(js, stream, worker, program, body):
+def test_after_the_timeout_buffered_messages_are_given_back(js, stream, worker, program, body):
     """
     The message that is being handled is acknowledged, and the buffered ones are given back.
     """
@@ -225,7 +225,7 @@ def test_a_signal_without_a_server(program, wait):
     assert errors.count("\n") == 1
 
 
-def test_a_second_signal(js, stream, program):
+def test_a_second_signal_ends_a_program_that_is_stuck(js, stream, program):
     """
     A second signal ends a program that is stuck.
     """
@@ -268,7 +268,7 @@ def test_reads_that_begin_afterwards(js, stream, worker, program):
         (jetsync.InvalidArgumentError, "timeout", [], {"timeout": -1}),
     ],
 )
-def test_wrong_arguments(client, error, argument, signals, options):
+def test_wrong_arguments_of_a_stop_signal_are_named(client, error, argument, signals, options):
     """
     Invalid signals, exit statuses and timeouts are refused, and the error names the argument.
     """

@@ -211,7 +211,7 @@ USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_nothing_is_left(nats_server, handles, name):
+def test_unsubscribing_leaves_only_the_reply_subscription(nats_server, handles, name):
     """
     Afterwards, the server has no subscription of the client but the one for replies.
     """

@@ -44,7 +44,7 @@ def kv(js, unique):
         ((), {"reconnect_attempts": "x"}, "did you mean|whole number, not str"),
     ],
 )
-def test_connect(arguments, fields, text):
+def test_a_wrong_argument_of_connect_is_named(arguments, fields, text):
     """A wrong argument of `connect` is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text) as caught:
         jetsync.connect(*arguments, **fields)
@@ -108,14 +108,14 @@ def test_texts_that_would_break_a_line(client, call, text):
         (lambda js: js.create_stream("T", max_msgs="5"), "max_msgs must be a whole number, not"),
     ],
 )
-def test_context(js, call, text):
+def test_a_wrong_argument_of_a_context_is_named(js, call, text):
     """A wrong argument of a context is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text):
         call(js)
 
 
 @pytest.mark.parametrize("until", [5, "x", None])
-def test_pause(stream, until):
+def test_a_pause_ends_at_a_datetime_and_not_at_a_number(stream, until):
     """A pause ends at a datetime; a number would be nanoseconds since 1970."""
     stream.create_consumer("w")
     with pytest.raises(jetsync.InvalidTypeError, match="until must be an aware datetime, not"):
@@ -152,7 +152,7 @@ class Async:
         (100, "did you mean max_messages=100"),
     ],
 )
-def test_handler(stream, handler, text, ack):
+def test_a_handler_that_a_call_would_not_run_is_refused(stream, handler, text, ack):
     """
     A handler whose code a call would not run is refused, so no message is acknowledged unhandled.
     """
@@ -174,7 +174,7 @@ def test_a_stream_keeps_its_name(stream):
         (lambda kv: kv.get_many(5), "keys must be a key or a list of keys, not int"),
     ],
 )
-def test_keys(kv, call, text):
+def test_a_wrong_argument_of_a_bucket_is_named(kv, call, text):
     """A wrong argument of a bucket is refused, and the error names it."""
     with pytest.raises(jetsync.InvalidTypeError, match=text):
         call(kv)
@@ -206,7 +206,7 @@ COPIES = {"pickle": pickle.dumps, "copy": copy.copy, "deepcopy": copy.deepcopy}
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("kind", HANDLES)
-def test_pickling(client, js, unique, kv, kind, copied):
+def test_handles_cannot_be_pickled_and_say_what_to_pass(client, js, unique, kv, kind, copied):
     """Handles cannot be pickled, and the error says what to pass on instead."""
     stream = js.create_stream(unique + "S", subjects=[f"{unique}S.>"], allow_direct=True)
     handle = HANDLES[kind](stream, kv, client)

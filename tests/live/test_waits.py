@@ -529,7 +529,7 @@ def check(name, seconds, outcome):
 
 @pytest.mark.parametrize("name", CALLS)
 class TestTimeout:
-    def test_a_silent_server(self, clock, handles, name):
+    def test_a_call_waits_for_an_answer_for_its_timeout(self, clock, handles, name):
         """
         A call waits for an answer for the whole of its timeout, and no longer.
         """
@@ -562,7 +562,7 @@ class TestTimeout:
         monkeypatch.setattr(Waiter, "deliver", deliver)
         check(name, seconds, outcome)
 
-    def test_while_another_thread_makes_the_same_call(self, clock, handles, name):
+    def test_a_call_that_waits_for_another_thread_ends_in_time(self, clock, handles, name):
         """
         A call also ends in time if another thread reads the socket or holds a lock.
         """
@@ -579,7 +579,7 @@ class TestTimeout:
             clock.end(thread)
         check(name, seconds, outcome)
 
-    def test_without_a_connection(self, clock, handles, name):
+    def test_a_call_waits_for_a_connection_for_its_timeout(self, clock, handles, name):
         """
         A call waits for a connection for the whole of its timeout, and no longer.
         """
@@ -601,7 +601,7 @@ class TestInterrupt:
     Ctrl-C arrives inside the system call in which a call waits.
     """
 
-    def test_a_silent_server(self, clock, handles, name):
+    def test_ctrl_c_ends_a_wait_for_an_answer(self, clock, handles, name):
         """
         A call that waits for an answer raises KeyboardInterrupt.
         """
@@ -610,7 +610,7 @@ class TestInterrupt:
         with clock.measuring():
             interrupt(clock, handles, name)
 
-    def test_while_another_thread_makes_the_same_call(self, clock, handles, name):
+    def test_ctrl_c_ends_a_wait_for_another_thread(self, clock, handles, name):
         """
         A call that waits for another thread raises KeyboardInterrupt.
         """
@@ -624,7 +624,7 @@ class TestInterrupt:
             interrupt(clock, handles, name)
             clock.end(thread)
 
-    def test_without_a_connection(self, clock, handles, name):
+    def test_ctrl_c_ends_a_wait_for_a_connection(self, clock, handles, name):
         """
         A call that waits for a connection raises KeyboardInterrupt.
         """

@@ -34,7 +34,7 @@ def acks():
 
 
 class TestRuns:
-    def test_run(self, acks):
+    def test_all_plain_acks_but_the_last_are_taken_at_once(self, acks):
         """All plain acks but the last are taken at once, as number and sequence."""
         splitter = Splitter({SID: acks})
         touched = []

@@ -107,7 +107,7 @@ class TestPhases:
 
 
 class TestEntries:
-    def test_first(self):
+    def test_only_the_first_message_asks_for_an_answer(self):
         """The first message asks for an answer, the later ones do not."""
         engine = make()
         assert engine.sent == 0
@@ -130,14 +130,14 @@ class TestEntries:
             (False, 1, list(range(1, 11))),
         ],
     )
-    def test_asks(self, first, every, expected):
+    def test_the_options_decide_which_messages_ask_for_an_answer(self, first, every, expected):
         """The options decide which messages ask for an answer."""
         engine = make(ack_first=first, ack_every=every)
         assert [e.sequence for e in (add(engine, n) for n in range(10)) if e.asks] == expected
         sent = commit(make(ack_first=first, ack_every=every), *range(11))
         assert [e.sequence for e in sent if e.asks] == [*expected, 11]
 
-    def test_marker(self):
+    def test_a_commit_without_a_message_sends_a_marker(self):
         """A commit without a message ends the batch with a marker after the last one."""
         engine = make()
         add(engine, "a")
@@ -171,14 +171,14 @@ class TestEntries:
             (3, "c", b"1"),
         ]
 
-    def test_empty(self):
+    def test_an_empty_batch_cannot_be_committed(self):
         """An empty batch cannot be committed, and it stays open."""
         engine = make()
         with pytest.raises(errors.BatchClosedError, match="no messages"):
             engine.commit()
         assert add(engine, "a").sequence == 1
 
-    def test_limit(self):
+    def test_a_message_over_the_limit_leaves_the_batch_open(self):
         """A message over the limit is refused, and the earlier ones can be committed."""
         engine = make(limit=2)
         engine.add("a")
@@ -228,7 +228,7 @@ class TestAnswers:
         engine.answered(add(engine, "b").part, frame(b"", b"NATS/1.0\r\n\r\n"), "x")
         assert engine.state is BatchState.OPEN
 
-    def test_committed(self, committed):
+    def test_the_answer_to_the_commit_has_the_last_sequence(self, committed):
         """The answer to the commit contains the sequence of the last message."""
         engine, part = committed
         engine.answered(part, frame(puback(7, batch=ID, count=2)), "x")
@@ -262,7 +262,7 @@ class TestAnswers:
         assert engine.state is BatchState.SPLIT
 
     @pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n", NO_RESPONDERS])
-    def test_no_responders(self, committed, header):
+    def test_a_message_that_no_stream_took_is_not_stored(self, committed, header):
         """If no stream took the message, nothing is stored."""
         for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
             with pytest.raises(errors.NoStreamResponseError, match="x"):
@@ -281,7 +281,9 @@ class TestAnswers:
             (503, 10077, "maximum messages exceeded", errors.MaxMessagesError),
         ],
     )
-    def test_refused(self, committed, code, err_code, description, kind):
+    def test_an_error_of_the_server_ends_the_batch(
+        self, committed, code, err_code, description, kind
+    ):
         """An error of the server ends the batch."""
         data = failure(code, err_code, description)
         for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
@@ -293,14 +295,14 @@ class TestAnswers:
                 engine.add("more")
 
     @pytest.mark.parametrize("data", [b"", b"+OK", b"{}", b"[]"])
-    def test_nonsense(self, committed, data):
+    def test_an_unreadable_answer_to_the_commit_is_unknown(self, committed, data):
         """After an unreadable answer to the commit, the outcome is unknown."""
         engine, part = committed
         with pytest.raises(errors.ProtocolError):
             engine.answered(part, frame(data), "x")
         assert engine.state is BatchState.UNKNOWN
 
-    def test_lost(self, committed):
+    def test_a_commit_without_an_answer_is_unknown(self, committed):
         """Without an answer a batch is lost, or unknown if the answer was to the commit."""
         engine, part = committed
         assert engine.lost(part) is BatchState.UNKNOWN
@@ -453,7 +455,9 @@ class Driver:
     outcomes=OUTCOMES,
 )
 @settings(max_examples=RUNS, deadline=None)
-def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, every, outcomes):
+def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
+    hold_back, old, ack_first, ack_every, limit, known, adds, last, every, outcomes
+):
     """
     Whatever the server and the connection do, no message is sent twice or left out, the only commit
     is the last one, and the limit is kept. The batch always ends, and its outcome is true.
@@ -558,7 +562,7 @@ class TestHeaderRules:
             (ABOUT, "B"),
         ],
     )
-    def test_never(self, rules, name, value):
+    def test_headers_that_no_batch_can_have_are_refused(self, rules, name, value):
         """Headers that no message of a batch can have are refused by name."""
         for each in (rules, HeaderRules(counters=True)):
             with pytest.raises(errors.BatchRuleError, match=name) as caught:
@@ -599,13 +603,13 @@ class TestHeaderRules:
         with pytest.raises(errors.WrongLastSequenceError):
             rules.take("E", [(SUBJECT, "0"), (ABOUT, "C")])
 
-    def test_wildcards(self):
+    def test_expectations_of_wildcards_are_about_the_stream_before(self):
         """Expectations about wildcards refer to the stream before the batch."""
         rules = HeaderRules(counters=True)
         for subject in ("A.1", "A.2", "A.1"):
             rules.take(subject, [(SUBJECT, "3"), (ABOUT, "A.>")])
 
-    def test_ids(self, rules):
+    def test_a_batch_can_have_each_id_once(self, rules):
         """A batch can have each id once."""
         with pytest.raises(errors.DuplicateMessageIdError, match="'1'") as caught:
             rules.take("B", [("Nats-Msg-Id", "1")])
@@ -628,7 +632,7 @@ class TestHeaderRules:
         with pytest.raises(errors.DuplicateMessageIdError):
             rules.take("B", [("Nats-Msg-Id", "2")])
 
-    def test_counters(self, rules):
+    def test_increments_that_would_destroy_a_counter_are_refused(self, rules):
         """Increments are refused for servers that would destroy the counter."""
         rules.take("B", [("Nats-Incr", "+1")])
         with pytest.raises(errors.BatchRuleError, match=r"Nats-Incr.*2\.14"):

@@ -106,7 +106,7 @@ class TestFilling:
         rig.receive(message())
         assert rig.asked() == []
 
-    def test_one_message(self):
+    def test_a_buffer_of_one_message_pulls_one_at_a_time(self):
         """With a buffer of one message, each pull requests one."""
         rig = Rig(max_messages=1, threshold=0)
         for _ in range(3):
@@ -124,7 +124,7 @@ class TestFilling:
         assert rig.engine.look(rig.clock()) is None
         assert rig.asked() == []
 
-    def test_bytes(self):
+    def test_bytes_are_counted_as_servers_do(self):
         """Bytes are counted as servers do, and requested up to the limit."""
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         (pull,) = rig.send()
@@ -157,7 +157,7 @@ class TestFilling:
         assert rig.status(size, UNBOUNDED_BATCH, 400) is PullOutcome.FAILED
         assert isinstance(rig.engine.error, errors.MessageSizeExceedsMaxBytesError)
 
-    def test_stop_after(self):
+    def test_pulls_request_no_more_than_stop_after_leaves(self):
         """
         Pulls request no more messages than ``stop_after`` leaves, and further messages are refused.
         """
@@ -193,7 +193,7 @@ class TestStatuses:
             ("412 Required Api Level", errors.RequiredApiLevelError),
         ],
     )
-    def test_conclusions(self, text, kind):
+    def test_a_permanent_refusal_ends_the_consumption(self, text, kind):
         """A permanent refusal ends the consumption, and buffered messages can still be taken."""
         rig = Rig()
         rig.send()
@@ -239,7 +239,7 @@ class TestStatuses:
         rig.clock.advance(0.1)
         assert rig.asked() == [2, 2, 2]
 
-    def test_expired(self):
+    def test_an_expired_pull_is_replaced_at_once(self):
         """
         A pull that expires is followed by another one at once, for as much as the buffer lacks.
         """
@@ -268,7 +268,7 @@ class TestStatuses:
         assert rig.engine.look(rig.clock()) is None
         assert rig.engine.next_look() is None
 
-    def test_no_responders(self):
+    def test_without_responders_the_info_is_requested_once(self):
         """If no server answers, the consumer's info is requested once per attempt."""
         rig = Rig()
         rig.send()
@@ -282,7 +282,7 @@ class TestStatuses:
         rig.status("503")
         assert rig.engine.probe_due(rig.clock()) not in {None, subject}
 
-    def test_gone(self):
+    def test_a_consumption_of_a_deleted_consumer_ends(self):
         """A consumer or a stream that no longer exists ends the consumption."""
         rig = Rig()
         rig.send()
@@ -362,7 +362,7 @@ class TestSilence:
         rig.engine.look(rig.clock())
         assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
 
-    def test_away(self):
+    def test_silence_does_not_count_while_the_driver_is_away(self):
         """Silence does not count while the driver was away."""
         rig = Rig()
         rig.send()
@@ -456,7 +456,7 @@ class TestPins:
         return rig
 
     @pytest.mark.parametrize("header", [HEADER, b"NATS/1.0\r\nA: bNats-Pin-Id: real\r\n\r\n"])
-    def test_kept_and_sent(self, header):
+    def test_every_pull_has_the_first_pin_id_of_the_server(self, header):
         """
         Every pull after the server's first pin id contains it, also if it follows an open line.
         """
@@ -467,7 +467,7 @@ class TestPins:
         # All uses of the consumer share it.
         assert rig.pins == {"A": "real"}
 
-    def test_dropped(self):
+    def test_pulls_drop_the_pin_once_another_client_has_it(self):
         """Once another client is pinned, pulls continue without the id at once."""
         rig = self.pinned()
         rig.send()
@@ -707,7 +707,7 @@ class World:
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-def test_anything(tape):
+def test_all_messages_arrive_within_the_limit_whatever_happens(tape):
     """
     Whatever happens, the messages in flight and in the buffer keep to the limit, and all stored
     messages arrive.

@@ -153,7 +153,7 @@ class TestBatchPages:
         answer(engine, eob(5, 0))
         assert (engine.done, engine.drained) == (True, True)
 
-    def test_nothing_there(self):
+    def test_not_found_means_an_empty_page(self):
         """
         "Not found" means an empty read without remaining messages.
         """
@@ -287,7 +287,7 @@ class TestStatuses:
             ("299 Fine", errors.UnknownStatusError),
         ],
     )
-    def test_faults(self, make, line, error):
+    def test_each_status_of_a_direct_read_has_its_own_error(self, make, line, error):
         """
         Each status has its own error, with the server's text.
         """
@@ -309,7 +309,7 @@ class TestStatuses:
         assert not engine.unanswered
 
     @pytest.mark.parametrize("make", [batch_read, last_read])
-    def test_an_old_server(self, make):
+    def test_a_message_of_a_server_without_pending_is_not_handed_out(self, make):
         """
         A first message without Nats-Num-Pending is not handed out.
         """
@@ -330,7 +330,7 @@ class TestStatuses:
 
     @pytest.mark.parametrize("make", [batch_read, last_read])
     @pytest.mark.parametrize("own", [b"NATS/1.0 404 Gone", b"NATS/1.0", b"NATS/1", b"noise\r\n"])
-    def test_odd_headers(self, make, own):
+    def test_a_page_takes_messages_with_any_header_bytes(self, make, own):
         """
         A message with any bytes as headers is a message, also as the first or last one of a run.
         """
@@ -421,7 +421,7 @@ class TestLastPages:
         answer(engine, message(7, left=0), eob(0, 7, up_to=9))
         assert engine.done
 
-    def test_nothing_there(self):
+    def test_subjects_without_a_message_are_no_error(self):
         """
         Subjects without a message are no error.
         """
@@ -586,7 +586,7 @@ class TestLastPages:
         assert sequences(engine.release()) == [3, 4]
         assert engine.release() == []
 
-    def test_too_many(self):
+    def test_a_request_of_too_many_subjects_can_be_split(self):
         """
         A request that matches too many subjects is reported, so that they can be split.
         """

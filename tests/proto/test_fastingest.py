@@ -146,7 +146,7 @@ class TestStart:
             (10071, errors.WrongLastSequenceError),
         ],
     )
-    def test_refused(self, err_code, expected):
+    def test_a_refused_first_message_starts_a_new_batch(self, err_code, expected):
         """If the first message is refused, the next one starts a new batch."""
         talk = Talk()
         talk.begin()
@@ -161,7 +161,7 @@ class TestStart:
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         assert talk.engine.batches == 1
 
-    def test_no_leader(self):
+    def test_a_first_message_without_a_leader_is_not_stored(self):
         """Without a leader, the first message is certainly not stored."""
         talk = Talk()
         talk.begin()
@@ -179,7 +179,7 @@ class TestStart:
         assert isinstance(talk.engine.take_refusal(), errors.PublishOutcomeUnknownError)
         assert talk.engine.phase is Phase.NEW
 
-    def test_denied(self):
+    def test_a_denied_subject_begins_no_batch(self):
         """A denied subject begins no batch."""
         talk = Talk()
         talk.begin()
@@ -200,7 +200,7 @@ class TestStart:
         assert "sequence 9" in str(refused)
         assert talk.engine.phase is Phase.NEW
 
-    def test_unclaim(self):
+    def test_a_message_that_was_not_sent_is_not_counted(self):
         """A message that was certainly not sent is not counted."""
         talk = Talk()
         talk.begin()
@@ -219,7 +219,7 @@ class TestFlow:
         talk.ack(4, 100)
         assert (talk.engine.flow, talk.ledger.acknowledged) == (6, 8)
 
-    def test_slower(self):
+    def test_a_flow_that_shrinks_leaves_messages_in_flight(self):
         """After the flow shrinks, more messages may be in flight than it allows."""
         talk = Talk(open_with=100)
         talk.send(199)
@@ -227,7 +227,7 @@ class TestFlow:
         assert talk.engine.room == 20 - 100
 
     @pytest.mark.parametrize("outstanding", [1, 2, 3])
-    def test_worth(self, outstanding):
+    def test_a_wait_for_half_a_window_ends_if_no_ack_can_arrive(self, outstanding):
         """A wait for half a window ends early if no ack would arrive."""
         talk = Talk(open_with=10, outstanding=outstanding)
         window = 10 * outstanding
@@ -241,7 +241,7 @@ class TestFlow:
         assert talk.engine.sendable(500) == 0
 
     @pytest.mark.parametrize("flow", [0, -1, 1 << 40])
-    def test_nonsense(self, flow):
+    def test_an_invalid_flow_is_replaced_by_a_valid_one(self, flow):
         """An invalid flow is replaced by a valid one."""
         talk = Talk(open_with=flow)
         assert 1 <= talk.engine.flow < 1 << 16
@@ -253,7 +253,7 @@ class TestFlow:
         talk.ack(500, 5)
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (3, 0)
 
-    def test_echoes(self):
+    def test_replies_of_other_batches_change_nothing(self):
         """Replies of other batches, to other subjects and of unknown types change nothing."""
         talk = Talk(open_with=5)
         talk.send(4)
@@ -288,7 +288,7 @@ class TestFlow:
             b'{"error":"text"}',
         ],
     )
-    def test_junk(self, junk):
+    def test_an_invalid_answer_ends_the_fast_batch(self, junk):
         """An invalid answer ends the batch, whose messages may be stored."""
         talk = Talk(open_with=5)
         talk.send(4)
@@ -323,7 +323,7 @@ class TestFlow:
 
 
 class TestGapOk:
-    def test_gap(self):
+    def test_lost_messages_are_reported_once_by_number(self):
         """Lost messages are reported once, by number, and not counted as confirmed."""
         talk = Talk(open_with=10)
         talk.send(5)
@@ -334,7 +334,7 @@ class TestGapOk:
         talk.ack(6, 10)
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (4, 0)
 
-    def test_overlapping(self):
+    def test_only_new_runs_of_repeated_gaps_are_passed_on(self):
         """If the server reports gaps in parts and repeatedly, only new runs are passed on."""
         talk = Talk(open_with=20)
         talk.send(19)
@@ -354,7 +354,7 @@ class TestGapOk:
         talk.error(7)
         assert talk.ledger.lost == 1
 
-    def test_too_large(self):
+    def test_the_gap_after_an_error_is_not_reported_twice(self):
         """
         An error in the place of an ack is about its message; the gap after it is not reported
         twice.
@@ -367,7 +367,7 @@ class TestGapOk:
         assert (gap.first, gap.last) == (3, 3)
         assert isinstance(gap.error, errors.MessageTooLargeError)
 
-    def test_clamped(self):
+    def test_a_gap_is_cut_off_at_the_sent_messages(self):
         """A gap beyond the sent messages is cut off there; one that goes backwards is ignored."""
         talk = Talk(open_with=10)
         talk.send(3)
@@ -378,7 +378,7 @@ class TestGapOk:
         assert talk.lost_numbers() == [(3, 4)]
 
     @pytest.mark.parametrize("how", ["503", "cut"])
-    def test_recovers(self, how):
+    def test_nothing_is_sent_until_a_ping_is_answered(self, how):
         """Without a leader or a connection, nothing is sent until a ping is answered."""
         talk = Talk(open_with=10)
         talk.send(4)
@@ -416,7 +416,7 @@ class TestGapOk:
         talk.engine.lost_connection(NOW)
         assert talk.lost_numbers() == [(1, 5)]
 
-    def test_patience(self):
+    def test_a_server_that_does_not_answer_is_pinged_less_often(self):
         """A server that does not answer is pinged less and less often, at least once a second."""
         talk = Talk(open_with=10)
         talk.send(4)
@@ -431,7 +431,7 @@ class TestGapOk:
         assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, ASK_WAIT_LIMIT, ASK_WAIT_LIMIT]
 
     @pytest.mark.parametrize("op", [OP_APPEND, OP_PING])
-    def test_forgotten(self, op):
+    def test_unconfirmed_messages_of_a_forgotten_batch_are_lost(self, op):
         """
         If the server forgot a batch, unconfirmed messages count as lost, and a new one may begin.
         """
@@ -461,7 +461,7 @@ class TestGapOk:
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.ledger.gaps[0].error, errors.FastBatchUnknownError)
 
-    def test_ended_by_the_server(self):
+    def test_an_ended_batch_stored_only_what_its_ack_counts(self):
         """If the server ends a batch, messages that its ack does not count are not stored."""
         talk = Talk(open_with=10)
         talk.send(9)
@@ -479,7 +479,7 @@ class TestGapOk:
         assert talk.ledger.lost == 0
 
     @pytest.mark.parametrize("code", [10205, 10206, 10207])
-    def test_refusal_of_the_batch(self, code):
+    def test_a_stream_that_stops_accepting_batches_ends_the_batch(self, code):
         """If the stream no longer accepts batches, the batch ends."""
         talk = Talk(open_with=10)
         talk.send(2)
@@ -487,7 +487,7 @@ class TestGapOk:
         assert talk.engine.phase is Phase.NEW
         assert talk.ledger.lost == 3
 
-    def test_denied(self):
+    def test_a_denied_subject_ends_the_publisher(self):
         """A denied subject ends the publisher."""
         talk = Talk(open_with=10)
         denial = errors.PermissionDeniedError("s.y", "publish")
@@ -503,7 +503,7 @@ class TestGapOk:
 
 
 class TestGapFail:
-    def test_gap(self):
+    def test_a_gap_ends_the_batch_and_says_what_is_stored(self):
         """A gap ends the batch, and the server states what it has stored before."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(5)
@@ -518,7 +518,7 @@ class TestGapFail:
         assert not talk.engine.awaits_end
         assert (talk.ledger.acknowledged, talk.engine.failure) == (2, failure)
 
-    def test_error(self):
+    def test_an_error_of_one_message_ends_a_batch_with_fail(self):
         """An error of one message ends the batch."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(5)
@@ -530,7 +530,7 @@ class TestGapFail:
         assert not talk.engine.awaits_end
 
     @pytest.mark.parametrize("error", [wrong_sequence(), too_large()])
-    def test_refusal(self, error):
+    def test_an_error_in_the_place_of_an_ack_ends_the_batch(self, error):
         """An error in the place of an ack ends the batch; the server's end follows later."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
@@ -542,7 +542,7 @@ class TestGapFail:
         assert not talk.engine.awaits_end
         assert (talk.ledger.acknowledged, talk.ledger.lost) == (1, 0)
 
-    def test_refusal_of_the_batch(self):
+    def test_no_answer_is_awaited_after_a_refusal_of_the_batch(self):
         """If a refusal ends the batch, no further answer is awaited."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
@@ -550,7 +550,7 @@ class TestGapFail:
         assert isinstance(talk.engine.failure, errors.FastPublishDisabledError)
         assert not talk.engine.awaits_end
 
-    def test_lost(self):
+    def test_a_lost_connection_ends_the_batch_as_confirmed(self):
         """A lost connection ends the batch, and the error states how much is confirmed."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(14)
@@ -559,7 +559,7 @@ class TestGapFail:
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
         assert "10 of 15 messages" in str(talk.engine.failure)
 
-    def test_forgotten(self):
+    def test_a_server_that_forgot_a_batch_with_fail_ends_it(self):
         """A server that has forgotten the batch ends it."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
@@ -567,7 +567,7 @@ class TestGapFail:
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
 
-    def test_no_leader(self):
+    def test_a_ping_reveals_the_gap_of_a_lost_leader(self):
         """Without a leader, a ping reveals the gap."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(4)
@@ -577,7 +577,7 @@ class TestGapFail:
         talk.gap(4, 6, op=OP_PING)
         assert talk.engine.failure.first_missing == 4
 
-    def test_ended_by_the_server(self):
+    def test_an_end_that_was_not_requested_is_accepted(self):
         """The engine accepts an end that it did not request."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(4)
@@ -609,7 +609,7 @@ class TestCommit:
         talk.end(3)
         assert (talk.engine.phase, talk.ledger.added, talk.ledger.lost) == (Phase.DONE, 3, 0)
 
-    def test_alone(self):
+    def test_a_batch_of_one_message_begins_and_ends_with_it(self):
         """A batch of one message begins and ends with that message."""
         talk = Talk()
         talk.engine.open("S")
@@ -639,7 +639,7 @@ class TestCommit:
         talk.engine.lost_connection(NOW)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
 
-    def test_refused(self):
+    def test_a_refused_last_message_still_commits_the_others(self):
         """If the last message is refused, the others are committed."""
         talk = Talk(open_with=10)
         talk.send(1)
@@ -720,7 +720,7 @@ class TestCommit:
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
 
-    def test_count(self):
+    def test_messages_that_the_final_ack_does_not_count_are_lost(self):
         """Messages that the final ack does not count are not stored."""
         talk = Talk(open_with=10)
         talk.send(4)
@@ -745,7 +745,7 @@ class TestCommit:
         alone.engine.unclaim(1)
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
 
-    def test_given_up(self):
+    def test_a_waiting_caller_may_give_up_the_batch(self):
         """A waiting caller may end the batch."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW)
@@ -755,7 +755,7 @@ class TestCommit:
 
 
 class TestLedger:
-    def test_memory(self):
+    def test_only_the_latest_refusals_are_remembered(self):
         """Only the latest refusals are remembered."""
         ledger = Ledger()
         for seq in range(1, 40_001):
@@ -1113,7 +1113,7 @@ class TestRuns:
 
     @many
     @given(**runs)
-    def test_peace(self, **how):
+    def test_every_message_is_stored_once_whatever_the_flow(self, **how):
         """Whatever the flow is, every message is stored once and in order, in both modes."""
         for gap in ("ok", "fail"):
             run = world(how["seed"], Faults(), gap=gap, **_without(how, "seed"))
@@ -1125,7 +1125,7 @@ class TestRuns:
     @many
     @given(fault=st.sampled_from([0.02, 0.2]), **runs)
     @example(fault=0.2, seed=3, flow=2, outstanding=1, count=12, store=True)
-    def test_exact(self, fault, **how):
+    def test_messages_not_reported_as_lost_are_stored_once(self, fault, **how):
         """
         If replies arrive in order, messages not reported as lost are stored once, and reported ones
         are not stored, unless the server had forgotten the batch.
@@ -1150,7 +1150,7 @@ class TestRuns:
 
     @many
     @given(fault=st.sampled_from([0.02, 0.2]), **runs)
-    def test_fail(self, fault, **how):
+    def test_without_gaps_all_are_stored_or_the_batch_fails(self, fault, **how):
         """
         If gaps are not allowed, either all messages are stored, or the batch fails and the
         confirmed ones are stored.
@@ -1169,7 +1169,7 @@ class TestRuns:
 
     @many
     @given(fault=st.sampled_from([0.02, 0.2]), gap=st.sampled_from(["ok", "fail"]), **runs)
-    def test_chaos(self, fault, gap, **how):
+    def test_the_flow_is_kept_whatever_is_lost_late_or_doubled(self, fault, gap, **how):
         """
         Whatever is lost, late, doubled or overtaken, the flow is kept, no message is counted twice,
         and the batch ends.

@@ -48,7 +48,7 @@ def wire(sid, subject, reply, header, payload):
 
 
 class TestSplitter:
-    def test_message(self):
+    def test_a_frame_has_subject_reply_and_payload_unchanged(self):
         """A frame has subject, reply, no header block and payload, all unchanged."""
         _, boxes, touched, foreign = cut(b"MSG a.b 1000000 r.1 5\r\nhello\r\n")
         assert list(boxes[b"1000000"].frames) == [(b"a.b", b"r.1", None, b"hello")]
@@ -60,12 +60,12 @@ class TestSplitter:
         _, boxes, _, _ = cut(b"MSG a 1000000 0\r\n\r\n" + wire(OURS[0], b"a", b"", BLOCK, b"x"))
         assert list(boxes[b"1000000"].frames) == [(b"a", b"", None, b""), (b"a", b"", BLOCK, b"x")]
 
-    def test_headers(self):
+    def test_the_header_block_is_separated_from_the_payload(self):
         """The header block is separated from the payload."""
         _, boxes, _, _ = cut(wire(OURS[0], b"a", b"r", BLOCK, b"x\r\ny"))
         assert list(boxes[b"1000000"].frames) == [(b"a", b"r", BLOCK, b"x\r\ny")]
 
-    def test_status(self):
+    def test_a_status_is_a_header_block_without_a_payload(self):
         """A status is a header block without a payload."""
         _, boxes, _, _ = cut(wire(OURS[0], b"a", b"", STATUS, b""))
         assert list(boxes[b"1000000"].frames) == [(b"a", b"", STATUS, b"")]
@@ -78,7 +78,7 @@ class TestSplitter:
         assert not boxes[b"1000001"].frames
         assert foreign == []
 
-    def test_foreign(self):
+    def test_other_lines_come_back_whole_and_in_order(self):
         """Other lines come back unchanged, whole and in order."""
         data = b"INFO {\"a\":1}\r\nPING\r\nPONG\r\n+OK\r\n-ERR 'x'\r\n"
         splitter, boxes, touched, foreign = cut(data)
@@ -94,7 +94,7 @@ class TestSplitter:
         assert not any(box.frames for box in boxes.values())
 
     @pytest.mark.parametrize("sid", [UNKNOWN, OTHER, b"x"])
-    def test_strays(self, sid):
+    def test_frames_for_unknown_ids_are_counted_and_dropped(self, sid):
         """Frames for unknown ids are counted and dropped."""
         splitter, _, touched, foreign = cut(wire(sid, b"a", b"", None, b"x") * 3)
         assert splitter.strays == 3
@@ -132,7 +132,7 @@ class TestSplitter:
         assert touched == [boxes[OURS[0]]]
         assert boxes[OURS[0]].frames[0][3] == payload
 
-    def test_express(self):
+    def test_a_mailbox_may_take_a_run_of_frames_at_once(self):
         """A mailbox may take a run at once; the remaining frames are pushed one by one."""
         data = wire(OURS[0], b"a", b"", None, b"1") + wire(OURS[0], b"a", b"", None, b"2")
         half = len(data) // 2
@@ -200,7 +200,7 @@ class TestSplitter:
             b"HMSG a 1000000 0 0\n",
         ],
     )
-    def test_garbage(self, line):
+    def test_an_invalid_message_line_is_a_value_error(self, line):
         """An invalid message line is a ValueError, and never an endless loop."""
         with pytest.raises(ValueError, match=r".+"):
             cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
@@ -261,7 +261,7 @@ class TestSplitter:
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b"MSG ", b"HMSG ", b" 1 "])))
-    def test_any_bytes(self, pieces):
+    def test_the_splitter_takes_any_bytes_or_raises_value_error(self, pieces):
         """Any bytes are taken, kept for later, returned or refused with a ValueError."""
         try:
             _, _, touched, foreign = cut(*pieces, boxes={})
@@ -308,7 +308,7 @@ def streams(draw):
 class TestCutAnywhere:
     @given(streams())
     @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    def test_same_frames(self, stream):
+    def test_frames_are_the_same_wherever_the_stream_is_cut(self, stream):
         """The same frames and foreign bytes result in the same order, however the stream is cut."""
         pieces, inboxes, foreign, strays = stream
         splitter, boxes, _, found = cut(*pieces)
@@ -335,24 +335,24 @@ class TestCutAnywhere:
 
 
 class TestBuilders:
-    def test_pub(self):
+    def test_pub_takes_bytes_with_or_without_a_reply_subject(self):
         """PUB takes any payload that is bytes, with or without a reply subject."""
         assert frames.pub(b"a", b"r", b"xy") == b"PUB a r 2\r\nxy\r\n"
         assert frames.pub(b"a", b"", bytearray(b"")) == b"PUB a  0\r\n\r\n"
         assert frames.pub(b"a", b"", memoryview(b"abc")) == b"PUB a  3\r\nabc\r\n"
 
-    def test_hpub(self):
+    def test_hpub_counts_headers_and_the_whole(self):
         """HPUB counts the header block, and block and payload together."""
         expected = b"HPUB a r 18 20\r\n" + BLOCK + b"xy\r\n"
         assert frames.hpub(b"a", b"r", BLOCK, b"xy") == expected
         assert frames.hpub(b"a", b"r", BLOCK, memoryview(b"xy")) == expected
 
-    def test_message(self):
+    def test_pub_or_hpub_is_chosen_by_the_headers(self):
         """A message is PUB without headers and HPUB with."""
         assert frames.message(b"a", b"r", None, b"x") == frames.pub(b"a", b"r", b"x")
         assert frames.message(b"a", b"r", BLOCK, b"x") == frames.hpub(b"a", b"r", BLOCK, b"x")
 
-    def test_subscriptions(self):
+    def test_sub_has_an_optional_queue_and_unsub_only_the_id(self):
         """SUB has an optional queue, UNSUB only the id."""
         assert frames.sub(b"a.*", b"5") == b"SUB a.*  5\r\n"
         assert frames.sub(b"a.*", b"5", b"q") == b"SUB a.* q 5\r\n"

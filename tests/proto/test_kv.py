@@ -29,7 +29,7 @@ PATTERNS = st.builds(
 
 class TestNames:
     @pytest.mark.parametrize("name", ["a", "A-b_9", "KV_x", "-"])
-    def test_buckets(self, name):
+    def test_a_bucket_name_has_letters_digits_and_two_signs(self, name):
         """A bucket name has letters, digits, ``-`` and ``_``."""
         assert check_bucket(name) == name
 
@@ -42,7 +42,7 @@ class TestNames:
         assert caught.value.name == name
 
     @pytest.mark.parametrize("key", ["a", "a.b", "A/b_c=d-9.x", "=", "_", "a" * 300])
-    def test_keys(self, key):
+    def test_a_key_has_parts_separated_by_dots(self, key):
         """A key has letters, digits and a few signs, in parts separated by dots."""
         assert check_key(key) == key
 
@@ -71,7 +71,7 @@ class TestNames:
             (check_pattern, "a b.>", "use letters, digits"),
         ],
     )
-    def test_reasons(self, check, key, reason):
+    def test_the_error_says_what_is_wrong_with_a_key(self, check, key, reason):
         """The error says what is wrong with a key or pattern."""
         with pytest.raises(jetsync.InvalidKeyError) as caught:
             check(key)
@@ -85,7 +85,7 @@ class TestNames:
             check(name)
 
     @pytest.mark.parametrize("pattern", [">", "*", "a", "a.*", "*.b.>", "a.>", "*.*"])
-    def test_patterns(self, pattern):
+    def test_a_pattern_may_have_wildcards_for_whole_parts(self, pattern):
         """A pattern may have wildcards for whole parts."""
         assert check_pattern(pattern) == pattern
 
@@ -143,7 +143,7 @@ def calls_of(function, *arguments) -> int:
 
 class TestPatterns:
     @given(st.lists(PATTERNS, min_size=1, max_size=5), KEYS)
-    def test_covering(self, patterns, key):
+    def test_patterns_that_others_cover_can_be_left_out(self, patterns, key):
         """Leaving out patterns that others cover does not change which keys match."""
         kept = kv.covering(patterns)
         assert any(matches(each, key) for each in kept) is any(
@@ -185,7 +185,7 @@ class TestOperations:
             ({"Nats-Marker-Reason": "Other"}, KeyOperation.PUT, None, None),
         ],
     )
-    def test_parser(self, headers, operation, marker, word):
+    def test_the_headers_say_what_a_message_does_to_its_key(self, headers, operation, marker, word):
         """A message's headers say what it does to its key."""
         assert kv.operation_of(Headers(headers)) == (operation, marker)
         if word is not None:
@@ -193,7 +193,7 @@ class TestOperations:
 
 
 class TestLayout:
-    def test_plain(self):
+    def test_the_keys_of_a_bucket_are_on_its_own_subjects(self):
         """The keys of a bucket are read and written on its own subjects."""
         layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.API")
         assert layout.origin_stream == "KV_B"
@@ -202,19 +202,19 @@ class TestLayout:
         assert layout.key_of("$KV.C.a") is None
         assert layout.origin_subject("a") == "$KV.B.a"
 
-    def test_in_a_domain(self):
+    def test_writes_to_a_bucket_in_a_domain_have_its_api_prefix(self):
         """Writes to a bucket in a domain begin with the API prefix of the domain."""
         layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.hub.API")
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
 
-    def test_mirror(self):
+    def test_a_mirror_has_the_subjects_of_its_origin(self):
         """A mirror has the subjects of its origin, and writes go to the origin."""
         config = StreamConfig(name="KV_M", mirror=StreamSource(name="KV_B"))
         layout = kv.layout_of("M", config, "$JS.API")
         assert layout.origin_stream == "KV_B"
         assert layout.read_prefix == layout.write_prefix == "$KV.B."
 
-    def test_mirror_of_another_domain(self):
+    def test_writes_to_a_mirror_of_another_domain_have_its_prefix(self):
         """Writes to a mirror of another domain go to that domain."""
         source = StreamSource(name="KV_B", external=ExternalStream(api="$JS.hub.API"))
         layout = kv.layout_of("B", StreamConfig(name="KV_B", mirror=source), "$JS.leaf.API")

@@ -175,7 +175,7 @@ class TestLookAhead:
         assert [made.take(run[0]), made.take(run[2]), made.take(run[2])] == ["next", "gap", "gap"]
         assert (made.last, made.delivered) == (1, 1)
 
-    def test_a_message_that_is_put_back(self):
+    def test_the_rest_of_the_run_after_a_put_back_are_gaps(self):
         """
         After a message was put back, the rest of its run are gaps.
         """
@@ -189,7 +189,7 @@ class TestLookAhead:
         assert made.take(reply(6, 2)) == "gap"
 
 
-def test_a_message_that_is_put_back():
+def test_messages_after_one_that_was_put_back_are_gaps():
     """
     The next consumer delivers a message that was put back, and later messages are gaps.
     """

@@ -36,7 +36,7 @@ def all_frames(box):
 
 
 class TestPages:
-    def test_page(self):
+    def test_all_whole_frames_are_taken_and_the_rest_later(self):
         """All whole frames are taken, and the rest when it has arrived."""
         box, touched = page_box(), []
         splitter = Splitter({SID: box})
@@ -95,7 +95,7 @@ class TestPages:
         st.lists(st.integers(0, 3000), max_size=5),
     )
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    def test_same_frames(self, answers, places):
+    def test_a_run_has_the_same_frames_as_single_reads(self, answers, places):
         """Frames are the same, taken in a run or one by one."""
         data = b"".join(
             {

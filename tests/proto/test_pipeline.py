@@ -77,7 +77,7 @@ class TestSize:
 
 
 class TestSettle:
-    def test_counts(self, pipeline):
+    def test_acks_are_counted_with_the_range_of_their_sequences(self, pipeline):
         """Acks are counted, with the range of their sequences, in any order."""
         send(pipeline, range(5))
         pipeline.settle([ack(1, 12), ack(0, 11), ack(4, 15)])
@@ -89,7 +89,7 @@ class TestSettle:
         assert (pipeline.flying, pipeline.failed, pipeline.refused) == ({}, [], [])
         assert pipeline.acked == []
 
-    def test_kept(self, keeping):
+    def test_acks_can_be_collected_with_their_messages(self, keeping):
         """Acks can be collected, each with its message."""
         send(keeping, range(3))
         keeping.settle([ack(2, 7), ack(0, 8, duplicate=True)])
@@ -102,13 +102,13 @@ class TestSettle:
         assert keeping.plain == b'{"stream":"S","seq":'
         assert keeping.tally == Tally(3, 1, 7, 9)
 
-    def test_duplicates(self, pipeline):
+    def test_a_duplicate_is_counted_as_such(self, pipeline):
         """A duplicate is counted as such, also between plain acks."""
         send(pipeline, range(3))
         pipeline.settle([ack(0, 1), ack(1, 1, duplicate=True), ack(2, 2)])
         assert pipeline.tally == Tally(3, 1, 1, 2)
 
-    def test_plain(self, pipeline):
+    def test_the_prefix_of_plain_acks_is_that_of_the_last_stream(self, pipeline):
         """The prefix of plain acks is that of the last stream."""
         assert pipeline.plain == b""
         send(pipeline, range(4))
@@ -134,7 +134,7 @@ class TestSettle:
         pipeline.settle([(PREFIX + b"x1", b"", None, b'{"stream":"S","seq":2}'), ack(1, 3)])
         assert pipeline.tally.count == 2
 
-    def test_run(self, pipeline):
+    def test_runs_of_plain_acks_are_counted_like_single_ones(self, pipeline):
         """Runs of plain acks are counted like single ones, without messages that have ended."""
         send(pipeline, range(4))
         pipeline.settle([ack(0, 5)])
@@ -144,7 +144,7 @@ class TestSettle:
         pipeline.settle([[(b"3", b"100")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
 
-    def test_error(self, pipeline):
+    def test_an_error_of_the_stream_ends_its_message(self, pipeline):
         """An error of the stream ends its message with that error."""
         send(pipeline, range(2))
         pipeline.settle([denial(1)])
@@ -162,7 +162,7 @@ class TestSettle:
             (b"", b"NATS/1.0 what\r\n\r\n"),
         ],
     )
-    def test_nonsense(self, pipeline, data, header):
+    def test_an_answer_that_cannot_be_parsed_ends_its_message(self, pipeline, data, header):
         """An answer that cannot be parsed ends its message with a ProtocolError."""
         send(pipeline, range(1))
         pipeline.settle([answer(0, data, header)])
@@ -170,7 +170,7 @@ class TestSettle:
         assert (number, type(error)) == (0, errors.ProtocolError)
         assert pipeline.flying == {}
 
-    def test_late(self, pipeline):
+    def test_an_answer_to_an_ended_message_is_ignored(self, pipeline):
         """An answer to a message that has ended, or that was never sent, is ignored."""
         send(pipeline, range(1))
         pipeline.settle([ack(0, 1)])
@@ -187,7 +187,7 @@ class TestSettle:
         assert told == [("m1", 1)]
         assert not pipeline.flying
 
-    def test_deny(self, pipeline):
+    def test_refused_messages_end_if_they_are_in_flight(self, pipeline):
         """Messages that the server refuses end if they are in flight."""
         send(pipeline, range(4))
         error = errors.PermissionDeniedError("odd", "publish")
@@ -220,7 +220,7 @@ class TestRefused:
 
 
 class TestTime:
-    def test_expire(self, pipeline):
+    def test_messages_without_an_ack_in_time_end_as_unknown(self, pipeline):
         """Messages without an ack in time end as unknown."""
         send(pipeline, range(3), due=10.0)
         send(pipeline, range(3, 5), due=11.0)
@@ -232,7 +232,7 @@ class TestTime:
         assert pipeline.failed == [(0, "m0", None), (2, "m2", None)]
         assert pipeline.due() == 11.0
 
-    def test_due(self, pipeline):
+    def test_nothing_is_due_if_nothing_is_in_flight(self, pipeline):
         """There is no time-out if nothing is in flight. Blocks that are done do not count."""
         assert pipeline.due() is None
         send(pipeline, range(2), due=10.0)
@@ -244,7 +244,7 @@ class TestTime:
         pipeline.settle([ack(2, 4)])
         assert pipeline.due() is None
 
-    def test_lost(self, pipeline):
+    def test_a_loss_ends_the_messages_of_older_connections(self, pipeline):
         """A loss ends the messages of that connection and of older ones."""
         send(pipeline, range(2), epoch=1)
         send(pipeline, range(2, 4), epoch=3)

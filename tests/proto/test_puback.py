@@ -37,7 +37,7 @@ class TestNoResponders:
             (b'{"stream":"S","seq":1}', None),
         ],
     )
-    def test_others(self, data, header):
+    def test_a_503_with_a_payload_is_not_no_responders(self, data, header):
         """A payload, a stored message, another status or no status is not "no responders"."""
         assert not is_no_responders(frame(data, header))
 
@@ -59,11 +59,11 @@ class TestParseAck:
             ('{"stream":"Übung","seq":1}'.encode(), PubAck("Übung", 1)),
         ],
     )
-    def test_acks(self, data, ack):
+    def test_every_form_of_an_ack_is_understood(self, data, ack):
         """Every form of an acknowledgement that servers send is understood."""
         assert parse_ack(data) == ack
 
-    def test_error(self):
+    def test_an_error_object_is_an_error_even_with_a_stream(self):
         """An error object is returned as the error of its code, even if it names a stream."""
         data = {"code": 400, "err_code": 10071, "description": "wrong last sequence: 5"}
         found = parse_ack(json.dumps({"error": data, "stream": "S", "seq": 0}).encode())
@@ -103,7 +103,7 @@ class TestParseAck:
             b'{"stream":"S","seq":1,"val":Infinity}',
         ],
     )
-    def test_neither(self, data):
+    def test_any_other_text_is_a_protocol_error_that_shows_it(self, data):
         """Any other text is a protocol error that shows the beginning of the text."""
         with pytest.raises(errors.ProtocolError) as caught:
             parse_ack(data + b" " * 100)
@@ -131,7 +131,7 @@ class TestParseAck:
 
 
 class TestPlainPrefix:
-    def test_plain(self):
+    def test_a_plain_ack_ends_with_its_sequence(self):
         """An ack that ends with its sequence is plain, and similar ones share its prefix."""
         assert plain_prefix(b'{"stream":"S","seq":12}') == b'{"stream":"S","seq":'
         assert plain_prefix(b'{"stream":"S", "seq":1}') == b'{"stream":"S", "seq":'

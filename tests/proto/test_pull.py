@@ -74,11 +74,11 @@ def pull(engine, clock):
 
 
 class TestRequest:
-    def test_least(self):
+    def test_only_fields_that_are_set_are_sent(self):
         """Only fields that are set are sent, with times in nanoseconds."""
         assert PullRequest(max_messages=1, expires=0.5).wire == b'{"batch":1,"expires":500000000}'
 
-    def test_all(self):
+    def test_every_option_of_a_pull_sets_its_field(self):
         """Every option sets its field."""
         request = PullRequest(
             max_messages=10,
@@ -110,7 +110,7 @@ class TestRequest:
         assert json.loads(changed.wire)["batch"] == 2
 
     @pytest.mark.parametrize(("seconds", "sent"), [(0.1 + 0.2, 300_000_000), (1e-9, 1)])
-    def test_rounded(self, seconds, sent):
+    def test_seconds_are_sent_as_the_intended_decimal_number(self, seconds, sent):
         """Seconds that are not exact in binary are sent as the intended decimal number."""
         assert json.loads(PullRequest(max_messages=1, expires=seconds).wire)["expires"] == sent
 
@@ -127,7 +127,7 @@ def that_ended(received):
 
 
 class TestMessages:
-    def test_counted(self, engine, pull, clock):
+    def test_messages_of_a_pull_are_passed_on_and_counted(self, engine, pull, clock):
         """Messages are passed on unchanged and counted."""
         frames = [message(), message(header=HEADER, size=60)]
         received = engine.receive(frames, clock())
@@ -136,7 +136,7 @@ class TestMessages:
         assert (engine.pending_messages, engine.pending_bytes) == (8, 0)
         assert repr(engine) == "<PullEngine open=1 messages=8 bytes=0>"
 
-    def test_filled(self, engine, pull, clock):
+    def test_a_filled_pull_has_ended(self, engine, pull, clock):
         """A filled pull has ended: servers send nothing more for it."""
         engine.receive([message()] * 9, clock())
         assert not engine.is_idle
@@ -145,7 +145,7 @@ class TestMessages:
         assert engine.pending_messages == 0
 
     @pytest.mark.parametrize("header", [None, HEADER])
-    def test_sizes(self, engine, clock, header):
+    def test_subject_reply_headers_and_payload_count_as_bytes(self, engine, clock, header):
         """Subject, reply subject, header block and payload count towards the requested bytes."""
         engine.open(PullRequest(max_messages=100, expires=1.0, max_bytes=100), clock())
         engine.receive([message(60, header)], clock())
@@ -172,14 +172,14 @@ class TestMessages:
         assert (first.messages, second.messages) == (0, 1)
         assert engine.pending_messages == 1
 
-    def test_subjects(self, engine, clock):
+    def test_the_answers_to_each_pull_have_their_own_subject(self, engine, clock):
         """The answers to each pull have their own subject below the inbox."""
         subjects = [
             engine.open(PullRequest(max_messages=1, expires=1.0), clock()).subject for _ in range(3)
         ]
         assert subjects == [b"_INBOX.p.1", b"_INBOX.p.2", b"_INBOX.p.3"]
 
-    def test_unexpected(self, engine, pull, clock):
+    def test_messages_beyond_the_request_are_passed_on(self, engine, pull, clock):
         """Messages beyond the request are passed on, and no count becomes negative."""
         received = engine.receive([message()] * 13, clock())
         assert len(received.messages) == 13
@@ -197,13 +197,13 @@ class TestStatuses:
         assert (engine.is_idle, engine.pending_messages) == (True, 0)
 
     @pytest.mark.parametrize("block", [HEARTBEAT, NEW_NOTE])
-    def test_alive(self, engine, pull, clock, block):
+    def test_a_heartbeat_changes_nothing_and_is_not_passed_on(self, engine, pull, clock, block):
         """A heartbeat, or an unknown note, changes nothing and is not passed on."""
         received = engine.receive([status(pull, block), message()], clock())
         assert (len(received.messages), list(that_ended(received))) == (1, [])
         assert engine.pending_messages == 9
 
-    def test_twice(self, engine, pull, clock):
+    def test_the_second_status_of_a_pull_is_ignored(self, engine, pull, clock):
         """The second of two statuses for one pull is ignored, in one block or in two."""
         received = engine.receive([status(pull, SHUTDOWN), status(pull, LEADERSHIP)], clock())
         assert [found.description for found, _ in that_ended(received)] == ["Server Shutdown"]
@@ -212,14 +212,14 @@ class TestStatuses:
         assert not that_ended(received)
         assert second.messages == engine.pending_messages == 4
 
-    def test_of_others(self, engine, pull, clock):
+    def test_a_status_that_belongs_to_no_pull_is_dropped(self, engine, pull, clock):
         """A status below the inbox that belongs to no pull is dropped."""
         stranger = (INBOX + b".99", b"", EXPIRED, b"")
         received = engine.receive([stranger, message()], clock())
         assert (len(received.messages), list(that_ended(received))) == (1, [])
         assert engine.pending_messages == 9
 
-    def test_order(self, engine, clock):
+    def test_frames_before_a_status_count_before_it(self, engine, clock):
         """Frames before a status count before it, and frames after it count after it."""
         first = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
@@ -236,7 +236,7 @@ class TestStatuses:
 
 
 class TestConnections:
-    def test_lost(self, engine, clock):
+    def test_a_loss_ends_only_the_pulls_of_that_connection(self, engine, clock):
         """A loss ends the pulls that were sent on that connection, and no others."""
         request = PullRequest(max_messages=5, expires=1.0)
         old, new, unsent = (engine.open(request, clock()) for _ in range(3))
@@ -269,7 +269,7 @@ class TestHeartbeats:
             assert not engine.missed(clock())
         assert engine.missed(clock.advance(2.0))
 
-    def test_not_asked_for(self, engine, clock):
+    def test_silence_does_not_count_without_heartbeats(self, engine, clock):
         """Silence does not count for a pull without heartbeats."""
         engine.open(PullRequest(max_messages=1, expires=1.0), clock())
         assert engine.next_miss() is None
@@ -337,7 +337,7 @@ class TestSeveral:
         engine.receive([status(third, ended(1))], clock())
         assert not engine._full
 
-    def test_bytes(self, engine, clock):
+    def test_the_counts_of_bytes_are_corrected_too(self, engine, clock):
         """The counts of bytes are corrected in the same way."""
         request = PullRequest(max_messages=100, expires=1.0, max_bytes=100)
         first, second = (engine.open(request, clock()) for _ in range(2))
@@ -346,7 +346,7 @@ class TestSeveral:
         engine.receive([status(first, ended(99, 60))], clock())
         assert second.size == engine.pending_bytes == 20
 
-    def test_refused(self, engine, clock):
+    def test_a_refused_pull_delivered_nothing(self, engine, clock):
         """A refused pull delivered nothing, whatever was counted for it."""
         first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
@@ -361,7 +361,7 @@ class TestSeveral:
         assert engine.is_idle
         assert not any(pull.subject in engine for pull in pulls)
 
-    def test_forgotten(self, engine, clock):
+    def test_a_pull_without_a_status_is_removed_after_its_expiry(self, engine, clock):
         """A pull without a status is removed 2 seconds after its expiry."""
         old = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         assert engine.next_expiry() == clock() + 3.0
@@ -373,7 +373,7 @@ class TestSeveral:
         engine.clear()
         assert (engine.is_idle, engine.next_expiry()) == (True, None)
 
-    def test_memory(self, engine, clock):
+    def test_pulls_that_are_full_by_our_count_are_forgotten(self, engine, clock):
         """Pulls that are full by our count are forgotten after a while."""
         for _ in range(5000):
             engine.open(PullRequest(max_messages=1, expires=1.0), clock())
@@ -387,14 +387,14 @@ class TestPins:
     def request(self, pin):
         return PullRequest(max_messages=1, expires=1.0, priorities=Priorities("A"), pin_id=pin)
 
-    def test_learned(self):
+    def test_the_newest_message_gives_the_group_its_pin_id(self):
         """The newest message with a pin id gives the group its id."""
         pins = {}
         headers = [b"NATS/1.0\r\nNats-Pin-Id: %b\r\n\r\n" % pin for pin in (b"old", b"new")]
         learn_pin(pins, "A", [message(100, header) for header in (*headers, HEADER, None)])
         assert pins == {"A": "new"}
 
-    def test_dropped(self):
+    def test_a_refused_pin_id_is_forgotten(self):
         """A refused id is forgotten; an id that arrived since then is kept."""
         pins = {"A": "new", "B": "pin"}
         for pin in ("old", "pin"):

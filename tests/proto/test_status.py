@@ -86,7 +86,7 @@ def block(line, headers):
 
 class TestLines:
     @pytest.mark.parametrize(("line", "headers", "effect", "error"), LINES)
-    def test_seen(self, line, headers, effect, error):
+    def test_every_status_line_of_servers_has_one_meaning(self, line, headers, effect, error):
         """Every status line of servers has one meaning, with or without its headers."""
         status = read_status(block(line, headers))
         code, _, description = line.partition(" ")
@@ -97,7 +97,7 @@ class TestLines:
         assert status.pending_bytes == (99908 if counted else None)
         assert status.rule in STATUS_RULES
 
-    def test_no_responders(self):
+    def test_a_503_with_a_header_is_a_status_like_any_other(self):
         """A 503 with a header and without a description is a status like any other."""
         status = read_status(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")
         assert (status.code, status.description) == (503, "")
@@ -110,12 +110,12 @@ class TestLines:
         assert read_status(b"NATS/1.0 404" + rest + b"\r\n\r\n").effect is Effect.ENDED
 
     @pytest.mark.parametrize("header", [b"", b"A: b\r\n", b"Nats-Pending-Messages: 5\r\n"])
-    def test_ordinary(self, header):
+    def test_an_ordinary_message_has_no_status(self, header):
         """An ordinary message has no status, whatever its headers."""
         assert read_status(b"NATS/1.0\r\n" + header + b"\r\n") is None
 
     @pytest.mark.parametrize(("text", "count"), [("0", 0), ("-1", None)])
-    def test_counts(self, text, count):
+    def test_limits_that_were_not_requested_are_not_counted(self, text, count):
         """Limits that were not requested are not counted: servers send -1 for them."""
         status = read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
         assert (status.pending_messages, status.pending_bytes) == (count, None)
@@ -168,7 +168,7 @@ class TestRules:
         ("code", "description"),
         [(400 + 99, "Teapot"), (500, ""), (409, "Something New"), (599, "x"), (429, "Too Many")],
     )
-    def test_unknown_error(self, code, description):
+    def test_an_unknown_status_from_400_up_is_an_error(self, code, description):
         """A status from 400 up that no rule matches is an error, and is shown unchanged."""
         rule = find_rule(code, description)
         assert (rule.effect, rule.error) == (Effect.FAULT, errors.UnknownStatusError)
@@ -184,7 +184,7 @@ class TestRules:
         rule = find_rule(code, "whatever")
         assert (rule.code, rule.text, rule.effect) == (0, "", Effect.ALIVE)
 
-    def test_error(self):
+    def test_the_error_of_a_status_names_consumer_and_limit(self):
         """The error of a status names the consumer, and the limit if there is one."""
         error = read_status(block("409 Exceeded MaxRequestBatch of 10", {})).error("S", "c")
         assert (error.code, error.stream, error.consumer, error.limit) == (409, "S", "c", 10)

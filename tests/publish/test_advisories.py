@@ -63,7 +63,7 @@ def lane():
     return Lane()
 
 
-def test_shared(lane):
+def test_all_batches_of_a_stream_use_one_subscription(lane):
     """All batches of a stream use one subscription; each gets the advisories about itself."""
     first, second = Batch("1"), Batch("2")
     box = listen(lane, first)
@@ -90,7 +90,7 @@ def test_the_id_as_servers_write_it(lane, batch_id, text):
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"batch":"other"}'])
-def test_others(lane, data):
+def test_an_advisory_about_another_batch_is_ignored(lane, data):
     """An advisory about another batch is ignored."""
     batch = Batch("1")
     listen(lane, batch).push((b"", b"", None, data))
@@ -104,7 +104,7 @@ def test_not_parsed_in_the_reading_thread(lane):
     assert batch.advisories == [b'{"batch":"id"']
 
 
-def test_idle(lane):
+def test_the_subscription_ends_after_the_last_batch(lane):
     """The subscription ends with the second check after the last batch, and the next begins one."""
     batch = Batch("1")
     box = listen(lane, batch)
@@ -148,7 +148,7 @@ def test_a_batch_that_begins_while_the_subscription_ends(lane):
     assert "2" not in box.attempts
 
 
-def test_denied(lane):
+def test_a_denied_subscription_is_not_asked_for_again(lane):
     """If the server denies the subscription, no batch on that connection asks for it again."""
     box = listen(lane, Batch("1"))
     box.fail(PermissionDeniedError("subscribe", "x"))
@@ -161,7 +161,7 @@ def test_denied(lane):
     assert lane.open == [b"2"]
 
 
-def test_failed(lane):
+def test_after_another_error_the_next_batch_subscribes_again(lane):
     """After another error, the next batch subscribes again."""
     box = listen(lane, Batch("1"))
     box.fail(ConnectionClosedError("closed"))

@@ -81,7 +81,7 @@ class TestWire:
             _, _, pairs, data = parsed(frame)
             assert (pairs[1], data) == (("Nats-Batch-Sequence", str(number)), b"data")
 
-    def test_blocks(self):
+    def test_frames_are_written_in_runs_of_enough_bytes(self):
         """
         Frames are written whenever they have the bytes of a run, and the rest is left over.
         """
@@ -131,7 +131,9 @@ class TestWire:
         commit=st.sampled_from([b"", b"1", b"eob"]),
     )
     @settings(max_examples=300, deadline=None)
-    def test_any(self, batch_id, sequence, payload, header, asks, commit):
+    def test_any_id_headers_and_payload_can_be_read_back(
+        self, batch_id, sequence, payload, header, asks, commit
+    ):
         """
         Any id, headers and payload can be read back from the frame.
         """
@@ -251,7 +253,7 @@ class TestAdmit:
             (OutboundMessage("S.A", msg_id="m"), b"Nats-Msg-Id: m\r\n\r\n", b""),
         ],
     )
-    def test_forms(self, stage, item, tail, payload):
+    def test_messages_of_all_forms_are_admitted_to_a_batch(self, stage, item, tail, payload):
         """
         Messages of all forms become a subject, headers and a payload in bytes.
         """
@@ -259,7 +261,7 @@ class TestAdmit:
         assert staged == (b"S.A", tail, payload)
         assert [type(part) for part in staged] == [bytes] * 3
 
-    def test_a_payload_that_changes_later(self, stage):
+    def test_a_batch_copies_the_payload(self, stage):
         """
         The payload is copied, so the caller may reuse its buffer.
         """
@@ -295,7 +297,7 @@ class TestAdmit:
             (("S.A", b"", {"A": "x" * MAX_PAYLOAD}), errors.MaxPayloadError),
         ],
     )
-    def test_refused(self, stage, item, error):
+    def test_an_invalid_message_leaves_no_trace_in_a_batch(self, stage, item, error):
         """
         An invalid message raises its own error and leaves no trace.
         """
@@ -323,7 +325,7 @@ class TestAdmit:
             assert part.admit(("NEW.A", b""))[0] == b"NEW.A"
         assert streams.asked == [("NEW.A", True)]
 
-    def test_a_subject_without_a_stream(self, stage):
+    def test_a_subject_without_a_stream_leaves_the_batch_usable(self, stage):
         """
         A subject without a stream is refused, and the batch stays usable.
         """

@@ -79,20 +79,20 @@ class TestBlocks:
         ],
     )
     @pytest.mark.parametrize("form", ["pair", "message"])
-    def test_plain(self, encode, data, payload, form):
+    def test_the_bytes_of_any_payload_are_sent_with_their_number(self, encode, data, payload, form):
         """The bytes of any payload are sent, with their number."""
         item = ("a.b", data) if form == "pair" else OutboundMessage("a.b", data)
         expected = b"PUB a.b _INBOX.r.7 %d\r\n%b\r\n" % (len(payload), payload)
         assert encode(item, PREFIX, 7) == expected
 
-    def test_headers(self, encode):
+    def test_a_message_with_headers_becomes_hpub(self, encode):
         """A message with headers becomes HPUB with a complete header block."""
         block = b"NATS/1.0\r\nA: 1\r\n\r\n"
         expected = b"HPUB a _INBOX.r.0 %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block)
         assert encode(("a", b"x", {"A": "1"}), PREFIX, 0) == expected
         assert encode(OutboundMessage("a", "x", {"A": "1"}), PREFIX, 0) == expected
 
-    def test_everything(self, encode, connection):
+    def test_further_fields_of_a_message_become_headers(self, encode, connection):
         """Further fields of a message become headers."""
         connection.limit = 4096
         message = OutboundMessage("a", b"", msg_id="m", ttl=5, expect=Expect(last_sequence=0))
@@ -103,7 +103,7 @@ class TestBlocks:
         """Empty headers count as none."""
         assert encode(("a", b"", {}), PREFIX, 3) == b"PUB a _INBOX.r.3 0\r\n\r\n"
 
-    def test_subject(self, encode):
+    def test_a_subject_may_have_any_letters(self, encode):
         """A subject may have any letters."""
         expected = "PUB größe.\u4e2d _INBOX.r.1 0\r\n\r\n".encode()
         assert encode(("größe.\u4e2d", b""), PREFIX, 1) == expected
@@ -114,7 +114,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         "subject", ["", " ", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\r\nPUB b 0", "a\tb"]
     )
-    def test_subjects(self, encode, subject, form):
+    def test_an_invalid_subject_is_refused_every_time(self, encode, subject, form):
         """An invalid subject is refused, the first time and every time."""
         for _ in range(2):
             with pytest.raises(InvalidSubjectError):
@@ -128,14 +128,14 @@ class TestRefused:
                 encode(item, PREFIX, 1)
 
     @pytest.mark.parametrize("data", [None, 5, ["x"], {"a": 1}, object()])
-    def test_payloads(self, encode, data):
+    def test_a_payload_that_is_neither_bytes_nor_text_is_refused(self, encode, data):
         """A payload that is neither bytes nor text is refused."""
         for item in (("a", data), ("a", data, {"A": "1"}), OutboundMessage("a", data)):
             with pytest.raises(InvalidTypeError):
                 encode(item, PREFIX, 1)
 
     @pytest.mark.parametrize("item", ["a", ("a",), ("a", b"", {}, 1), None, 5, ["a", b""]])
-    def test_items(self, encode, item):
+    def test_a_value_that_is_no_message_cannot_be_encoded(self, encode, item):
         """A value that is not a message is refused."""
         with pytest.raises(InvalidTypeError):
             encode(item, PREFIX, 1)
@@ -149,7 +149,7 @@ class TestRefused:
 
 
 class TestSize:
-    def test_payload(self, encode, connection):
+    def test_a_payload_of_exactly_the_limit_is_accepted(self, encode, connection):
         """A payload of exactly the server's limit is accepted, one byte more is not."""
         encode(("a", b"x" * 64), PREFIX, 1)
         assert connection.asked == []
@@ -157,7 +157,7 @@ class TestSize:
             encode(("a", b"x" * 65), PREFIX, 1)
         assert (caught.value.size, caught.value.limit) == (65, 64)
 
-    def test_headers_count(self, encode):
+    def test_the_size_counts_headers_and_payload_together(self, encode):
         """The size counts headers and payload together."""
         block = len(b"NATS/1.0\r\nA: 1\r\n\r\n")
         encode(("a", b"x" * (64 - block), {"A": "1"}), PREFIX, 1)
@@ -178,7 +178,7 @@ class TestSize:
 
 
 class TestKnownSubjects:
-    def test_bounded(self, connection, monkeypatch):
+    def test_an_encoder_remembers_a_limited_number_of_subjects(self, connection, monkeypatch):
         """An encoder remembers a limited number of subjects."""
         monkeypatch.setattr(_encode, "KNOWN_SUBJECTS", 10)
         encoder = Encoder(connection)
@@ -189,14 +189,14 @@ class TestKnownSubjects:
 
 
 class TestParts:
-    def test_all(self, connection):
+    def test_the_parts_together_make_the_frame(self, connection):
         """The parts together make the frame."""
         encoder = Encoder(connection)
         assert encoder.encode(("a.b", "x")) == (b"a.b", b"", b"x", ())
         header = b"NATS/1.0\r\nA: 1\r\n\r\n"
         assert encoder.encode(("a.b", b"x", {"A": "1"})) == (b"a.b", header, b"x", [("A", "1")])
 
-    def test_a_payload_that_changes_later(self, connection):
+    def test_an_encoder_copies_the_payload(self, connection):
         """The payload is a copy: the caller may reuse its buffer."""
         data = bytearray(b"one")
         parts = Encoder(connection).encode(("a.b", data))
@@ -221,7 +221,7 @@ class TestParts:
 
 
 class TestBlock:
-    def test_ends(self, connection):
+    def test_a_block_ends_with_enough_messages_or_bytes(self, connection):
         """A block ends with enough messages, with enough bytes, or when no message is left."""
         connection.limit = 1 << 20
         encoder = Encoder(connection)
@@ -234,7 +234,7 @@ class TestBlock:
             assert encoder.frames(items, frames, PREFIX, 1, most=most) is over
             assert len(frames) == count
 
-    def test_failures(self, connection):
+    def test_an_invalid_message_is_a_failure_with_an_empty_frame(self, connection):
         """An invalid message has an empty frame and a failure, or ends the block."""
         encoder = Encoder(connection, b".s")
         items = [("a", b""), ("a b", b""), ("a", b"1")]
@@ -250,7 +250,7 @@ class TestBlock:
             encoder.frames(items, frames, PREFIX, 4)
         assert len(frames) == 1
 
-    def test_plugins(self, connection):
+    def test_the_message_that_a_plugin_returns_is_encoded(self, connection):
         """A plugin's hook sees each message, and the returned message is sent."""
         encoder = Encoder(connection)
         frames, flying = [], {}
@@ -267,7 +267,7 @@ class TestSharedHeaders:
     SHARED = SharedHeaders({"A": "100%", "B": ["1", "2"]})
     BLOCK = b"NATS/1.0\r\nA: 100%\r\nB: 1\r\nB: 2\r\n\r\n"
 
-    def test_pairs(self, connection):
+    def test_a_pair_with_shared_headers_equals_a_message_with_them(self, connection):
         """A pair with shared headers is equal to a message with the same headers."""
         encoder = Encoder(connection)
         other = SharedHeaders({"C": "3"})
@@ -291,7 +291,7 @@ class TestSharedHeaders:
         assert frames == expected
         assert flying == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
-    def test_too_large(self, connection):
+    def test_shared_headers_count_towards_the_size(self, connection):
         """Shared headers count towards the size, even if the message alone would fit."""
         encoder = Encoder(connection)
         item = ("a.b", b"x" * (connection.limit - len(self.BLOCK) + 1), self.SHARED)

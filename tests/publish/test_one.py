@@ -93,7 +93,7 @@ class TestCertainOutcomes:
         with pytest.raises(DisconnectedError):
             publish(REFUSED, DisconnectedError(timeout=1.0))
 
-    def test_no_stream(self, publish):
+    def test_a_publish_that_no_stream_took_is_not_stored(self, publish):
         """A message that no stream took in any attempt is not stored."""
         with pytest.raises(NoStreamResponseError) as caught:
             publish(REFUSED, REFUSED, REFUSED)

@@ -572,7 +572,7 @@ class TestStaging:
 
 class TestInterrupts:
     @pytest.mark.parametrize("size", [1, 100])
-    def test_between_any_two_steps(self, lane, make, size):
+    def test_after_ctrl_c_at_any_step_the_publisher_still_works(self, lane, make, size):
         """
         After Ctrl-C at any step, the publisher still works, and no message is sent twice.
         """
@@ -758,7 +758,7 @@ class TestFailures:
         window.flush()
         assert lane.payloads == [b"1"]
 
-    def test_no_connection_comes_back(self, lane, window):
+    def test_staged_messages_without_a_connection_fail_as_not_sent(self, lane, window):
         """
         Staged messages fail as not sent within the ack_timeout.
         """
@@ -888,7 +888,7 @@ class TestFailures:
         kept = [failure.index for failure in caught.value.report.failures]
         assert kept == list(range(0, KEPT_FAILURES + 500, 2))
 
-    def test_in_a_forked_child(self, lane, make):
+    def test_leaving_a_publisher_in_a_forked_child_does_not_wait(self, lane, make):
         """
         Leaving the block does not wait, because the thread belongs to the parent.
         """
@@ -921,7 +921,7 @@ class TestRefused:
         assert publisher.flush(timeout=20) == 0
         assert publisher._window.entries() == []
 
-    def test_without_a_connection(self, lane, window):
+    def test_a_retry_waits_for_a_connection_for_the_ack_timeout(self, lane, window):
         """
         The retry waits for a connection, at most for the ack timeout.
         """
@@ -940,7 +940,7 @@ class TestRefused:
         window.settle()
         assert lane.payloads == [b"0", b"1"] * 2
 
-    def test_no_connection_comes_back(self, lane, window):
+    def test_a_retry_without_a_connection_fails_as_not_stored(self, lane, window):
         """
         The message then fails with that error: it is not stored.
         """

@@ -48,7 +48,7 @@ class TestPatterns:
         """Each kind of schedule is written as servers read it."""
         assert headers(**given) == {"Nats-Schedule": pattern, "Nats-Schedule-Target": "out.a"}
 
-    def test_everything(self):
+    def test_further_options_of_schedules_have_their_own_headers(self):
         """Further options have their own headers."""
         found = headers(
             cron="@hourly", time_zone="Europe/Berlin", source="in.a", ttl=60, rollup=True
@@ -126,6 +126,6 @@ class TestPatterns:
         ({"at": NOON, "rollup": True}, 4),
     ],
 )
-def test_levels(given, level):
+def test_servers_of_2_12_know_only_a_time_and_a_target(given, level):
     """Servers of 2.12 know only a time and a target."""
     assert ScheduleOptions(**{**PLAIN, **given}).level == level

@@ -58,7 +58,7 @@ def run(lane):
 
 
 class TestPause:
-    def test_send(self, lane, run):
+    def test_the_loop_sends_the_messages_of_one_pause_in_one_write(self, lane, run):
         """The loop sends the messages of one pause in one write, until a pause brings none."""
         run.arm()
         assert lane.run() == 0.0
@@ -72,7 +72,7 @@ class TestPause:
         assert lane.run() == 0.0
         assert lane.blocks[2:] == [(3, b"four")]
 
-    def test_no_room(self, lane, run):
+    def test_frames_that_cannot_be_written_stay_for_the_next_try(self, lane, run):
         """If nothing can be written, the frames stay and the loop tries again."""
         lane.has_room = False
         lane.run()
@@ -82,7 +82,7 @@ class TestPause:
         assert lane.blocks == [(3, b"onetwo")]
 
     @pytest.mark.parametrize("error", [errors.ConnectionLostError, errors.ConnectionClosedError])
-    def test_lost(self, lane, run, error):
+    def test_frames_of_a_lost_connection_stay_for_the_owner(self, lane, run, error):
         """If the connection is lost, the frames stay for the owner, who reports them as lost."""
         lane.error = error()
         lane.run()
@@ -125,7 +125,7 @@ class TestOwner:
         lane.run()
         assert lane.blocks == [(3, b"onetwo"), (3, b"three")]
 
-    def test_take(self, lane, run):
+    def test_frames_that_the_owner_takes_are_not_sent_by_the_loop(self, lane, run):
         """Frames that the owner takes are not sent by the loop."""
         run.size = 6
         assert run.take() == [b"one", b"two"]
@@ -134,7 +134,7 @@ class TestOwner:
         assert lane.run() == RUN_PAUSE
         assert (lane.blocks, lane.calls) == ([], [])
 
-    def test_busy(self, lane, run):
+    def test_the_loop_leaves_the_next_run_to_a_busy_owner(self, lane, run):
         """While the owner takes full runs, the loop leaves the next one to it for a pause."""
         run.take()
         run.frames.append(b"three")
@@ -151,7 +151,7 @@ class TestOwner:
         assert lane.run() == RUN_PAUSE
         assert lane.blocks == [(3, b"onetwo")]
 
-    def test_full(self, run):
+    def test_a_run_is_full_by_its_messages_or_its_bytes(self, run):
         """A run is full by its messages or by its bytes."""
         assert not run.is_full
         run.size = RUN_BYTES
@@ -170,7 +170,7 @@ class TestStage:
         run.prefix, run.form, run.places = b"r.", b"%b r.%d %d %b.", 3
         return run
 
-    def test_frames(self, run):
+    def test_staged_messages_are_numbered_and_framed_at_the_end(self, run):
         """Messages are numbered when they are staged, and their frames are made at the end."""
         assert run.stage(b"a", b"xyz") == 8
         assert run.stage(b"b", b"", lambda prefix, number: b"h %b%d." % (prefix, number)) == 9
@@ -178,7 +178,7 @@ class TestStage:
         assert run.stage(b"d", b"") == 0
         assert run.take() == [b"a r.3 3 xyz.", b"h r.4.", b"c r.5 2 %d."]
 
-    def test_over(self, run):
+    def test_a_run_that_is_over_takes_no_message(self, run):
         """A run that is over takes no message."""
         run.is_over = True
         assert (run.stage(b"a", b""), run.frames) == (0, [])

@@ -139,7 +139,7 @@ class TestSilence:
         monkeypatch.setattr(pages, "stream_info", lambda *_: info)
         assert reader._may_be_gone(soon()) is expected
 
-    def test_the_connection_is_lost(self, reader):
+    def test_a_page_of_a_lost_connection_is_requested_again(self, reader):
         """
         A page whose connection is lost is requested again, and is not taken for one that has ended.
         """

@@ -273,7 +273,7 @@ def test_server_is_killed(moments, record_property, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("moments", [1, pytest.param(MOMENTS, marks=pytest.mark.soak)])
-def test_leader_is_killed(moments, record_property):
+def test_batches_survive_a_killed_leader(moments, record_property):
     """The same if the leader of the streams is killed and another server takes over."""
     with (
         DevServer(cluster=3) as servers,

@@ -96,7 +96,7 @@ class Publisher(threading.Thread):
         pytest.param(int(os.environ.get("JETSYNC_SOAK_KILLS", "10")), marks=pytest.mark.soak),
     ],
 )
-def test_leader_is_killed(kills, read_all, record_property):
+def test_each_message_is_stored_once_if_a_leader_is_killed(kills, read_all, record_property):
     """Every message reported as stored is there exactly once, and every other one is reported."""
     with (
         DevServer(cluster=3) as servers,

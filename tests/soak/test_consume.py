@@ -314,7 +314,7 @@ CLUSTER_LONG = pytest.param(MESSAGES, FAULTS, marks=[pytest.mark.soak, pytest.ma
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(("messages", "faults"), [(3000, 1), CLUSTER_LONG])
-def test_a_cluster(messages, faults, record_property):
+def test_a_consumption_survives_a_cluster_in_trouble(messages, faults, record_property):
     """
     The same while the server of the consumer's leader is killed, stopped and restarted, and the
     connection is dropped. The consumption continues with each new leader.

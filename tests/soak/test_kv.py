@@ -126,7 +126,7 @@ def check(found: dict[str, jetsync.Entry]) -> None:
 
 
 @pytest.mark.parametrize("commits", [60, pytest.param(COMMITS, marks=pytest.mark.soak)])
-def test_transfers(commits, record_property, tmp_path):
+def test_every_read_of_all_keys_has_the_same_sum(commits, record_property, tmp_path):
     """
     Every read of all keys has the same sum, whatever happens to the server.
     """

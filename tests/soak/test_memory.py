@@ -59,7 +59,7 @@ class Watch:
         ),
     ],
 )
-def test_memory_is_bounded(total, record_property):
+def test_publish_many_and_fetch_need_bounded_memory(total, record_property):
     """A generator of any length goes through publish_many and fetch in bounded memory."""
     out, back = Watch(total), Watch(total)
 

@@ -139,7 +139,7 @@ class TestScriptedTransport:
             (">", "a", True),
         ],
     )
-    def test_wildcards(self, wanted, subject, expected):
+    def test_subjects_of_a_script_match_as_in_a_server(self, wanted, subject, expected):
         """Subjects match as they do in a server."""
         assert matches(wanted, subject) is expected
 
@@ -312,7 +312,7 @@ def flood(connection: socket.socket) -> None:
 
 
 class TestCutProxy:
-    def test_forwards(self, proxy, connection):
+    def test_bytes_pass_unchanged_and_are_counted(self, proxy, connection):
         """Bytes pass unchanged in both directions and are counted."""
         data = bytes(range(256)) * 4096
         sender = threading.Thread(target=connection.sendall, args=(data,))
@@ -324,7 +324,7 @@ class TestCutProxy:
         )
         assert proxy.url.endswith(f":{proxy.port}")
 
-    def test_cut(self, proxy, connection):
+    def test_a_cut_closes_open_connections_and_the_next_one_works(self, proxy, connection):
         """Cutting closes open connections; the next one works."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
@@ -375,7 +375,7 @@ class TestCutProxy:
         assert receive(connection, 3) == b"xyz"
 
     @pytest.mark.parametrize("direction", ["to_server", "to_client", None])
-    def test_pause(self, proxy, connection, direction):
+    def test_a_paused_direction_holds_bytes_until_it_is_resumed(self, proxy, connection, direction):
         """A paused direction holds bytes until it is resumed; the connection stays open."""
         proxy.pause(direction)
         connection.sendall(b"x")
@@ -393,7 +393,7 @@ class TestCutProxy:
         with pytest.raises(TimeoutError):
             flood(connection)
 
-    def test_freeze(self, proxy, connection):
+    def test_a_frozen_connection_stays_open_and_silent(self, proxy, connection):
         """A frozen connection stays open and silent for its whole life; the next one works."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
@@ -409,7 +409,7 @@ class TestCutProxy:
         connection.settimeout(5)
         assert connection.recv(1) == b""
 
-    def test_delay(self, proxy, connection):
+    def test_bytes_are_delayed_in_order_until_the_delay_is_removed(self, proxy, connection):
         """Bytes are delayed by at least the given time, in order, until the delay is removed."""
         proxy.delay(0.1, "to_client")
         begin = time.monotonic()
@@ -421,7 +421,7 @@ class TestCutProxy:
         connection.sendall(b"c")
         assert receive(connection, 1) == b"c"
 
-    def test_refuse(self, proxy, connection):
+    def test_new_connections_can_be_refused_while_open_ones_continue(self, proxy, connection):
         """New connections can be refused while open ones continue; the proxy keeps its port."""
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
@@ -445,7 +445,7 @@ class TestCutProxy:
         assert proxy.statistics().open == 0
         assert proxy.statistics().cuts == 0
 
-    def test_no_server(self):
+    def test_a_proxy_without_a_server_accepts_and_closes(self):
         """If there is no server to connect to, a connection is accepted and closed."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]

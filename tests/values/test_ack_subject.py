@@ -14,7 +14,9 @@ TOKENS = st.text(
 
 class TestParseAckReply:
     @given(TOKENS, TOKENS, st.tuples(*[NUMBERS] * 5), st.sampled_from([9, 11, 12, 14]), TOKENS)
-    def test_round_trip(self, stream, consumer, numbers, tokens, domain):
+    def test_both_forms_of_an_ack_subject_are_parsed(
+        self, stream, consumer, numbers, tokens, domain
+    ):
         """Both forms are parsed. Tokens after the longer form are ignored."""
         ends = ".".join(map(str, numbers))
         text = f"{stream}.{consumer}.{ends}"

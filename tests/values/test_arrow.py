@@ -37,7 +37,7 @@ class TestColumnNames:
             ([[]], r"no column \[\]"),
         ],
     )
-    def test_refused(self, columns, reason):
+    def test_an_unknown_column_is_refused_with_the_known_ones(self, columns, reason):
         """An unknown name raises an error with the known ones, with or without pyarrow."""
         with pytest.raises(InvalidArgumentError, match=reason):
             StoredPage([]).to_arrow(columns)
@@ -77,7 +77,7 @@ class TestBatch:
         [page_of([run_of(USUAL)]), page_of([run_of(USUAL[:1]), run_of(USUAL[1:])]), *PAGES],
         ids=["numbered", "numbered runs", *IDS],
     )
-    def test_rows(self, pa, page):
+    def test_a_row_has_the_values_of_its_message(self, pa, page):
         """A row has the values of its message, whichever server or program wrote it."""
         messages = [message for message in page if message.sequence < 1 << 63]
         if len(messages) < len(page):

@@ -119,7 +119,7 @@ class TestDurations:
             seconds_to_ns(value)
 
     @pytest.mark.parametrize("value", [True, "5", None, b"1"])
-    def test_other_types_are_refused(self, value):
+    def test_a_duration_is_a_number_or_a_timedelta(self, value):
         """
         Anything but a number or a timedelta raises InvalidTypeError.
         """

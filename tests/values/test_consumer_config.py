@@ -58,7 +58,7 @@ ECHO = {
 }
 
 
-def test_every_field_of_every_server_is_there():
+def test_a_consumer_config_has_every_field_of_every_server():
     """
     An update would reset a field that is missing here.
     """
@@ -76,7 +76,7 @@ def test_every_field_of_every_server_is_there():
         ("priority_policy", "pinned_client", PriorityPolicy.PINNED_CLIENT),
     ],
 )
-def test_policies_take_their_plain_string(field, word, member):
+def test_policies_of_a_consumer_take_their_plain_string(field, word, member):
     """
     A field accepts the string and holds the member, which equals the string.
     """
@@ -169,7 +169,7 @@ class TestEcho:
             ({"sourcing": True}, "sourcing", "2.14"),
         ],
     )
-    def test_a_dropped_field_is_named(self, asked, feature, needs):
+    def test_the_error_of_a_dropped_field_says_what_it_needs(self, asked, feature, needs):
         """
         The error says what the field needs, and that the consumer was created.
         """
@@ -187,7 +187,7 @@ class TestEcho:
             ({"max_deliver": 0}, {"max_deliver": -1}),
         ],
     )
-    def test_server_defaults_are_no_error(self, asked, echoed):
+    def test_defaults_in_the_echo_of_a_consumer_are_no_error(self, asked, echoed):
         """
         Defaults, a missing name, and a backoff that replaces ack_wait raise no error.
         """
@@ -258,7 +258,7 @@ def test_level_in_the_metadata(metadata, level):
 
 
 @pytest.mark.parametrize("model", [PauseState, PriorityGroupState, SequenceInfo])
-def test_parts_of_an_info(model):
+def test_missing_parts_of_a_consumer_info_are_empty(model):
     """
     What a server leaves out is 0, empty or None, and fields are given by name.
     """
@@ -267,7 +267,7 @@ def test_parts_of_an_info(model):
         model("x")
 
 
-def test_an_empty_info():
+def test_an_empty_info_of_a_consumer_has_counts_of_0():
     """
     An info without fields has an empty configuration, and counts of 0.
     """

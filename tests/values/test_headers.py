@@ -27,14 +27,14 @@ PAIRS = st.lists(st.tuples(NAMES, VALUES))
 
 class TestRoundTrip:
     @given(PAIRS)
-    def test_pairs(self, pairs):
+    def test_names_and_values_survive_a_round_trip_in_order(self, pairs):
         """Names and values survive a round trip in order, including spaces at the end."""
         code, description, headers = Headers.parse(encode_headers(pairs))
         assert (code, description) == (None, "")
         assert headers.items() == pairs
 
     @given(st.lists(st.tuples(NAMES, st.binary())))
-    def test_any_bytes(self, pairs):
+    def test_values_that_are_not_utf_8_survive_a_round_trip(self, pairs):
         """Values that are not UTF-8 survive parsing and encoding."""
         lines = [
             name.encode() + b": " + value.replace(b"\r", b"").replace(b"\n", b"")
@@ -69,7 +69,7 @@ class TestParse:
             (b"NATS/1.0\r\nA:b\r\nC:\r\nD: \r\n\r\n", None, "", [("A", "b"), ("C", ""), ("D", "")]),
         ],
     )
-    def test_blocks(self, block, code, description, items):
+    def test_header_blocks_of_every_form_are_parsed(self, block, code, description, items):
         """Status, description and headers are separated in every form that servers send."""
         found = Headers.parse(block)
         assert found[:2] == (code, description)
@@ -175,14 +175,14 @@ class TestRefused:
             ("a", "\ud800"),
         ],
     )
-    def test_pair(self, name, value):
+    def test_a_pair_that_would_break_the_block_is_refused(self, name, value):
         """A name or value that would break the block raises ValueError before anything is sent."""
         with pytest.raises(InvalidHeaderError) as caught:
             encode_headers([(name, value)])
         assert isinstance(caught.value, ValueError)
 
     @pytest.mark.parametrize("headers", ["A: b", b"x", 5, [("a",)], ["ab"], [["a", "b"]]])
-    def test_type(self, headers):
+    def test_headers_of_another_type_are_refused(self, headers):
         """An argument of another type raises a TypeError."""
         with pytest.raises(InvalidTypeError):
             Headers(headers)
@@ -194,7 +194,7 @@ class TestRefused:
             headers["A"] = ["2", "bad\r\n"]
         assert headers.get_all("A") == ["1"]
 
-    def test_add(self):
+    def test_a_value_that_would_break_the_block_cannot_be_added(self):
         """A value that would break the block cannot be added."""
         headers = Headers()
         with pytest.raises(InvalidHeaderError):
@@ -211,13 +211,13 @@ class TestInput:
             Headers([("A", "1"), ("A", "2"), ("b", "3")]),
         ],
     )
-    def test_forms(self, given):
+    def test_mappings_and_headers_are_accepted(self, given):
         """Mappings to one value or several, and Headers, are accepted."""
         assert list(header_pairs(given)) == [("A", "1"), ("A", "2"), ("b", "3")]
         assert Headers(given) == Headers(header_pairs(given))
 
     @pytest.mark.parametrize("make", [list, tuple, iter])
-    def test_pairs(self, make):
+    def test_headers_can_be_made_from_pairs(self, make):
         """
         Headers can be made from pairs; a message has Headers, whichever thread reads them first.
         """
@@ -235,7 +235,7 @@ class TestInput:
 
 
 class TestMapping:
-    def test_lookup(self):
+    def test_lookup_is_case_sensitive_and_returns_the_first_value(self):
         """Lookup is case-sensitive and returns the first value."""
         headers = Headers([("A", "1"), ("b", "2"), ("A", "3")])
         assert headers["A"] == headers.get("A") == "1"
@@ -257,7 +257,7 @@ class TestMapping:
         assert headers.items() == [("A", "1"), ("b", "2"), ("A", "3")]
         assert headers.to_dict() == {"A": ["1", "3"], "b": ["2"]}
 
-    def test_change(self):
+    def test_adding_keeps_old_values_and_setting_replaces_them(self):
         """Adding keeps old values, setting replaces them, and deleting needs an existing name."""
         headers = Headers({"A": "1"})
         headers.add("A", "2")
@@ -269,7 +269,7 @@ class TestMapping:
         with pytest.raises(KeyError):
             del headers["A"]
 
-    def test_equality(self):
+    def test_headers_are_equal_if_each_name_has_the_same_values(self):
         """Headers are equal when each name has the same values, also to a mapping."""
         headers = Headers([("A", "1"), ("b", "2")])
         assert headers == Headers([("b", "2"), ("A", "1")])
@@ -283,7 +283,7 @@ class TestMapping:
         with pytest.raises(TypeError):
             hash(Headers())
 
-    def test_copies(self):
+    def test_a_copy_of_headers_is_equal_and_independent(self):
         """A copy is equal and independent, and so is an unpickled one."""
         headers = Headers({"A": ["1", "2"]})
         for again in (headers.copy(), copy.copy(headers), pickle.loads(pickle.dumps(headers))):
@@ -292,7 +292,7 @@ class TestMapping:
         changed.add("A", "3")
         assert headers.get_all("A") == ["1", "2"]
 
-    def test_repr(self):
+    def test_evaluating_the_repr_returns_equal_headers(self):
         """Evaluating the repr returns equal headers."""
         headers = Headers({"A": ["1", "2"]})
         assert repr(headers) == "Headers({'A': ['1', '2']})"

@@ -64,7 +64,7 @@ TERMINAL = {
 
 
 class TestContents:
-    def test_plain(self, message):
+    def test_a_message_without_headers_has_text_and_bytes(self, message):
         """Subject and reply are text, the payload is bytes, and there are no headers."""
         assert (message.subject, message.reply) == ("orders.1", REPLY.decode())
         assert message.data == b"data"
@@ -74,7 +74,7 @@ class TestContents:
         assert message.marker is None
         assert message.ttl is None
 
-    def test_headers(self):
+    def test_headers_of_a_message_are_parsed_once(self):
         """Headers are parsed once and stay the same object."""
         message = Message(b"a", b"", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"")
         assert message.raw_headers == b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
@@ -82,13 +82,13 @@ class TestContents:
         assert message.headers.get_all("A") == ["1", "2"]
         assert message.headers is message.headers
 
-    def test_odd_headers(self):
+    def test_bytes_that_are_no_header_block_can_be_read(self):
         """Bytes that are not a header block do not raise, and can be read."""
         message = Message(b"a", b"", b"noise", b"x")
         assert (message.data, message.headers, message.raw_headers) == (b"x", {}, b"noise")
 
     @pytest.mark.parametrize("line", [b"Nats-TTL: 5s", b"Nats-TTL:5s"])
-    def test_ttl(self, line):
+    def test_the_ttl_of_a_message_is_read_with_or_without_a_space(self, line):
         """The time-to-live is read from the header, with or without a space."""
         message = Message(b"a", b"", b"NATS/1.0\r\n" + line + b"\r\n\r\n", b"")
         assert message.ttl == 5.0
@@ -117,7 +117,7 @@ class TestContents:
         block = b"NATS/1.0\r\nA: Nats-Marker-Reason: MaxAge\r\n\r\n"
         assert Message(b"a", REPLY, block, b"").marker is None
 
-    def test_repr(self, message):
+    def test_the_repr_says_whether_the_message_is_acknowledged(self, message):
         """The repr says where the message is from and whether it is acknowledged."""
         assert repr(message) == (
             "<Message 'orders.1' 4 bytes, stream 'ORDERS' sequence 35, "
@@ -144,7 +144,7 @@ class TestMetadata:
         assert message.metadata is message.metadata
         assert message.sequence == 35
 
-    def test_timestamp(self, message):
+    def test_the_time_of_a_message_is_aware_and_exact(self, message):
         """The time is an aware datetime, exact to the microsecond."""
         assert message.metadata.timestamp == dt.datetime(
             2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.timezone.utc
@@ -207,7 +207,7 @@ class TestBodies:
             (lambda m: m.ack_sync(timeout=-1), InvalidArgumentError),
         ],
     )
-    def test_misuse(self, message, acker, call, error):
+    def test_a_wrong_argument_of_an_ack_leaves_the_message_open(self, message, acker, call, error):
         """A wrong argument raises an error, sends nothing, and leaves the message open."""
         with pytest.raises(error):
             call(message)
@@ -265,7 +265,7 @@ class TestOnce:
         message.ack_sync()
         assert seen == [b"+ACK"]
 
-    def test_threads(self):
+    def test_exactly_one_of_many_threads_acknowledges(self):
         """If many threads acknowledge at the same time, exactly one succeeds."""
         threads, rounds = 8, 200
         for _ in range(rounds // 20):
@@ -295,7 +295,7 @@ class TestNotFromAConsumer:
     @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
     @pytest.mark.parametrize("reply", [b"", b"_INBOX.x"])
     @pytest.mark.parametrize("acker", [None, RecordingAcker()])
-    def test_can_not_be_acknowledged(self, call, reply, acker):
+    def test_a_core_message_cannot_be_acknowledged(self, call, reply, acker):
         """A core message cannot be acknowledged, whether it has a reply subject or not."""
         message = Message(b"a", reply, None, b"", acker)
         for _ in range(2):
@@ -321,7 +321,7 @@ COPIES = {
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 class TestCopies:
-    def test_contents(self, acker, make):
+    def test_a_copy_has_the_contents_of_the_message(self, acker, make):
         """A copy has the same contents as the message."""
         block = b"NATS/1.0\r\nA: 1\r\n\r\n"
         message = Message(b"orders.1", REPLY, block, b"data", acker)

@@ -41,7 +41,7 @@ class TestExpect:
             ("Nats-Expected-Last-Subject-Sequence", "0"),
         ]
 
-    def test_all(self):
+    def test_every_expectation_has_its_header(self):
         """Every expectation has its header."""
         expect = Expect("S", 5, 3, "a.*", "id-1")
         assert expect.pairs() == [
@@ -52,12 +52,12 @@ class TestExpect:
             ("Nats-Expected-Last-Msg-Id", "id-1"),
         ]
 
-    def test_nothing(self):
+    def test_no_expectations_mean_no_headers(self):
         """No expectations mean no headers."""
         assert Expect().pairs() == []
         assert sent(expect=Expect()) is None
 
-    def test_anything_else_is_refused(self):
+    def test_a_mapping_is_not_an_expectation(self):
         """
         A mapping is not an expectation.
         """
@@ -82,21 +82,21 @@ class TestExpect:
             ),
         ],
     )
-    def test_refused(self, fields, error):
+    def test_expectations_that_a_server_would_misread_are_refused(self, fields, error):
         """Values that a server would refuse or misread are refused before sending."""
         with pytest.raises(error):
             Expect(**fields)
 
 
 class TestHeaderBlock:
-    def test_none(self):
+    def test_a_message_without_such_fields_has_no_header_block(self):
         """A message without fields for headers has no header block."""
         assert sent() is None
         assert sent(headers={}) is None
         assert sent(headers=Headers()) is None
         assert sent(headers={"A": []}) is None
 
-    def test_all(self):
+    def test_user_headers_come_first_in_the_block(self):
         """User headers come first, followed by those of the other arguments."""
         fields = {"headers": {"A": ["1", "2"]}, "msg_id": "m", "ttl": 60}
         assert sent(**fields, expect=Expect(last_sequence=0)) == [
@@ -138,7 +138,7 @@ class TestHeaderBlock:
             ({"ttl": "x"}, InvalidTtlError),
         ],
     )
-    def test_refused(self, fields, error):
+    def test_invalid_headers_are_refused_before_a_byte_is_sent(self, fields, error):
         """Invalid headers are refused before a byte is sent."""
         with pytest.raises(error):
             sent(**fields)
@@ -150,7 +150,7 @@ class TestPayload:
         """Bytes-like payloads are passed on without a copy."""
         assert payload_bytes(data) is data
 
-    def test_text(self):
+    def test_text_is_sent_as_utf_8(self):
         """Text is sent as UTF-8."""
         assert payload_bytes("é") == b"\xc3\xa9"
         with pytest.raises(InvalidArgumentError):
@@ -172,14 +172,14 @@ class TestPayload:
         assert len(found) == data.nbytes
 
     @pytest.mark.parametrize("data", [None, 5, ["x"], {"a": 1}])
-    def test_wrong_type(self, data):
+    def test_a_payload_of_another_type_is_refused(self, data):
         """Other types raise a TypeError."""
         with pytest.raises(InvalidTypeError):
             payload_bytes(data)
 
 
 class TestCoerce:
-    def test_forms(self):
+    def test_messages_and_tuples_are_accepted(self):
         """A message, and tuples of two or three, are accepted."""
         message = OutboundMessage("a", b"x")
         assert coerce_outbound(message) is message
@@ -187,7 +187,7 @@ class TestCoerce:
         assert coerce_outbound(("a", b"x", {"A": "1"})) == OutboundMessage("a", b"x", {"A": "1"})
 
     @pytest.mark.parametrize("item", ["a", ("a",), ("a", b"", None, "id"), ["a", b"x"], None, b"x"])
-    def test_refused(self, item):
+    def test_other_types_than_messages_are_refused(self, item):
         """Other types raise a TypeError."""
         with pytest.raises(InvalidTypeError):
             coerce_outbound(item)
@@ -199,7 +199,7 @@ class TestFinalMessage:
         assert final_message(None, None, None, None, None, None) is None
 
     @pytest.mark.parametrize("place", range(1, 6))
-    def test_without_a_subject(self, place):
+    def test_a_final_message_with_other_arguments_needs_a_subject(self, place):
         """Any other argument needs a subject."""
         arguments = [None] * 6
         arguments[place] = ""
@@ -214,7 +214,7 @@ class TestFinalMessage:
 
 
 class TestOutboundMessage:
-    def test_pickle(self):
+    def test_a_pickled_outbound_message_has_bytes_for_a_view(self):
         """A message can be pickled, and a view becomes its bytes."""
         message = OutboundMessage(
             "a", memoryview(b"x"), Headers({"A": "1"}), "m", "never", Expect("S")

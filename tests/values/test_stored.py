@@ -26,7 +26,7 @@ def direct(own=b"", more=b"", data=b"x"):
 
 class TestFromDirect:
     @pytest.mark.parametrize("more", [b"", b"Nats-Num-Pending: 8\r\nNats-Last-Sequence: 0\r\n"])
-    def test_parts(self, more):
+    def test_headers_that_servers_add_become_attributes(self, more):
         """Headers that servers add to an answer become the attributes of the message."""
         message = direct(more=more)
         assert (message.stream, message.subject, message.sequence) == ("DG", "dg.A", 5)
@@ -64,7 +64,7 @@ class TestFromDirect:
             (b"hello world\r\n", {}),
         ],
     )
-    def test_odd_headers(self, own, headers):
+    def test_a_stored_message_with_any_header_bytes_has_all_parts(self, own, headers):
         """A message with any bytes as headers has all its parts, read together or one by one."""
         message = StoredMessage.from_direct(own + ADDED + b"\r\n", b"x")
         assert (message.stream, message.subject, message.sequence) == ("DG", "dg.A", 5)
@@ -74,7 +74,7 @@ class TestFromDirect:
         copied = pickle.loads(pickle.dumps(message))
         assert (copied, copied.raw_headers) == (message, message.raw_headers)
 
-    def test_marker(self):
+    def test_a_direct_read_shows_the_reason_and_ttl_of_a_marker(self):
         """A marker has its reason and time-to-live on direct reads."""
         message = direct(
             b"Nats-Marker-Reason: MaxAge\r\nNats-TTL: 5s\r\nNats-Rollup: sub\r\n", data=b""
@@ -84,7 +84,7 @@ class TestFromDirect:
         assert direct().marker is None
         assert direct().ttl is None
 
-    def test_incomplete(self):
+    def test_an_answer_without_a_required_header_fails_when_read(self):
         """An answer without a required header is a ProtocolError when the attribute is read."""
         message = StoredMessage.from_direct(b"NATS/1.0\r\nA: b\r\n\r\n", b"x")
         assert message.headers == {"A": "b"}
@@ -123,7 +123,7 @@ class TestMadeFromParts:
         assert made != direct()
         assert made != 5
 
-    def test_datetime(self):
+    def test_the_time_of_a_stored_message_is_aware_and_exact(self):
         """The time is an aware datetime, exact to the microsecond."""
         message = StoredMessage("S", "a", 1, MOMENT)
         assert message.timestamp == MOMENT
@@ -147,7 +147,7 @@ class TestMadeFromParts:
         assert StoredMessage("S", "a", 1, MOMENT, raw_headers=b"noise").headers == {}
 
     @pytest.mark.parametrize("raw", [False, True])
-    def test_marker(self, raw):
+    def test_a_marker_of_the_stream_api_is_a_marker_too(self, raw):
         """A marker that was read through the stream API is a marker, too."""
         headers = Headers({"Nats-Marker-Reason": "Purge", "Nats-TTL": "never"})
         block = encode_headers(headers.items())
@@ -160,7 +160,7 @@ class TestMadeFromParts:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 class TestColumns:
-    def test_columns(self, page):
+    def test_a_column_has_the_values_of_each_message(self, page):
         """A column has the values of each message, whichever server or program wrote them."""
         messages = list(page)
         assert page.subjects == [message.subject for message in messages]
@@ -168,7 +168,7 @@ class TestColumns:
         assert page.timestamps_ns == [message.timestamp_ns for message in messages]
         assert page.data == [message.data for message in messages]
 
-    def test_payloads(self, page):
+    def test_two_positions_are_those_of_a_payload_in_the_buffer(self, page):
         """Two positions for each message are those of its payload in the buffer."""
         data, messages = page.data, list(page)
         buffer, places = page.payloads
@@ -176,7 +176,7 @@ class TestColumns:
         assert [buffer[start:end] for start, end in ends] == data
         assert (page.data, list(page)) == (data, messages)
 
-    def test_indexes(self, page):
+    def test_an_index_counts_from_either_end(self, page):
         """An index counts messages from either end, and one that is too large is an IndexError."""
         messages = list(page)
         count = len(messages)
@@ -187,7 +187,7 @@ class TestColumns:
             with pytest.raises(IndexError, match="messages"):
                 _ = page[place]
 
-    def test_pickle(self, page):
+    def test_a_page_survives_pickling(self, page):
         """A page survives pickling."""
         assert list(pickle.loads(pickle.dumps(page))) == list(page)
 
@@ -222,7 +222,7 @@ class TestPage:
         assert page.subjects == ["dg.A", "dg.A"]
         assert page.sequences == [5, 5]
 
-    def test_incomplete(self):
+    def test_a_message_of_a_page_needs_its_headers(self):
         """A message without a required header is a ProtocolError."""
         page = StoredPage([*ORDINARY, StoredMessage.from_direct(b"NATS/1.0\r\n\r\n", b"x")])
         with pytest.raises(ProtocolError, match="Nats-Subject"):
@@ -230,12 +230,12 @@ class TestPage:
 
 
 @pytest.mark.parametrize("message", [direct(b"A: 1\r\n"), StoredMessage("S", "a", 1, MOMENT)])
-def test_pickle(message):
+def test_a_stored_message_survives_pickling(message):
     """A message survives pickling and stays equal."""
     assert pickle.loads(pickle.dumps(message)) == message
 
 
-def test_repr():
+def test_the_repr_is_one_line_without_the_payload():
     """The repr is one line and does not show the payload."""
     assert repr(direct()) == "<StoredMessage 'dg.A' 1 bytes, stream 'DG' sequence 5>"
 

@@ -77,7 +77,7 @@ ECHO = {
 }
 
 
-def test_every_field_of_every_server_is_there():
+def test_a_stream_config_has_every_field_of_every_server():
     """
     An update would reset a field that is missing here.
     """
@@ -149,7 +149,7 @@ def test_a_full_configuration_has_the_wire_form_of_the_protocol():
         ("persist_mode", "default", PersistMode.DEFAULT),
     ],
 )
-def test_policies_take_their_plain_string(field, word, member):
+def test_policies_of_a_stream_take_their_plain_string(field, word, member):
     """
     A field accepts the string and holds the member, which equals the string.
     """
@@ -233,7 +233,7 @@ class TestEcho:
             ({"later": 1}, "later", "a server that knows this field"),
         ],
     )
-    def test_a_dropped_field_is_named(self, asked, feature, needs):
+    def test_the_error_of_a_dropped_field_has_the_servers_version(self, asked, feature, needs):
         """
         The error has the need, the server's version, and says that the stream was created.
         """
@@ -300,7 +300,7 @@ class TestEcho:
             ),
         ],
     )
-    def test_server_defaults_are_no_error(self, asked, echoed):
+    def test_defaults_in_the_echo_of_a_stream_are_no_error(self, asked, echoed):
         """
         Defaults, fields that the server changes itself, and its metadata raise no error.
         """
@@ -411,13 +411,13 @@ class TestLacks:
             ),
         ],
     )
-    def test_fields(self, fields, features, expected):
+    def test_fields_that_a_feature_needs_are_returned(self, fields, features, expected):
         """The result has each field that has to change for a feature, with its new value."""
         config = StreamConfig(**fields)
         assert config.lacks(*features) == expected
         assert attrs.evolve(config, **expected).lacks(*features) == {}
 
-    def test_unknown(self):
+    def test_an_unknown_feature_is_refused(self):
         """An unknown feature raises an error."""
         with pytest.raises(InvalidArgumentError, match="unknown feature 'speed'"):
             StreamConfig().lacks("direct", "speed")
@@ -427,7 +427,7 @@ class TestLacks:
     "model",
     [ClusterInfo, LostStreamData, PeerInfo, StreamAlternate, StreamSourceInfo, StreamState],
 )
-def test_parts_of_an_info(model):
+def test_missing_parts_of_a_stream_info_are_empty(model):
     """
     What a server leaves out is 0, empty or None, and fields are given by name.
     """
@@ -436,7 +436,7 @@ def test_parts_of_an_info(model):
         model("x")
 
 
-def test_an_empty_info():
+def test_an_empty_info_of_a_stream_has_an_empty_state():
     """
     An info without fields has an empty configuration and state.
     """

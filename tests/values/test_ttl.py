@@ -28,7 +28,7 @@ class TestHeader:
             (dt.timedelta(seconds=9_223_372_036), "9223372036"),
         ],
     )
-    def test_accepted(self, value, text):
+    def test_seconds_timedeltas_and_never_become_a_header_value(self, value, text):
         """Seconds from 1 up, a timedelta and "never" become a header value."""
         assert ttl_header(value) == text
 
@@ -41,14 +41,14 @@ class TestHeader:
             dt.timedelta(seconds=9_223_372_037),
         ],
     )
-    def test_refused(self, value):
+    def test_other_values_of_a_ttl_are_refused(self, value):
         """Other values, also of a wrong type, raise InvalidTtlError, a ValueError."""
         with pytest.raises(InvalidTtlError) as caught:
             ttl_header(value)
         assert isinstance(caught.value, ValueError)
         assert caught.value.value == repr(value)
 
-    def test_nanoseconds(self):
+    def test_a_ttl_that_looks_like_nanoseconds_is_refused(self):
         """A number that looks like nanoseconds is refused, and the error names the unit."""
         with pytest.raises(InvalidTtlError, match="looks like nanoseconds"):
             ttl_header(5_000_000_000)
@@ -58,7 +58,7 @@ class TestHeader:
         assert ttl_header(parse_ttl("5000000000")) == "5000000000"
 
     @given(st.floats(min_value=1, max_value=999_999_999))
-    def test_round_trip(self, seconds):
+    def test_formatting_and_parsing_returns_the_same_ttl(self, seconds):
         """Formatting and parsing return the same time-to-live, to a microsecond."""
         assert parse_ttl(ttl_header(seconds)) == pytest.approx(seconds, abs=1e-6)
 
@@ -87,7 +87,7 @@ class TestParse:
             ("\u0665", None),
         ],
     )
-    def test_values(self, text, ttl):
+    def test_seconds_and_go_durations_of_a_ttl_are_parsed(self, text, ttl):
         """Seconds and Go durations are parsed. Zero and other texts return None."""
         assert parse_ttl(text) == ttl
 
@@ -102,11 +102,11 @@ class TestMarker:
             ("Else", None),
         ],
     )
-    def test_reasons(self, reason, marker):
+    def test_only_the_three_specified_reasons_are_known(self, reason, marker):
         """The three specified reasons are known. Other reasons return None."""
         assert marker_of(Headers({"Nats-Marker-Reason": reason})) is marker
 
-    def test_ordinary(self):
+    def test_a_message_without_a_reason_is_no_marker(self):
         """A message without headers, or without a reason, is not a marker."""
         assert marker_of(None) is None
         assert marker_of(Headers({"A": "b"})) is None
@@ -127,6 +127,6 @@ class TestMarker:
         ("3w", None),
     ],
 )
-def test_durations(text, seconds):
+def test_go_durations_are_parsed_and_other_texts_are_none(text, seconds):
     """Go durations are parsed; other texts return None."""
     assert parse_duration(text) == seconds

@@ -55,7 +55,7 @@ def tallies():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_counts(tallies, form):
+def test_replies_of_every_form_give_counts(tallies, form):
     """
     All forms of reply subjects are parsed.
     """

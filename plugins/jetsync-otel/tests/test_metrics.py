@@ -45,7 +45,7 @@ def test_consumed_and_redelivered(traced, telemetry, stream, subject):
     assert telemetry.total("jetsync.consumer.redelivered") == again > 0
 
 
-def test_behind(traced, telemetry, stream, subject):
+def test_the_backlog_and_the_age_of_messages_are_measured(traced, telemetry, stream, subject):
     """
     Pending messages are measured after each fetch, and the age of messages is sampled.
     """
@@ -77,7 +77,7 @@ def test_without_names_of_consumers(traced, telemetry, stream, subject):
         assert "messaging.consumer.group.name" not in labels
 
 
-def test_reconnects(nats_server, telemetry):
+def test_reconnects_and_events_are_counted(nats_server, telemetry):
     """
     Each reconnect is counted, and each event by its kind.
     """

@@ -18,7 +18,7 @@ PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "plugins" / "otel.md"]
 
 @pytest.mark.live
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_runs(page, tmp_path):
+def test_the_page_of_jetsync_otel_runs(page, tmp_path):
     """
     The page's blocks run without an error.
     """

@@ -62,7 +62,7 @@ def test_in_the_trace_of_the_producer(otel, messages, telemetry, stream, subject
     assert telemetry.total("messaging.process.duration") == 1
 
 
-def test_in_a_span_of_the_application(otel, messages, telemetry):
+def test_the_producer_is_linked_below_a_span_of_the_application(otel, messages, telemetry):
     """
     If another span is current, it is the parent, and the span links to the producer.
     """

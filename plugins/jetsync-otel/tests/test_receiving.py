@@ -42,7 +42,9 @@ def linked(span):
 
 
 class TestPulls:
-    def test_fetch(self, worker, producer, telemetry, stream, subject):
+    def test_the_span_of_a_fetch_links_to_each_publisher(
+        self, worker, producer, telemetry, stream, subject
+    ):
         """
         A fetch is one span, which links to each span that published its messages.
         """
@@ -76,7 +78,9 @@ class TestPulls:
         (work,) = [each for each in telemetry.spans if each.name == "work"]
         assert span.parent.span_id == work.parent.span_id == job.context.span_id
 
-    def test_next(self, worker, producer, telemetry, subject):
+    def test_the_span_of_one_message_has_its_sequence_and_no_count(
+        self, worker, producer, telemetry, subject
+    ):
         """
         The span of a single message has its sequence and no count.
         """
@@ -87,7 +91,7 @@ class TestPulls:
         assert "messaging.batch.message_count" not in span.attributes
         assert linked(span) == [ids(telemetry.of("publish")[0].context)]
 
-    def test_nothing_there(self, traced, worker, telemetry, stream):
+    def test_an_empty_pull_is_a_span_only_on_request(self, traced, worker, telemetry, stream):
         """
         A pull without messages is a span only if the settings ask for it.
         """
@@ -99,7 +103,7 @@ class TestPulls:
         assert span.attributes["messaging.batch.message_count"] == 0
         assert span.status.status_code is StatusCode.UNSET
 
-    def test_errors(self, worker, telemetry, stream):
+    def test_a_failed_fetch_is_a_span_without_messages(self, worker, telemetry, stream):
         """
         A fetch that fails is a span even without messages.
         """
@@ -228,7 +232,9 @@ class TestConsumptions:
         eventually(lambda: self.spans_of(telemetry, 40))
         assert telemetry.total("messaging.client.consumed.messages") == 40
 
-    def test_an_ordered_consumer(self, producer, telemetry, stream, subject):
+    def test_an_ordered_consumer_has_spans_like_any_other(
+        self, producer, telemetry, stream, subject
+    ):
         """
         An ordered consumer has spans like any other.
         """
@@ -242,7 +248,9 @@ class TestConsumptions:
 
 
 class TestDirectReads:
-    def test_one_message(self, producer, telemetry, stream, subject):
+    def test_the_span_of_a_direct_get_links_to_the_publisher(
+        self, producer, telemetry, stream, subject
+    ):
         """
         The span links to the one that published the message.
         """
@@ -265,7 +273,7 @@ class TestDirectReads:
             assert span.attributes["messaging.nats.stream.sequence"] == 1
         assert telemetry.total("messaging.client.consumed.messages") == 4
 
-    def test_no_message(self, producer, telemetry, stream, subject):
+    def test_a_missing_message_is_a_result_and_no_error(self, producer, telemetry, stream, subject):
         """
         A missing message is a result and no error.
         """
@@ -276,7 +284,9 @@ class TestDirectReads:
         assert "error.type" not in span.attributes
         assert telemetry.total("messaging.client.consumed.messages") == 0
 
-    def test_pages(self, producer, telemetry, stream, subject):
+    def test_each_page_is_one_span_with_its_number_of_messages(
+        self, producer, telemetry, stream, subject
+    ):
         """
         Each page is one span with its number of messages.
         """
@@ -287,7 +297,7 @@ class TestDirectReads:
         assert len(pages) >= 3
         assert telemetry.total("messaging.client.consumed.messages", operation_name="scan") == 25
 
-    def test_a_bucket(self, producer, telemetry, stream):
+    def test_a_bucket_has_spans_like_any_stream(self, producer, telemetry, stream):
         """
         Writes and reads of a bucket have spans like those of any stream.
         """

@@ -34,7 +34,9 @@ def stored(stream):
 
 
 class TestPublish:
-    def test_one_message(self, traced, telemetry, stream, subject):
+    def test_a_published_message_carries_the_context_of_its_span(
+        self, traced, telemetry, stream, subject
+    ):
         """
         The span has the attributes of the conventions, and the message carries its context.
         """
@@ -53,7 +55,7 @@ class TestPublish:
         assert carried(message) == ids(span.context)
         assert message.headers["Nats-Msg-Id"] == "m"
 
-    def test_in_a_span_of_the_application(self, traced, telemetry, stream, subject):
+    def test_the_current_span_is_the_parent_of_a_publish(self, traced, telemetry, stream, subject):
         """
         The current span is the parent, and it is current again after the publish.
         """
@@ -142,7 +144,9 @@ class TestPublish:
         assert second.attributes["messaging.nats.duplicate"] is True
         assert telemetry.total("jetsync.publish.duplicates") == 1
 
-    def test_errors(self, traced, telemetry, unique_subject, subject):
+    def test_the_span_of_a_failed_publish_has_the_error(
+        self, traced, telemetry, unique_subject, subject
+    ):
         """
         The span has the error, and its name has no subject.
         """
@@ -343,7 +347,7 @@ class TestBatches:
         assert [carried(each) for each in stored(stream)] == expected
         assert telemetry.total("jetsync.publish.acknowledged", operation_name="commit") == 6
 
-    def test_a_span_for_each_message(self, traced, telemetry, stream, subject):
+    def test_the_commit_links_to_a_span_for_each_message(self, traced, telemetry, stream, subject):
         """
         With the granularity "message", the commit links to the spans of all messages.
         """

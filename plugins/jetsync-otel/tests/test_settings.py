@@ -12,7 +12,7 @@ import jetsync
 from jetsync_otel import HeadersGetter, HeadersSetter, OTel, Settings, extract, inject
 
 
-def test_defaults():
+def test_an_empty_environment_changes_no_setting_of_otel():
     """
     An empty environment changes nothing.
     """
@@ -54,7 +54,7 @@ def test_invalid_values(variable, text, said):
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True])
-def test_links(value):
+def test_the_number_of_links_must_be_a_number(value):
     """
     The number of links must be a number.
     """
@@ -81,7 +81,7 @@ def test_per_message_hooks_only_where_needed():
 
 
 class TestCarrier:
-    def test_getter(self):
+    def test_a_header_is_looked_up_exactly_then_in_any_case(self):
         """
         A header is looked up by its exact name first, then in any case.
         """
@@ -92,7 +92,7 @@ class TestCarrier:
         assert getter.get(headers, "tracestate") is None
         assert getter.keys(headers) == ["Traceparent", "traceparent", "B"]
 
-    def test_setter(self):
+    def test_a_header_that_was_set_has_one_value(self):
         """
         After setting a header, it has one value.
         """
@@ -100,7 +100,7 @@ class TestCarrier:
         HeadersSetter().set(headers, "a", "3")
         assert headers.items() == [("a", "3")]
 
-    def test_round_trip(self):
+    def test_an_injected_context_can_be_extracted(self):
         """
         An injected context can be extracted, and the original headers are unchanged.
         """

@@ -26,7 +26,7 @@ LIMIT = 100.0
 
 
 class TestLoaded:
-    def test_by_name(self, nats_server):
+    def test_the_retry_plugin_can_be_loaded_by_name(self, nats_server):
         """
         The plugin can be loaded by the name of its entry point.
         """

@@ -265,7 +265,7 @@ class TestIds:
 
 
 class TestRetry:
-    def test_statistics(self):
+    def test_decisions_are_counted_by_operation_and_error(self):
         """
         Decisions are counted by operation, error and decision.
         """

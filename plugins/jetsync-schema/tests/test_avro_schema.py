@@ -55,7 +55,7 @@ def test_the_header_is_avros_own_fingerprint():
     assert AvroSchema({"type": "null", "doc": "x"}).schema_id == "63dd24e7cc258f8a"
 
 
-def test_documents_are_encoded_and_decoded():
+def test_avro_documents_get_defaults_for_missing_fields():
     """
     Documents are encoded with the header, and missing fields get their defaults.
     """
@@ -380,7 +380,7 @@ def test_schemas_with_repeated_records_are_read_quickly():
 @pytest.mark.parametrize(
     "schema", [{"type": "nope"}, 5, {"type": "record"}, None, {"type": "array"}]
 )
-def test_a_broken_schema_is_refused(schema):
+def test_a_broken_avro_schema_is_refused(schema):
     """
     A broken schema is refused when the contract is made.
     """
@@ -511,7 +511,7 @@ def test_headers_are_only_looked_at_where_they_matter():
     Schemas({">": shop.ORDERS}).check("a", shop.GOOD, {SCHEMA_ID: "none"})
 
 
-def test_a_contract_can_be_pickled():
+def test_a_pickled_avro_contract_keeps_its_versions():
     """
     A pickled contract keeps its versions.
     """

@@ -278,7 +278,7 @@ def test_a_publish_under_change_sees_one_or_the_other(follow, bucket, connect, s
     assert js.publish(subject, b"1").sequence > 0
 
 
-def test_a_callback_that_raises(follow, bucket):
+def test_a_watch_continues_after_a_callback_that_raises(follow, bucket):
     """
     The watching thread continues.
     """

@@ -73,7 +73,9 @@ def test_received_messages(environment, folder, js, stream):
 
 
 @pytest.mark.parametrize("how", ["call", "environment"])
-def test_a_bucket(environment, monkeypatch, bucket, stream, how):
+def test_the_definitions_bucket_has_its_own_connection(
+    environment, monkeypatch, bucket, stream, how
+):
     """
     The bucket has its own connection, which does not load the plugin and ends with the client.
     """

@@ -130,7 +130,7 @@ class TestDirectory:
         with pytest.raises(DefinitionError, match="outside the directory"):
             Schemas(directory=folder)
 
-    def test_reload(self, write):
+    def test_a_broken_definition_keeps_all_old_ones_in_use(self, write):
         """
         If any definition is broken, all old ones stay in use.
         """

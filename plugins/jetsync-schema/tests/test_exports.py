@@ -18,7 +18,7 @@ def test_everything_public_is_on_the_facade():
         assert getattr(jetsync_schema, name).__doc__
 
 
-def test_errors_are_those_of_jetsync():
+def test_errors_of_jetsync_schema_are_those_of_jetsync():
     """
     Errors of the plugin are caught as errors of jetsync.
     """

@@ -21,7 +21,7 @@ def violations(schema, document, **options):
     return caught.value.violations
 
 
-def test_the_error_names_subject_contract_and_path():
+def test_a_json_schema_error_has_subject_contract_and_path():
     """
     The text and the attributes have everything that is needed to find the mistake.
     """
@@ -49,7 +49,7 @@ def test_at_most_ten_violations():
     assert len(caught.value.violations) == 10
 
 
-def test_values_are_not_shown():
+def test_the_error_of_a_json_schema_shows_no_values():
     """
     Documents may be secret: neither the text nor the attributes show their values.
     """
@@ -192,7 +192,7 @@ def test_threads_share_a_contract():
         ({"exclusiveMinimum": True}, {}, "exclusiveMinimum"),
     ],
 )
-def test_a_broken_schema_is_refused(schema, options, reason):
+def test_a_broken_json_schema_is_refused_without_a_fetch(schema, options, reason):
     """
     A broken schema is refused when the contract is made, and nothing is fetched.
     """
@@ -241,7 +241,7 @@ def test_schemas_may_refer_to_given_schemas():
     assert found.path == "$.to.zip"
 
 
-def test_a_contract_can_be_pickled():
+def test_another_process_compiles_a_pickled_json_schema():
     """
     The other process compiles the schema.
     """
@@ -257,7 +257,7 @@ def test_a_contract_can_be_pickled():
     "document",
     [{"a": object(), "b": "hunter2"}, {"a": float("nan")}, "hunter2\ud83d", {(): "hunter2"}],
 )
-def test_values_that_cannot_be_encoded_are_not_shown(document):
+def test_an_encoding_error_of_a_json_schema_shows_no_values(document):
     """
     Neither the text of an error nor its cause has a value, because both are logged.
     """
@@ -270,7 +270,7 @@ def test_values_that_cannot_be_encoded_are_not_shown(document):
     shop.check_silent(caught.value)
 
 
-def test_documents_are_encoded_and_decoded():
+def test_json_documents_are_encoded_and_decoded():
     """
     `encode` makes the message, and first refuses a document that violates the contract.
     """
@@ -290,7 +290,7 @@ def test_documents_are_encoded_and_decoded():
 
 
 @pytest.mark.parametrize("contracts", [{">": {"type": "object"}}, {">": dict}, {">": None}])
-def test_other_types_are_refused(contracts):
+def test_a_bare_json_schema_is_refused(contracts):
     """
     A bare schema is refused, because its kind is not clear.
     """

@@ -91,7 +91,7 @@ def test_an_invalid_pattern_is_refused(pattern):
         Schemas({pattern: JsonSchema(True)})
 
 
-def test_other_types_are_refused():
+def test_a_pattern_of_subjects_must_be_text():
     """
     A pattern must be text.
     """

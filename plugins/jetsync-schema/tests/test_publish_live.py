@@ -55,7 +55,7 @@ def stored(stream):
     return stream.info().state.messages
 
 
-def test_publish(shopping, stream, plugin):
+def test_an_invalid_message_is_refused_and_the_next_is_published(shopping, stream, plugin):
     """
     A single invalid message is refused, and the next one is published.
     """
@@ -79,7 +79,7 @@ def test_not_a_byte_is_sent(nats_server, plugin, stream):
         assert client.statistics() == before
 
 
-def test_publish_many(shopping, stream):
+def test_publish_many_leaves_out_only_invalid_messages(shopping, stream):
     """
     Only invalid messages are left out, and the report names them.
     """
@@ -93,7 +93,7 @@ def test_publish_many(shopping, stream):
     assert (report.count, stored(stream)) == (3, 3)
 
 
-def test_publisher(shopping, stream):
+def test_the_future_of_an_invalid_message_fails(shopping, stream):
     """
     The future of the invalid message fails.
     """
@@ -369,7 +369,7 @@ def test_another_plugin_does_not_bypass_a_contract(connect, stream, plugin):
     assert stored(stream) == 0
 
 
-def test_many_threads(shopping, stream, plugin):
+def test_each_thread_gets_its_own_results_of_validation(shopping, stream, plugin):
     """
     Each thread gets its own results, and the counts are right.
     """

@@ -44,7 +44,7 @@ def path_of(data):
     return caught.value.path
 
 
-def test_the_error_names_subject_contract_and_path():
+def test_the_error_of_a_model_has_subject_contract_and_path():
     """
     The error has the same attributes as for each kind of contract.
     """
@@ -103,7 +103,7 @@ def test_texts_are_not_limited_like_numbers():
     assert PydanticModel(int).load(b"9" * 400) == int("9" * 400)
 
 
-def test_values_are_not_shown():
+def test_the_error_of_a_model_shows_no_values():
     """
     The text does not contain the document's values.
     """
@@ -172,7 +172,7 @@ class Careless(pydantic.BaseModel):
         "hunter2",
     ],
 )
-def test_values_that_cannot_be_encoded_are_not_shown(document):
+def test_an_encoding_error_of_a_model_shows_no_values(document):
     """
     Neither the text of an error nor its cause has a value, because both are logged.
     """
@@ -185,7 +185,7 @@ def test_values_that_cannot_be_encoded_are_not_shown(document):
     shop.check_silent(caught.value)
 
 
-def test_other_types_are_refused():
+def test_only_models_make_a_contract_of_pydantic():
     """
     Other types are refused when the contract is made.
     """
@@ -193,7 +193,7 @@ def test_other_types_are_refused():
         PydanticModel(object())
 
 
-def test_a_contract_can_be_pickled():
+def test_a_model_is_pickled_by_its_name():
     """
     The model is pickled by its name.
     """

@@ -221,7 +221,9 @@ class TestQuery:
 
             assert not [each for each in asked(client, plan_often) if "MSG.NEXT" not in each]
 
-    def test_polling(self, js, nats_server, client, monkeypatch):
+    def test_a_query_without_a_consumer_polls_less_and_less_often(
+        self, js, nats_server, client, monkeypatch
+    ):
         """Without a consumer, a query polls less and less often, and finds new messages."""
         monkeypatch.setattr(idle, "WAIT", 0.02)
         monkeypatch.setattr(idle, "POLLING", 0.1)
@@ -242,7 +244,7 @@ class TestQuery:
             eventually(query.plan)
             assert query.read() == [6]
 
-    def test_the_server_restarts(self, monkeypatch):
+    def test_a_query_finds_messages_after_its_consumer_is_lost(self, monkeypatch):
         """A query finds messages that arrive after the server has lost its consumer."""
         monkeypatch.setattr(idle, "WAIT", 0.1)
         monkeypatch.setattr(idle, "CHECK", 1.0)

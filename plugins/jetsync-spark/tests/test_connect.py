@@ -82,7 +82,9 @@ MODES = [
 
 class TestBatches:
     @pytest.mark.parametrize("mode", MODES)
-    def test_data_source(self, spark, rows, nats_server, target, mode):
+    def test_a_named_write_over_connect_stores_each_row_once(
+        self, spark, rows, nats_server, target, mode
+    ):
         """
         The format is found by its name. A named write that runs twice stores each row once.
         """
@@ -97,7 +99,7 @@ class TestBatches:
         back = spark.read.format("jetstream").options(**at, minPartitions=2).load()
         assert back.filter("subject like '%.a3'").count() == 14
 
-    def test_register(self, spark, nats_server, target, js):
+    def test_a_program_may_register_the_format_again(self, spark, nats_server, target, js):
         """
         A program may register the format, even if the server has found it.
         """
@@ -223,7 +225,7 @@ def forget_commit(folder):
 class TestMicroBatches:
     @STARTS
     @pytest.mark.soak
-    def test_data_source(self, copying, nats_server, target):
+    def test_a_data_source_over_connect_knows_its_micro_batch(self, copying, nats_server, target):
         """
         The data source knows the query and the micro-batch.
         """
@@ -300,7 +302,9 @@ class TestMicroBatches:
 
 
 @STARTS
-def test_page_runs(connect_server, spark, js, nats_server, monkeypatch):
+def test_the_page_of_jetsync_spark_runs_over_connect(
+    connect_server, spark, js, nats_server, monkeypatch
+):
     """
     The blocks of the documentation's page run without an error.
     """

@@ -71,7 +71,7 @@ class TestData:
         assert found["UA.2012-12-27"].mean == 3.0
         assert found["AA.2013-01-03"].mean is None
 
-    def test_keys(self):
+    def test_a_key_consists_of_a_carrier_and_a_day(self):
         """
         A key consists of a carrier and a day.
         """

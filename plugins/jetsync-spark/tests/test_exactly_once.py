@@ -538,7 +538,7 @@ class TestRefused:
         assert "rows 0 to 0 of partition 0" in str(caught.value)
         assert target.info().state.messages == 0
 
-    def test_outside_of_a_query_a_name_is_needed(self, plan, target):
+    def test_a_write_outside_of_a_query_needs_a_name(self, plan, target):
         """
         Without a name, a second run could not be told from another write.
         """

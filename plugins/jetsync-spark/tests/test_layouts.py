@@ -81,7 +81,7 @@ class TestBatchWrites:
 
         assert lost_and_twice(target, 20) == (0, 0)
 
-    def test_outside_of_a_query_a_name_is_needed(self, nats_server, target):
+    def test_a_thread_of_foreach_batch_needs_a_name(self, nats_server, target):
         """
         A thread of foreachBatch also needs one, because it does not know the query. Otherwise its
         write would have another identity when the micro-batch is repeated.

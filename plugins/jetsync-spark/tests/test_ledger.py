@@ -126,7 +126,7 @@ class TestFingerprint:
 
         assert (one.order, one.total, one.rows) == (two.order, two.total, two.rows)
 
-    def test_headers_count(self):
+    def test_rows_that_differ_only_in_headers_are_different(self):
         """
         Rows that differ only in their headers are different.
         """

@@ -48,7 +48,7 @@ def earliest(nats_server):
 
 
 class TestBatches:
-    def test_one_after_the_other(self, js, earliest):
+    def test_batches_follow_each_other_across_restarts(self, js, earliest):
         """
         Batches follow each other, also across restarts; without new messages there is no batch.
         """
@@ -195,7 +195,7 @@ class TestBatches:
             unlimited = earliest(stream).reader
             assert unlimited.getDefaultReadLimit() == datasource.ReadAllAvailable()
 
-    def test_parts(self, js, earliest):
+    def test_the_parts_depend_only_on_offsets_and_options(self, js, earliest):
         """The parts of a batch depend only on its offsets and the options."""
         with numbered(js, 100) as stream:
             query = earliest(stream, minPartitions="3", maxRecordsPerPartition="30")
@@ -207,7 +207,7 @@ class TestBatches:
             again = query.reader.partitions(begin, query.ends[0])
             assert [part.value for part in again] == [part.value for part in first]
 
-    def test_available_now(self, js, earliest):
+    def test_a_query_with_available_now_ends(self, js, earliest):
         """A query with availableNow ends, although messages are published all the time."""
         with numbered(js, 25) as stream:
             query = earliest(stream)
@@ -257,7 +257,7 @@ class TestStart:
             assert query.read() == [*range(11, 16)]
             assert query.all() == [[*range(16, 23)]]
 
-    def test_where_spark_does_not_say(self, js, earliest):
+    def test_the_start_of_a_stream_is_known_after_the_first_end(self, js, earliest):
         """PySpark 4.0 and 4.1 first ask for an end; from then on the start is known."""
         with numbered(js, 10) as stream:
             options = {"maxOffsetsPerTrigger": "4"}
@@ -313,7 +313,7 @@ class TestStart:
         with numbered(js, 0) as stream, pytest.raises(OptionError, match="endingOffsets does not"):
             earliest(stream, endingOffsets="latest")
 
-    def test_no_stream(self, nats_server):
+    def test_a_query_of_a_missing_stream_ends_with_advice(self, nats_server):
         """The query ends with the reason and the advice."""
         options = {"servers": nats_server.url, "stream": "no_such"}
         reader = StreamMicroBatchReader(
@@ -324,7 +324,7 @@ class TestStart:
 
 
 class TestLoss:
-    def test_purged(self, js, earliest):
+    def test_messages_purged_unread_end_the_query_or_are_skipped(self, js, earliest):
         """Messages that were purged unread end the query with both numbers, or are skipped."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
@@ -353,7 +353,7 @@ class TestLoss:
             extend(js, stream, 5)
             assert query.all() == [[*range(31, 36)]]
 
-    def test_made_again(self, js, earliest):
+    def test_a_recreated_stream_ends_the_query_or_is_read_again(self, js, earliest):
         """A recreated stream has other sequences; the query ends, or reads it from its start."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
@@ -449,7 +449,7 @@ class TestLoss:
                     query.plan()
                 assert lenient.all() == [[]]
 
-    def test_one_message_of_each_subject(self, js, earliest):
+    def test_a_query_continues_if_new_messages_replace_old_ones(self, js, earliest):
         """If new messages replace old ones, the query continues, unless configured otherwise."""
         with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
             query = earliest(stream, startingOffsets='{"seq": 1}')
@@ -459,7 +459,7 @@ class TestLoss:
             assert query.all() == [[*range(21, 31)]]
 
 
-def test_a_restart_of_the_server(earliest):
+def test_a_planner_waits_a_bounded_time_for_servers(earliest):
     """A planner waits a bounded time for servers that are down."""
     with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
         js = client.jetstream()

@@ -45,7 +45,7 @@ class TestJson:
             several(A=(5, 1, 3)),
         ],
     )
-    def test_round_trip(self, offset):
+    def test_a_restored_offset_has_the_same_text(self, offset):
         """An offset that was restored from a checkpoint has the same text and is equal."""
         text = json.dumps(offset.to_json())
         again = Offset.from_json(json.loads(text))
@@ -60,7 +60,7 @@ class TestJson:
         assert again.places["ORDERS"].parts is None
         assert json.dumps(again.to_json()) == text
 
-    def test_form(self):
+    def test_the_keys_of_an_offset_have_a_fixed_order(self):
         """The keys have a fixed order: Spark compares texts."""
         offset = Offset({"S": Place("then", 9, 4, 2)})
         assert list(offset.to_json().items()) == [
@@ -144,7 +144,7 @@ class TestSpans:
              [("A", 5, 9, None), ("B", 3, 8, None)]),
         ],
     )  # fmt: skip
-    def test_several_streams(self, start, end, read):
+    def test_each_stream_has_its_own_start_in_order_of_names(self, start, end, read):
         """Each stream has its own start, and the order is that of the names."""
         found = spans(start, end)
         assert [(what.stream, what.start, what.end, what.parts) for what in found] == read

@@ -214,7 +214,7 @@ class TestWriteOptions:
         with pytest.raises(OptionError, match=said):
             read_settings(WriteOptions, {**stream, **options})
 
-    def test_errors_are_those_of_jetsync(self):
+    def test_errors_of_jetsync_spark_are_those_of_jetsync(self):
         """
         Errors of the plugin are caught as errors of jetsync.
         """

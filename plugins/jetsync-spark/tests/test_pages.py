@@ -45,7 +45,7 @@ def test_readme_runs(tmp_path):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_runs(name, empty, nats_server, monkeypatch):
+def test_the_page_of_jetsync_spark_runs(name, empty, nats_server, monkeypatch):
     """
     The page's blocks run without an error, in a session that all pages share.
     """

@@ -89,7 +89,7 @@ class TestReports:
             "query an-id, micro-batch 7: 100 rows in 0.500 s; stream A up to 200, backlog 50"
         )
 
-    def test_several_streams(self):
+    def test_the_backlog_of_a_query_is_the_sum_of_its_streams(self):
         """
         Each stream of each source has its own progress. The query's backlog is their sum.
         """
@@ -248,7 +248,7 @@ class TestQuery:
             for point in metric.data.data_points
         ]
 
-    def test_connections(self, query, nats_server):
+    def test_each_process_of_spark_has_at_most_one_connection(self, query, nats_server):
         """
         Each Python process of Spark has at most one connection: each worker, the source's planner
         and the sink's committer. Processes that plan writes close theirs.
@@ -269,7 +269,7 @@ class TestQuery:
         assert count.pop("worker") >= 2
         assert count == {"python_streaming_source_runner": 1, "python_streaming_sink_runner": 1}
 
-    def test_progress(self, query):
+    def test_the_last_micro_batch_reads_the_second_half(self, query):
         """
         The last micro-batch has read the second half of the stream.
         """
@@ -279,7 +279,7 @@ class TestQuery:
         assert (found.name, found.batch, found.rows) == ("copying", 1, 50)
         assert (stream.stream, stream.start, stream.end) == ("PROGRESS", 51, 101)
 
-    def test_listener(self, query, reports):
+    def test_a_listener_that_raises_gets_each_micro_batch(self, query, reports):
         """
         The listener's function gets each micro-batch, although it raises an error.
         """
@@ -289,7 +289,7 @@ class TestQuery:
         assert [each.streams[0].end for each in reports[:2]] == [51, 101]
         assert {each.id for each in reports} == {str(query.id)}
 
-    def test_metrics(self, query, reports, metrics):
+    def test_rows_and_durations_are_counted_per_query(self, query, reports, metrics):
         """
         Rows and durations are counted per query, and the backlog is asked from the server.
         """
@@ -320,7 +320,7 @@ class TestQuery:
         assert jetsync_spark.progress(query, options).backlog == 5
         eventually(lambda: not self.points(metrics, "jetsync.spark.backlog"), 60)
 
-    def test_no_server(self, query):
+    def test_progress_without_a_server_is_an_error_that_says_so(self, query):
         """
         If the server cannot be asked, the error says so.
         """

@@ -95,7 +95,7 @@ class TestCut:
             lengths = [len(each) for each in ranges]
             assert max(lengths) - min(lengths) <= 1
 
-    def test_nothing(self):
+    def test_an_empty_range_has_no_parts(self):
         """An empty range has no parts."""
         assert cut("S", "then", 5, 5, 0) == []
         assert cut("S", "then", 6, 5, 3) == []

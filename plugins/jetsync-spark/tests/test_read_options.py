@@ -34,7 +34,7 @@ class TestRead:
         assert pickle.loads(pickle.dumps(asked)) == asked
 
     @pytest.mark.parametrize("place", ["earliest", "Latest", '{"seq":1}', f'{{"seq":{LARGEST}}}'])
-    def test_places(self, place):
+    def test_a_position_is_a_word_or_a_sequence_of_64_bits(self, place):
         """A position is a word, or a sequence that fits into Spark's long."""
         assert options(stream="S", startingOffsets=place).starting_offsets is not None
 
@@ -48,7 +48,7 @@ class TestRead:
         with pytest.raises(OptionError, match=r"option startingOffsets is .* \{\"seq\": 5\}"):
             options(stream="S", startingOffsets=place)
 
-    def test_several_streams(self):
+    def test_a_list_of_streams_has_names_and_patterns(self):
         """A list has names and patterns; positions are for all streams, or for each."""
         asked = options(
             stream="A, B_*,A",

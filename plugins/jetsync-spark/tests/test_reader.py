@@ -66,7 +66,7 @@ class TestSchema:
             "key string, value binary, revision bigint, created timestamp, operation string"
         )
 
-    def test_of_others(self, source):
+    def test_a_schema_with_other_columns_is_refused(self, source):
         """A schema with other columns is refused, and the error names them."""
         other = StructType([StructField("value", BinaryType())])
         with pytest.raises(OptionError, match="no column value"):
@@ -242,7 +242,7 @@ class TestRefused:
             ({"stream": "S", "servers": ""}, "option servers is empty"),
         ],
     )
-    def test_options(self, source, options, said):
+    def test_invalid_options_are_refused_before_any_lookup(self, source, options, said):
         """Invalid options are refused before the stream is looked up."""
         with pytest.raises(OptionError, match=said):
             source(**options).reader(SCHEMA)
@@ -259,7 +259,7 @@ class TestRefused:
             ({"stream": "a.b"}, "a.b"),
         ],
     )
-    def test_missing_objects(self, source, options, said):
+    def test_the_error_names_the_missing_object_with_advice(self, source, options, said):
         """The error names the missing object, and has advice."""
         with pytest.raises(JetStreamSparkError, match=said):
             planned(source(**options)) if "stream" in options else planned(

@@ -89,7 +89,7 @@ class TestRange:
             assert [again[part.start] for part in parts] == found
 
     @pytest.mark.parametrize("allow_direct", [True, False])
-    def test_stretches(self, js, allow_direct):
+    def test_a_part_has_exactly_its_messages(self, js, allow_direct):
         """A part has exactly its messages, with direct gets and without."""
         with numbered(js, 30, subjects=3, allow_direct=allow_direct) as stream:
             for sequence in (2, 9, 10, 11, 30):
@@ -129,7 +129,7 @@ class TestRange:
             there = [n for n in range(3, 31) if n % 3 in rests]
             assert read(js, stream, 3, subjectFilter=wanted, fetchBatch="4") == there
 
-    def test_an_empty_stream(self, js):
+    def test_a_range_of_an_empty_stream_has_no_rows(self, js):
         """An empty stream has no rows."""
         with numbered(js, 0) as stream:
             assert read(js, stream) == []
@@ -152,7 +152,7 @@ class TestRange:
             assert max(sizes("5000")) == 1
 
     @pytest.mark.parametrize("allow_direct", [True, False])
-    def test_headers(self, js, allow_direct):
+    def test_rows_have_the_headers_in_order_with_all_values(self, js, allow_direct):
         """Headers are those of the message, in order and with all values."""
         with numbered(js, 0, allow_direct=allow_direct) as stream:
             sent = jetsync.Headers([("B", "1"), ("a", "2"), ("B", "3")])
@@ -249,7 +249,7 @@ class TestLoss:
             assert read(js, stream, part=part) == [1, *range(4, 29)]
 
     @pytest.mark.parametrize("allow_direct", [True, False])
-    def test_made_again(self, js, allow_direct):
+    def test_a_recreated_stream_is_not_the_planned_one(self, js, allow_direct):
         """A stream with the same name is not the one that was planned."""
         with numbered(js, 30, allow_direct=allow_direct) as stream:
             part = part_of(js, stream)
@@ -291,7 +291,7 @@ class TestLoss:
                 list(pages)
             again.delete()
 
-    def test_one_message_of_each_subject(self, js):
+    def test_gaps_are_expected_if_new_messages_replace_old_ones(self, js):
         """If new messages replace old ones, gaps are expected, unless configured otherwise."""
         with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
             part = part_of(js, stream, 21, 31)
@@ -303,7 +303,7 @@ class TestLoss:
 
 class TestAway:
     @pytest.mark.parametrize("allow_direct", [True, False])
-    def test_a_restart_of_the_server(self, allow_direct):
+    def test_reading_continues_after_a_restart_of_the_server(self, allow_direct):
         """Reading continues after the last message."""
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
@@ -393,7 +393,7 @@ class TestReplicas:
 
 class TestOrigin:
     @pytest.mark.parametrize("policy", ["workqueue", "interest"])
-    def test_retention(self, js, policy):
+    def test_a_stream_that_removes_consumed_messages_is_refused(self, js, policy):
         """A stream that removes consumed messages is refused, and the error gives the reason."""
         with (
             numbered(js, 3, retention=policy) as stream,
@@ -401,7 +401,7 @@ class TestOrigin:
         ):
             inspect_stream(js, stream.name)
 
-    def test_a_stream_that_is_not_there(self, js):
+    def test_the_error_of_a_missing_stream_has_advice(self, js):
         """The error has the stream, the server's code and the advice."""
         with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
             Retry(5.0).call(lambda: inspect_stream(js, "no_such"), "planning failed", "no_such")
@@ -430,7 +430,7 @@ class TestOrigin:
             ):
                 inspect_stream(js, stream.name)
 
-    def test_places(self, js):
+    def test_the_start_is_a_word_a_sequence_or_a_time(self, js):
         """The start is a word, a sequence or a time."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)

@@ -285,7 +285,7 @@ class TestValues:
             return list(row_messages(map(row, values), columns, checks()))
         return messages(way, values, columns)
 
-    def test_names_in_another_case(self, way):
+    def test_a_column_is_found_in_any_case(self, way):
         """
         A column is found in any case, unless the session tells names apart.
         """

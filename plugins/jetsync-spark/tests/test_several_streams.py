@@ -113,7 +113,7 @@ class TestBatch:
         )
         assert found == [(one.name, 5, 11), (other.name, 1, 9)]
 
-    def test_patterns(self, js, nats_server, unique, two):
+    def test_an_asterisk_in_a_name_matches_any_characters(self, js, nats_server, unique, two):
         """An asterisk stands for any characters; a pattern without a stream is an error."""
         with family(js, unique, 3, 0, 5):
             found = batch(nats_server, f"{unique}_*,{two[0].name}")
@@ -126,7 +126,7 @@ class TestBatch:
             with pytest.raises(OptionError, match=f"no offset for stream {unique}_1, which the"):
                 batch(nats_server, f"{unique}_*", startingOffsets=starts)
 
-    def test_filters(self, nats_server, two):
+    def test_a_filter_has_to_match_one_of_the_streams(self, nats_server, two):
         """A filter has to match one of the streams."""
         one, other = two
         names = f"{one.name},{other.name}"
@@ -141,7 +141,7 @@ class TestBatch:
 
 
 class TestMicroBatches:
-    def test_one_after_the_other(self, js, two, pair):
+    def test_each_batch_reads_what_is_new_in_each_stream(self, js, two, pair):
         """Each batch reads what is new in each stream, also across restarts."""
         one, other = two
         query = pair()
@@ -195,7 +195,7 @@ class TestMicroBatches:
         assert query.plan()
         assert query.ranges() == [(one.name, 11, 17), (other.name, 21, 25)]
 
-    def test_filters(self, js, two, pair):
+    def test_a_stream_without_a_matching_message_is_not_read(self, js, two, pair):
         """A stream without a matching message is not read."""
         one, other = two
         query = pair(subjectFilter=f"{other.name}.>")
@@ -207,7 +207,7 @@ class TestMicroBatches:
         assert query.plan()
         assert query.ranges() == [(other.name, 21, 26)]
 
-    def test_available_now(self, js, two, pair):
+    def test_available_now_reads_what_each_stream_had_at_its_start(self, js, two, pair):
         """A run to a fixed end reads what each stream had at its start."""
         one, other = two
         query = pair()
@@ -230,7 +230,9 @@ class TestMicroBatches:
         assert query.plan()
         assert query.ranges() == [(one.name, 11, 12)]
 
-    def test_where_spark_does_not_say(self, js, nats_server, two, pair):
+    def test_the_start_of_each_stream_is_known_after_the_first_end(
+        self, js, nats_server, two, pair
+    ):
         """PySpark 4.0 and 4.1 first ask for an end; from then on the start is known."""
         one, other = two
         reader = pair().reader

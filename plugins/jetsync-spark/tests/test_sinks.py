@@ -175,7 +175,7 @@ class TestArrow:
         assert min(row.first_sequence for row in found) == 1
         assert max(row.last_sequence for row in found) == 1000
 
-    def test_large_types(self, spark, rows, options, target):
+    def test_an_arrow_sink_accepts_large_types(self, spark, rows, options, target):
         """
         Sessions may be configured to use large_string and large_binary.
         """

@@ -71,7 +71,7 @@ def numbers(frame):
 
 
 class TestBatch:
-    def test_rows(self, js, load):
+    def test_a_row_of_a_batch_has_headers_only_on_request(self, js, load):
         """A row has the fields of its message, and headers on request."""
         with numbered(js, 0) as stream:
             js.publish(
@@ -121,7 +121,7 @@ class TestBatch:
             joined = frame.alias("a").join(frame.alias("b"), "sequence")
             assert joined.count() == 100
 
-    def test_stretches(self, js, load):
+    def test_options_select_the_range_and_the_subjects(self, js, load):
         """Options select the range and the subjects."""
         with numbered(js, 40, subjects=2) as stream:
             stream.delete_message(7)
@@ -137,7 +137,7 @@ class TestBatch:
         with numbered(js, 0) as stream:
             assert numbers(load(stream)) == []
 
-    def test_without_direct_gets(self, js, load):
+    def test_a_stream_without_direct_gets_is_read_by_consumers(self, js, load):
         """A stream without direct gets is read by consumers, which are deleted afterwards."""
         with numbered(js, 50, allow_direct=False) as stream:
             assert numbers(load(stream, minPartitions=2)) == [*range(1, 51)]
@@ -193,7 +193,7 @@ class TestRefused:
             ({"stream": "S", "password": "s3cret"}, "option password would expose a secret"),
         ],
     )
-    def test_options(self, load, options, said):
+    def test_invalid_options_are_refused_when_a_read_is_planned(self, load, options, said):
         """Invalid options are refused at planning, in one sentence."""
         with pytest.raises(AnalysisException, match=said) as caught:
             load(**options).collect()
@@ -215,7 +215,7 @@ class TestRefused:
 
 
 class TestBucket:
-    def test_a_table(self, js, load, unique):
+    def test_a_bucket_is_a_table_with_a_row_for_each_key(self, js, load, unique):
         """The table has a row for each key with a value, as a consistent snapshot."""
         kv = js.create_key_value(unique, history=5, storage="memory")
         try:
@@ -389,7 +389,7 @@ class TestStreaming:
             lenient = batches(stream, failOnDataLoss="false")
             assert list(itertools.chain(*lenient.run().values())) == [*range(61, 71)]
 
-    def test_idle(self, js, nats_server, batches):
+    def test_an_idle_query_sends_few_requests(self, js, nats_server, batches):
         """An idle query sends less than ten requests a second, and reports its position."""
         with numbered(js, 30) as stream, jetsync.connect(nats_server.url) as client:
             query = batches(stream, startingOffsets="earliest")

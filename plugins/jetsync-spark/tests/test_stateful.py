@@ -89,7 +89,7 @@ def test_a_killed_driver(start, js, tmp_path):
     assert RESULT in finish(start(), tmp_path)
 
 
-def test_a_cluster(start, tmp_path):
+def test_the_stateful_example_runs_on_a_cluster(start, tmp_path):
     """
     The example runs on a master and two workers that are processes of their own.
     """
@@ -109,7 +109,7 @@ def test_a_cluster(start, tmp_path):
         assert RESULT in finish(process, tmp_path)
 
 
-def test_connect(start, js, nats_server, tmp_path):
+def test_the_stateful_example_runs_over_spark_connect(start, js, nats_server, tmp_path):
     """
     The example runs over Spark Connect, where the progress of a query is known as well.
     """

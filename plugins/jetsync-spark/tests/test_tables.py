@@ -59,7 +59,7 @@ def test_what_spark_expects(known):
         assert made.schema == expected
 
 
-def test_columns():
+def test_a_row_of_a_stream_has_the_fields_of_its_message():
     """A row has the fields of the message."""
     page = jetsync.StoredPage(
         [
@@ -100,7 +100,7 @@ def test_a_part_of_the_columns():
     assert made.to_pylist() == [{"sequence": 5, "data": b"five"}]
 
 
-def test_names_in_another_case():
+def test_a_schema_may_name_columns_in_any_case():
     """A schema may name the columns in any case, and the batch has the names of the schema."""
     fields = [("Sequence", "bigint"), ("DATA", "binary")]
     some = types.StructType([types.StructField(name, KINDS[kind]) for name, kind in fields])
@@ -146,7 +146,7 @@ def test_the_schema_as_text():
     )
 
 
-def test_entries():
+def test_a_row_of_a_bucket_has_the_fields_of_its_revision():
     """A row of a bucket has the fields of the revision."""
     moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
     entry = jetsync.Entry("B", "a.b", b"v", 7, moment)

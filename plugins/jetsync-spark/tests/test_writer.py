@@ -71,7 +71,7 @@ class TestBatch:
 
         assert target.info(subjects_filter=">").state.subjects == {f"{target.name}.x": 1000}
 
-    def test_large_types(self, spark, rows, nats_server, target):
+    def test_a_batch_with_large_types_is_written(self, spark, rows, nats_server, target):
         """
         Sessions may be configured to use large_string and large_binary.
         """
@@ -86,7 +86,7 @@ class TestBatch:
 
         assert ids(target) == list(range(1000))
 
-    def test_round_trip(self, spark, nats_server, target):
+    def test_all_columns_survive_writing_and_reading(self, spark, nats_server, target):
         """
         All columns survive, with headers of several values and a null payload, which becomes empty.
         """

@@ -107,7 +107,7 @@ class TestCreateAndUpdate:
         with pytest.raises(jetsync.ConsumerNotFoundError):
             js.update_consumer(stream.name, "none", max_deliver=5)
 
-    def test_create_or_update_goes_both_ways(self, js, stream):
+    def test_create_or_update_of_a_consumer_goes_both_ways(self, js, stream):
         """
         The first call creates, the second updates.
         """
@@ -154,7 +154,7 @@ class TestCreateAndUpdate:
         stream.update_consumer(stream.consumer("c").cached_info.config)
         assert raw() == before
 
-    def test_an_immutable_field_is_refused(self, stream):
+    def test_an_immutable_field_of_a_consumer_is_refused(self, stream):
         """
         The server refuses the change (10012), and the configuration stays.
         """
@@ -201,7 +201,7 @@ class TestCreateAndUpdate:
             {"name": "a", "max_delivery": 5},
         ],
     )
-    def test_a_wrong_argument_sends_nothing(self, client, stream, fields):
+    def test_a_wrong_argument_of_a_consumer_sends_nothing(self, client, stream, fields):
         """
         A wrong argument raises an error before anything is sent.
         """
@@ -431,7 +431,7 @@ class TestReset:
             filled.reset_consumer("c", 3)
         assert caught.value.err_code == 10204
 
-    def test_of_a_missing_consumer(self, stream):
+    def test_a_reset_of_a_missing_consumer_raises_without_waiting(self, stream):
         """
         The server does not answer. jetsync raises an error without waiting.
         """
@@ -482,7 +482,7 @@ class TestReset:
                 stream.reset_consumer("none", timeout=0.2)
 
     @pytest.mark.parametrize("sequence", [0, -1, "1"])
-    def test_a_sequence_is_a_number_from_one(self, stream, sequence):
+    def test_the_sequence_of_a_reset_is_a_number_from_one(self, stream, sequence):
         """
         Other values raise an error before anything is sent.
         """
@@ -523,7 +523,7 @@ class TestPauseAndUnpin:
         with pytest.raises(jetsync.InvalidArgumentError, match="time zone"):
             stream.pause_consumer("c", dt.datetime(2060, 1, 1))  # noqa: DTZ001
 
-    def test_unpin(self, filled):
+    def test_after_an_unpin_the_next_pull_gets_another_pin(self, filled):
         """
         The next pull gets another pin. An unknown group raises an error (10160).
         """
@@ -544,7 +544,7 @@ class TestPauseAndUnpin:
             filled.unpin_consumer("c", "B")
         assert caught.value.err_code == 10160
 
-    def test_of_a_missing_consumer(self, stream):
+    def test_commands_for_a_missing_consumer_raise_not_found(self, stream):
         """
         Each command raises ConsumerNotFoundError.
         """
@@ -561,7 +561,7 @@ class TestPauseAndUnpin:
 @pytest.mark.versions
 class TestOlderServers:
     @pytest.mark.parametrize("version", OLD)
-    def test_server_defaults_are_no_error(self, old_stream, version):
+    def test_values_that_old_servers_add_to_a_consumer_are_no_error(self, old_stream, version):
         """
         Values that servers add, change or omit raise no error.
         """

@@ -34,7 +34,7 @@ class TestMessages:
         ("options", "text"),
         [({"ttl": 5}, TTL), ({"expect": ELSEWHERE}, "last_subject_sequence_subject")],
     )
-    def test_each_way_to_publish(self, old, options, text):
+    def test_no_publish_has_headers_that_the_server_would_ignore(self, old, options, text):
         """
         No way to publish sends a message whose headers the server would ignore.
         """
@@ -64,7 +64,7 @@ class TestPulls:
     @pytest.mark.parametrize(
         "options", [{"group": "A"}, {"min_pending": 5}, {"min_ack_pending": 5}, {"priority": 1}]
     )
-    def test_priorities(self, old, options):
+    def test_no_pull_has_options_that_the_server_would_ignore(self, old, options):
         """
         No way to take messages sends a pull whose options the server would ignore.
         """

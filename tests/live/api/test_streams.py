@@ -75,7 +75,7 @@ class TestCreate:
             js.create_stream(f"{stream.name}-2", subjects=[f"{stream.name}.A"])
         assert caught.value.err_code == 10065
 
-    def test_create_or_update_goes_both_ways(self, js, unique):
+    def test_create_or_update_of_a_stream_goes_both_ways(self, js, unique):
         """
         The first call creates, and the second updates. The handle has the server's answer.
         """
@@ -85,7 +85,7 @@ class TestCreate:
         assert js.create_or_update_stream(config, max_msgs=5).config.max_msgs == 5
         js.delete_stream(unique)
 
-    def test_a_wrong_argument_sends_nothing(self, client, js, unique):
+    def test_a_wrong_argument_of_a_stream_sends_nothing(self, client, js, unique):
         """
         Names, subjects and types are checked before anything is sent.
         """
@@ -102,7 +102,7 @@ class TestCreate:
                 js.create_stream(**fields)
         assert client.statistics().bytes_out == before
 
-    def test_a_stream_that_is_not_there(self, js, unique):
+    def test_calls_for_a_missing_stream_name_it(self, js, unique):
         """
         Each call raises the same error, which names the stream.
         """
@@ -183,7 +183,7 @@ class TestUpdate:
         with pytest.raises(jetsync.InvalidArgumentError, match="is for stream 'OTHER'"):
             stream.update(attrs.evolve(stream.config, name="OTHER"))
 
-    def test_an_immutable_field_is_refused(self, stream):
+    def test_an_immutable_field_of_a_stream_is_refused(self, stream):
         """
         The server refuses the change with an ApiError, and the configuration stays.
         """
@@ -228,7 +228,9 @@ class TestOlderServers:
             assert ("was created without" in str(error)) is made
 
     @pytest.mark.parametrize("version", OLD)
-    def test_server_defaults_are_no_error(self, server_for, unique, version):
+    def test_values_that_old_servers_add_to_a_stream_are_no_error(
+        self, server_for, unique, version
+    ):
         """
         Values that servers add, change or omit raise no error.
         """
@@ -328,7 +330,7 @@ class TestInfo:
         assert stream.cached_info.state.messages == 1
         assert repr(stream) == f"<Stream '{stream.name}' 1 messages up to 1>"
 
-    def test_account(self, client, js, stream):
+    def test_the_account_has_its_usage_and_the_api_level(self, client, js, stream):
         """
         The answer has the usage of the account and the API level of the server.
         """
@@ -608,7 +610,7 @@ class TestMessages:
         assert filled.get_last(f"{filled.name}.B").sequence == 10
 
     @pytest.mark.parametrize("sequence", [0, -1, True, "1", 1.0])
-    def test_a_sequence_is_a_number_from_one(self, stream, sequence):
+    def test_the_sequence_of_a_message_is_a_number_from_one(self, stream, sequence):
         """
         Other values raise an error before anything is sent.
         """
@@ -689,7 +691,7 @@ class TestNotEnabled:
                 with pytest.raises(jetsync.JetStreamNotEnabledError, match=r"503.*10039"):
                     ask()
 
-    def test_a_server_without_jetstream(self):
+    def test_no_responders_means_that_jetstream_is_not_enabled(self):
         """
         No responders means that JetStream is not enabled.
         """

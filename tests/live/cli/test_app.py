@@ -137,7 +137,7 @@ class TestMessages:
         assert headers == [{"Nats-TTL": ["60"]}, {"Nats-TTL": ["never"]}]
         js.delete_stream(unique)
 
-    def test_missing_objects(self, run, stream):
+    def test_a_missing_object_is_an_error_of_one_line(self, run, stream):
         """
         A missing message, stream and subject are errors of one line.
         """
@@ -153,7 +153,7 @@ class TestMessages:
 
 
 class TestGet:
-    def test_ways(self, run, js, stream):
+    def test_a_message_is_found_by_sequence_subject_and_time(self, run, js, stream):
         """
         By sequence, the last and the next of a subject, and by time.
         """
@@ -236,13 +236,13 @@ class TestTail:
         assert self.shown(run, stream, "--new") == []
         assert list(stream.consumer_names()) == []
 
-    def test_an_empty_stream(self, run, stream):
+    def test_a_tail_of_an_empty_stream_prints_nothing(self, run, stream):
         """
         A tail of an empty stream prints nothing.
         """
         assert self.shown(run, stream) == []
 
-    def test_forms(self, run, js, stream):
+    def test_a_tail_prints_lines_or_json_and_moves_no_cursor(self, run, js, stream):
         """
         Each message is one line with its headers below, or JSON. No output moves the cursor.
         """
@@ -300,7 +300,7 @@ class TestTail:
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
         assert list(stream.consumer_names()) == []
 
-    def test_a_reader_that_goes_away(self, follow, js, stream):
+    def test_a_closed_pipe_ends_the_tail_silently(self, follow, js, stream):
         """
         A closed pipe ends the tail silently.
         """
@@ -335,7 +335,7 @@ class TestTail:
         assert process.wait(60) == 1
         assert re.match("Error: stream '.*' not found", process.stderr.read())
 
-    def test_missing_objects(self, run):
+    def test_a_tail_of_a_missing_stream_is_an_error_of_one_line(self, run):
         """
         A missing stream is an error of one line.
         """
@@ -459,7 +459,7 @@ class TestConsumers:
         )
         assert run("consumer", "info", stream.name, "worker").exit_code == 1
 
-    def test_add(self, run, stream):
+    def test_adding_a_durable_consumer_twice_changes_nothing(self, run, stream):
         """
         A durable pull consumer is created, and creating it again changes nothing.
         """
@@ -522,7 +522,7 @@ class TestNext:
         info = consumer.info()
         return info.num_pending, info.num_ack_pending
 
-    def test_acknowledges(self, run, stream, consumer):
+    def test_next_prints_and_acknowledges_messages(self, run, stream, consumer):
         """
         Messages are printed and acknowledged.
         """
@@ -535,7 +535,7 @@ class TestNext:
         assert checked(run(*command, "--count", "2", "--raw")) == "1\n2\n"
         assert self.left(consumer) == (0, 0)
 
-    def test_interrupted(self, run, stream, consumer, monkeypatch):
+    def test_ctrl_c_ends_next_with_an_error(self, run, stream, consumer, monkeypatch):
         """
         Ctrl-C ends the command with an error, so that a loop of a shell can end.
         """
@@ -574,7 +574,9 @@ class TestNext:
         assert checked(run(*command, "none")) == "2\n"
         assert self.left(consumer) == (0, 2)
 
-    def test_a_reader_that_goes_away(self, js, stream, consumer, nats_server):
+    def test_messages_that_a_closed_pipe_lacks_are_redelivered(
+        self, js, stream, consumer, nats_server
+    ):
         """
         If the output is closed, the messages that were not printed are redelivered at once.
         """
@@ -598,7 +600,7 @@ class TestNext:
         left = [message.sequence for message in consumer.fetch(100 - floor - 1, expires=60)]
         assert left == list(range(floor + 2, 101))
 
-    def test_as_json(self, run, stream, consumer):
+    def test_each_message_is_a_json_object_on_a_line(self, run, stream, consumer):
         """
         With --json, each message is an object on a line.
         """
@@ -630,7 +632,7 @@ class TestDoctor:
         assert "fast ingest" in output
         assert " no " not in output
 
-    def test_as_json(self, run, nats_server):
+    def test_the_json_of_doctor_has_the_same_contents(self, run, nats_server):
         """
         The JSON output has the same contents.
         """
@@ -643,7 +645,7 @@ class TestDoctor:
         assert report["account"]["limits"]["max_streams"] == -1
         assert all(feature["works"] for feature in report["features"])
 
-    def test_a_server_without_jetstream(self, run):
+    def test_a_server_without_jetstream_has_the_exit_status_1(self, run):
         """
         Without JetStream the exit status is 1, and every feature has the reason.
         """

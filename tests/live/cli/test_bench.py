@@ -68,7 +68,7 @@ def test_every_test_as_json(run, js):
 @pytest.mark.parametrize(
     ("count", "median", "high"), [(1, 1, None), (2, 1, None), (99, 50, None), (100, 50, 99)]
 )
-def test_percentiles(count, median, high):
+def test_p99_needs_100_calls(count, median, high):
     """
     p50 is the time within which half of the calls ended, and p99 needs 100 calls.
     """
@@ -77,7 +77,7 @@ def test_percentiles(count, median, high):
     assert (result.percentile(50), result.percentile(99)) == (median, high)
 
 
-def test_a_table(run, js):
+def test_the_table_has_a_line_for_each_test_and_size(run, js):
     """
     The table has a line for each test and size. The server is named on standard error.
     """
@@ -106,7 +106,7 @@ def test_a_server_of_its_own(run, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(nats_server, js, number):
+def test_a_signal_ends_a_benchmark_and_removes_its_stream(nats_server, js, number):
     """
     Ctrl-C and SIGTERM end the threads, and the stream is removed.
     """
@@ -183,7 +183,7 @@ def test_a_failure_removes_the_stream(run, js):
 
 
 @pytest.mark.versions
-def test_an_old_server(run, server_for):
+def test_tests_that_an_old_server_lacks_say_so(run, server_for):
     """
     Tests that the server does not support say so, and the others run.
     """

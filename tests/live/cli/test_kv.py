@@ -60,7 +60,7 @@ class TestKeys:
         assert (found["key"], found["revision"], found["value"]) == ("a", 2, "two\x1b")
         assert (found["operation"], found["marker"], found["ttl"]) == ("PUT", None, None)
 
-    def test_expectations(self, kv):
+    def test_a_change_whose_expectation_fails_is_refused_in_one_line(self, kv):
         """
         A change whose expectation fails is refused in one line.
         """
@@ -73,7 +73,7 @@ class TestKeys:
         assert kv("purge", "a", "--ttl", "60") == "4\n"
         assert "Error: invalid key" in kv("get", "a..b", fails=1)
 
-    def test_many(self, kv):
+    def test_the_commands_list_keys_history_and_changes(self, kv):
         """
         The commands list the keys, the history and the changes of a bucket.
         """
@@ -122,7 +122,7 @@ class TestKeys:
 
 
 class TestBuckets:
-    def test_life(self, kv, unique, terminal):
+    def test_the_commands_create_list_show_and_remove_a_bucket(self, kv, unique, terminal):
         """
         The commands create, list, show and remove a bucket.
         """

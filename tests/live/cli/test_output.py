@@ -195,7 +195,7 @@ class TestHostileData:
         else:
             assert output.count(LITERAL) == 6
 
-    def test_raw(self, server, run):
+    def test_raw_output_has_exactly_the_stored_bytes(self, server, run):
         """
         Raw output to a file or a pipe has exactly the stored bytes.
         """
@@ -218,7 +218,7 @@ class TestHostileData:
             ("tail", "S", "--subject", EVIL, "--no-follow", "--count", "x"),
         ],
     )
-    def test_errors(self, run, arguments):
+    def test_errors_escape_the_names_that_they_quote(self, run, arguments):
         """
         Errors that quote a name escape it.
         """

@@ -187,7 +187,7 @@ class TestColours:
         for command in (("pub", f"{stream.name}.a", "x"), ("stream", "ls"), ("doctor",)):
             assert "\x1b" not in run.invoke(app, command).output
 
-    def test_progress(self, terminal, stream):
+    def test_the_progress_of_pub_count_is_gone_at_the_end(self, terminal, stream):
         """
         On a terminal, `pub --count` shows its progress, which is gone at the end.
         """
@@ -234,7 +234,7 @@ class TestCompletion:
         bash.read_until(wanted)
         bash.type("\x15")
 
-    def test_names(self, bash, js, stream, unique):
+    def test_bash_completes_commands_and_names(self, bash, js, stream, unique):
         """
         Bash completes commands and the names of streams, consumers and buckets.
         """

@@ -79,7 +79,9 @@ class TestOnTheWire:
             (lambda message: message.term(""), b"+TERM"),
         ],
     )
-    def test_bodies(self, js, stream, worker, wire, call, body):
+    def test_each_acknowledgement_goes_to_its_reply_subject(
+        self, js, stream, worker, wire, call, body
+    ):
         """
         Each acknowledgement goes to the message's reply subject with its body.
         """
@@ -241,7 +243,7 @@ class TestEffect:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_on_every_server(self, server_for, nats_server, unique, version):
+    def test_every_server_knows_ack_nak_and_term(self, server_for, nats_server, unique, version):
         """
         Acknowledged and terminated messages are done. Nakked ones are redelivered, at once or
         later.
@@ -590,7 +592,7 @@ class TestOnce:
 
 
 class TestWithoutAServer:
-    def test_a_paused_server(self, victim, fragile, unique):
+    def test_an_unconfirmed_ack_sync_can_be_repeated(self, victim, fragile, unique):
         """
         If ack_sync gets no confirmation, the message stays open, and the call can be repeated.
         """

@@ -84,7 +84,7 @@ class TestConsumption:
 
         at_some_pace(attempt)
 
-    def test_an_ordered_consumer(self, js, stream):
+    def test_a_busy_program_keeps_its_ordered_consumer(self, js, stream):
         """
         The consumer behind an ordered consumer is not replaced because the program was busy.
         """

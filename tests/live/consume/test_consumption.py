@@ -93,7 +93,9 @@ class TestIterator:
         assert 0 < len(looks) < 20
 
     @pytest.mark.parametrize(("limit", "least"), [(1, 10), (2, 5)])
-    def test_bytes(self, js, stream, worker, limit, least):
+    def test_a_buffer_of_few_bytes_delivers_all_messages_in_order(
+        self, js, stream, worker, limit, least
+    ):
         """
         A buffer in bytes that holds one or two messages delivers all messages in order.
         """
@@ -142,7 +144,7 @@ class TestIterator:
             got.extend(int(message.data) for message in worker.consume(max_bytes=1000))
         assert got == [0]
 
-    def test_stop_after(self, js, stream, worker):
+    def test_exactly_stop_after_messages_are_delivered(self, js, stream, worker):
         """
         Exactly stop_after messages are delivered and acknowledged, and no pull is left on the
         server.
@@ -245,7 +247,7 @@ class TestIterator:
             js.account_info()
             assert worker.info().ack_floor.stream_seq == 0
 
-    def test_hooks(self, nats_server, stream, js):
+    def test_plugins_wrap_each_pull_once_and_see_each_message(self, nats_server, stream, js):
         """
         Plugins wrap each pull once, from its start to its end, and see each message.
         """
@@ -374,7 +376,7 @@ class TestEnd:
                 for future in waiting:
                     future.result(20)
 
-    def test_timeout(self, js, stream, worker):
+    def test_next_returns_none_after_its_timeout(self, js, stream, worker):
         """
         next() returns None after its timeout, and a later call gets the next message.
         """
@@ -386,7 +388,9 @@ class TestEnd:
         assert take(messages, 1) == [0]
         messages.close()
 
-    def test_the_client_is_closed(self, nats_server, stream, worker):
+    def test_a_closed_client_ends_the_iteration_over_a_consumption(
+        self, nats_server, stream, worker
+    ):
         """
         next() raises an error at once, and an iteration ends.
         """
@@ -403,7 +407,7 @@ class TestEnd:
                 assert iterating.result(20) == []
         assert messages.error is None
 
-    def test_dropped(self, client, js, stream, worker):
+    def test_a_dropped_consumption_gives_its_messages_back(self, client, js, stream, worker):
         """
         A dropped consumption gives its messages back and leaves no subscription.
         """
@@ -421,7 +425,9 @@ class TestEnd:
 
 
 class TestGone:
-    def test_deleted(self, nats_server, js, stream, worker):
+    def test_buffered_messages_are_delivered_after_a_deletion(
+        self, nats_server, js, stream, worker
+    ):
         """
         After a deletion, the buffered messages are delivered. The error is raised and reported
         once.
@@ -443,7 +449,7 @@ class TestGone:
             assert isinstance(messages.error, jetsync.ConsumerDeletedError)
             assert [event.outcome.value for event in seen(recorder, "pull_status")] == ["failed"]
 
-    def test_the_stream_is_deleted(self, js, stream, worker):
+    def test_a_consumption_ends_with_its_stream(self, js, stream, worker):
         """
         A consumption ends with its stream, whether the stream is deleted before or during a wait.
         """
@@ -489,7 +495,7 @@ class TestGone:
             messages.next(timeout=30)
         assert messages.closed
 
-    def test_a_push_consumer(self, stream):
+    def test_consume_of_a_push_consumer_sends_nothing(self, stream):
         """
         consume() of a push consumer raises an error before anything is sent.
         """
@@ -547,7 +553,7 @@ class TestTrouble:
         assert not seen(recorder, "heartbeat_missed")
         messages.close()
 
-    def test_a_paused_server(self, victim, fragile):
+    def test_missed_heartbeats_of_a_consumption_are_reported(self, victim, fragile):
         """
         Missed heartbeats are reported, the consumption continues, and later messages arrive.
         """
@@ -655,7 +661,7 @@ class TestTrouble:
         first = seen(recorder, "pull_status")[0]
         assert (first.code, first.outcome.value) == (408, "ended")
 
-    def test_limits_of_the_consumer(self, js, stream):
+    def test_pulls_keep_to_limits_that_are_lowered_meanwhile(self, js, stream):
         """
         Pulls keep to the limits of the consumer, also if one is lowered meanwhile.
         """
@@ -737,7 +743,7 @@ class TestVersions:
 
         at_some_pace(after_a_pull_expired)
 
-    def test_gone(self, older):
+    def test_a_consumption_ends_if_its_consumer_is_deleted(self, older):
         """
         The consumption ends if the consumer is deleted before it or during it.
         """
@@ -773,14 +779,14 @@ class TestBounds:
             {"ack": "maybe"},
         ],
     )
-    def test_refused(self, worker, options):
+    def test_invalid_options_of_a_consumption_send_nothing(self, worker, options):
         """
         Invalid options raise an error before anything is sent.
         """
         with pytest.raises(ValueError, match=r"\w+"):
             worker.consume(**options)
 
-    def test_defaults(self, nats_server, stream, worker):
+    def test_a_consumption_holds_500_messages_by_default(self, nats_server, stream, worker):
         """
         The defaults are 500 messages, 30 seconds and a heartbeat every 15 seconds.
         """

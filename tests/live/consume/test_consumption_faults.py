@@ -117,7 +117,9 @@ class TestAnswersWithoutAConnection:
                 assert [int(messages.next(timeout=20).data) for _ in range(2)] == [1, 2]
         eventually(lambda: near.info().ack_floor.stream_seq == 3)
 
-    def test_given_back(self, proxy, distant, js, stream, there):
+    def test_messages_given_back_offline_are_redelivered_early(
+        self, proxy, distant, js, stream, there
+    ):
         """
         Messages that a close gives back are redelivered long before the ack wait is over.
         """
@@ -154,7 +156,7 @@ class TestOrderedConsumers:
                 proxy.resume()
         ordered.close()
 
-    def test_closed_without_a_connection(self, proxy, distant, js, stream):
+    def test_an_ordered_consumer_closed_offline_is_deleted_later(self, proxy, distant, js, stream):
         """
         The consumer is deleted on the server as soon as there is a connection.
         """
@@ -188,7 +190,7 @@ class TestRefusingPlugins:
             yield client.jetstream()
 
     @pytest.mark.parametrize("way", ["fetch", "iterator", "handler"])
-    def test_given_back(self, picky, js, stream, way):
+    def test_a_message_that_a_plugin_refused_is_redelivered_at_once(self, picky, js, stream, way):
         """
         A message that a plugin refused is redelivered at once, not after the ack wait.
         """
@@ -211,7 +213,7 @@ class TestRefusingPlugins:
                         got[-1].ack()
         assert {int(message.data) for message in got} == {0, 1, 2}
 
-    def test_ordered(self, picky, js, stream):
+    def test_an_ordered_consumer_repeats_the_refused_message(self, picky, js, stream):
         """
         The next use of an ordered consumer begins with the message that a plugin refused.
         """
@@ -276,7 +278,9 @@ class TestEndedInAHook:
 
 class TestEndOfTheClient:
     @pytest.mark.parametrize("shape", ["iterator", "handler", "ordered"])
-    def test_remaining_messages_are_given_back(self, nats_server, js, stream, shape, caplog):
+    def test_another_client_gets_the_buffered_messages_at_once(
+        self, nats_server, js, stream, shape, caplog
+    ):
         """
         Another client gets the buffered messages at once, and closing the own client is no error.
         """
@@ -368,7 +372,7 @@ if not pid:
 """
 
 
-def test_fork(nats_server, js, stream):
+def test_a_forked_child_gets_no_message_of_its_parent(nats_server, js, stream):
     """
     A forked child gets no message of its parent, and does not wait for the parent's threads.
     """

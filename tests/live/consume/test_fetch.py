@@ -144,7 +144,7 @@ class TestFetch:
         with timed(0.0, 0.5):
             assert numbers(messages) == [1]
 
-    def test_many_messages(self, js, stream):
+    def test_a_large_batch_is_complete_and_in_order(self, js, stream):
         """
         A large batch is complete and in order, and no message arrives twice.
         """
@@ -174,7 +174,7 @@ class TestFetch:
         assert [len(part) for part in fetched] == [25] * 4
         assert sorted(number for part in fetched for number in part) == list(range(100))
 
-    def test_a_client_that_is_closed_meanwhile(self, nats_server, stream, worker):
+    def test_a_fetch_ends_at_once_if_its_client_is_closed(self, nats_server, stream, worker):
         """
         A fetch ends at once if its client is closed, with an error that says so.
         """
@@ -378,7 +378,7 @@ class TestNothingIsLost:
                 messages[0].ack()
 
     @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
-    def test_remaining_messages_are_given_back(self, js, stream, worker, leave):
+    def test_the_rest_of_a_batch_left_early_is_given_back(self, js, stream, worker, leave):
         """
         Whichever way a batch is left early, the next fetch gets the rest within a second.
         """
@@ -449,7 +449,7 @@ class TestNothingIsLost:
         with timed(0.0, 1.0):
             assert sorted(numbers(worker.fetch(5, expires=20))) == [0, 1, 2, 3, 4]
 
-    def test_no_subscription_is_left(self, client, js, stream, worker):
+    def test_an_abandoned_fetch_leaves_no_subscription(self, client, js, stream, worker):
         """
         Fetches of one thread share a subscription, and an abandoned fetch unsubscribes its own.
         """
@@ -517,7 +517,7 @@ class TestGone:
         fill(js, stream, 1)
         assert worker.next(10).data == b"0"
 
-    def test_a_push_consumer(self, client, stream):
+    def test_fetch_of_a_push_consumer_sends_nothing(self, client, stream):
         """
         fetch() of a push consumer raises an error before anything is sent.
         """
@@ -640,7 +640,7 @@ class TestBytes:
         with timed(0.0, 0.5):
             assert numbers(sized(2, max_messages=50, expires=20)) == [0, 1]
 
-    def test_headers_count(self, js, stream):
+    def test_the_header_block_is_part_of_the_size_of_a_message(self, js, stream):
         """
         The header block is part of a message's size.
         """
@@ -758,7 +758,7 @@ class TestHeartbeats:
 
         at_some_pace(attempt)
 
-    def test_a_paused_server(self, victim, unique):
+    def test_two_missed_heartbeats_end_the_fetch(self, victim, unique):
         """
         Two missed heartbeats end the fetch after the messages that arrived, and are reported.
         """
@@ -1109,7 +1109,7 @@ class TestThreads:
             batch.close()
             assert iterating.result(20) is None
 
-    def test_closed_by_another_thread(self, js, stream, worker):
+    def test_closing_a_batch_wakes_the_thread_that_waits(self, js, stream, worker):
         """
         A thread that waits for a message of the batch is woken.
         """
@@ -1138,7 +1138,7 @@ class TestThreads:
                     assert waiting.result(20) == []
                 proxy.accept()
 
-    def test_closed_at_any_moment(self, js, stream, worker):
+    def test_closing_a_batch_while_it_is_read_raises_nothing(self, js, stream, worker):
         """
         A thread that closes the batch while another one takes its messages raises nothing.
         """

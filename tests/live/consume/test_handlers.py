@@ -80,7 +80,7 @@ def errors_in(recorder):
 
 
 class TestThreads:
-    def test_one(self, js, stream, worker):
+    def test_one_thread_handles_all_messages_in_order(self, js, stream, worker):
         """
         One thread handles all messages in order, one at a time.
         """
@@ -95,7 +95,7 @@ class TestThreads:
         assert (running.closed, running.error) == (True, None)
         eventually(lambda: threads() == 0)
 
-    def test_several(self, js, stream, worker):
+    def test_four_threads_handle_every_message_once(self, js, stream, worker):
         """
         Four threads handle every message once, at the same time.
         """
@@ -197,7 +197,7 @@ class TestThreads:
             {"ack": "later"},
         ],
     )
-    def test_refused(self, worker, options):
+    def test_invalid_options_of_handlers_are_refused(self, worker, options):
         """
         Options that are invalid, or do not fit each other, raise an error.
         """
@@ -289,7 +289,7 @@ class TestEnd:
         assert isinstance(running.error, jetsync.ConsumerDeletedError)
         assert "Consumer Deleted" in caplog.text
 
-    def test_the_client_is_closed(self, nats_server, stream, worker):
+    def test_closing_the_client_ends_the_threads_of_handlers(self, nats_server, stream, worker):
         """
         If the client is closed, the threads end.
         """
@@ -378,7 +378,9 @@ class TestErrors:
             raise KeyError("broken")
         message.ack()
 
-    def test_refused(self, js, stream, observed, caplog):
+    def test_the_message_of_a_failed_handler_is_redelivered_at_once(
+        self, js, stream, observed, caplog
+    ):
         """
         A failure is reported and logged, other messages are handled, and the message is redelivered
         at once.
@@ -398,7 +400,7 @@ class TestErrors:
         running.close()
         running.wait(timeout=20)
 
-    def test_left(self, js, stream, observed):
+    def test_with_leave_nothing_is_sent_for_the_message(self, js, stream, observed):
         """
         With "leave", jetsync sends nothing for the message.
         """
@@ -411,7 +413,7 @@ class TestErrors:
             assert len(errors_in(recorder)) == 1
             assert not running.closed
 
-    def test_stopped(self, js, stream, observed):
+    def test_with_stop_the_error_of_a_handler_ends_the_consumption(self, js, stream, observed):
         """
         With "stop", the consumption ends with the handler's error.
         """
@@ -593,7 +595,7 @@ class TestErrors:
 
 
 class TestAcknowledgement:
-    def test_auto(self, js, stream, worker):
+    def test_a_message_is_acknowledged_once_its_handler_has_returned(self, js, stream, worker):
         """
         A message is acknowledged once its handler has returned, unless the handler acknowledged it.
         """
@@ -612,7 +614,7 @@ class TestAcknowledgement:
             eventually(lambda: worker.info().num_ack_pending == 1)
         assert worker.info().ack_floor.stream_seq == 4
 
-    def test_none(self, js, stream):
+    def test_the_policy_none_sends_no_acknowledgement(self, js, stream):
         """
         With the policy "none", no acknowledgement is sent.
         """
@@ -626,7 +628,7 @@ class TestAcknowledgement:
                 lambda: "jetsync-consume-alive" not in {each.name for each in threading.enumerate()}
             )
 
-    def test_kept_alive(self, js, stream):
+    def test_a_slow_handler_keeps_its_message_alive(self, js, stream):
         """
         A handler that takes longer than the ack wait gets its message once.
         """

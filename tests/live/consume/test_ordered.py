@@ -110,7 +110,9 @@ class TestReset:
         assert resets.seen[2].attempts == 1
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_a_deleted_ordered_consumer_is_replaced_on_every_server(
+        self, server_for, unique, version
+    ):
         """
         A deleted consumer is replaced on every supported server.
         """
@@ -172,7 +174,7 @@ class TestReset:
             fill(js, stream, 2, start=3)
             assert take(messages, 2) == [3, 4]
 
-    def test_the_connection_is_lost(self, js, client, stream, ordered):
+    def test_messages_in_flight_on_a_lost_connection_arrive_once(self, js, client, stream, ordered):
         """
         Messages that were in flight on lost connections are delivered once and in order.
         """
@@ -207,7 +209,7 @@ class TestReset:
             fill(js, stream, 1, start=1)
             assert take(messages, 1) == [1]
 
-    def test_the_server_restarts(self, unique):
+    def test_each_message_arrives_once_in_order_across_restarts(self, unique):
         """
         The consumption delivers each message once and in order across server restarts.
         """
@@ -223,7 +225,7 @@ class TestReset:
                         server.restart()
                 assert got == list(range(1, 1001))
 
-    def test_a_gap(self, client, js, stream, ordered):
+    def test_a_lost_message_is_delivered_by_the_next_consumer(self, client, js, stream, ordered):
         """
         The next message reveals a lost one, and the next consumer delivers it.
         """
@@ -236,7 +238,7 @@ class TestReset:
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
 
-    def test_stop_after(self, js, stream, ordered):
+    def test_stop_after_counts_across_resets(self, js, stream, ordered):
         """
         ``stop_after`` counts across resets, and no further messages are pulled.
         """
@@ -310,7 +312,7 @@ class TestEnd:
                 messages.next(timeout=20)
 
     @pytest.mark.parametrize("buffered", [0, 2000])
-    def test_the_stream_is_deleted(self, js, stream, ordered, buffered):
+    def test_an_ordered_iteration_ends_with_its_stream(self, js, stream, ordered, buffered):
         """
         Deleting the stream ends an iteration, whether it waits or has buffered messages.
         """
@@ -328,7 +330,7 @@ class TestEnd:
             with pytest.raises(jetsync.ConsumptionClosedError):
                 messages.next(timeout=1)
 
-    def test_dropped(self, js, stream):
+    def test_a_dropped_reader_deletes_its_consumer(self, js, stream):
         """
         The consumer is deleted when the last reference to its reader is dropped.
         """
@@ -382,7 +384,7 @@ class TestEnd:
         rest = fetched(ordered.fetch(4 - len(got), expires=20)) if len(got) < 4 else []
         assert got + rest == [1, 2, 3, 4]
 
-    def test_the_client_is_closed(self, nats_server, stream):
+    def test_a_closed_client_ends_an_ordered_iteration(self, nats_server, stream):
         """
         Closing the client ends the iteration without an error.
         """
@@ -532,7 +534,7 @@ class TestAnotherStream:
             take(messages, 1) if messages else ordered.next(20)
 
     @pytest.mark.parametrize("policy", ["new", "last"])
-    def test_before_the_first_message(self, js, stream, policy):
+    def test_the_new_stream_is_not_read_from_the_old_position(self, js, stream, policy):
         """
         A reader whose position is that of the old stream does not read the new one from there.
         """
@@ -632,7 +634,9 @@ class TestTimeOfCreation:
 
     @pytest.mark.parametrize("removed", ["nothing", "the last", "the first", "all"])
     @pytest.mark.parametrize("way", ["fetch", "consume"])
-    def test_continues(self, server, js, stream, way, removed):
+    def test_an_ordered_read_continues_after_the_last_message(
+        self, server, js, stream, way, removed
+    ):
         """
         The read continues after the last message that it has read, whether that is stored or not.
         """
@@ -650,7 +654,7 @@ class TestTimeOfCreation:
             assert ordered.statistics().resets > 0
 
     @pytest.mark.parametrize("policy", ["all", "new", "last"])
-    def test_before_the_first_message(self, server, js, stream, policy):
+    def test_a_reader_that_has_read_nothing_keeps_its_place(self, server, js, stream, policy):
         """
         A reader that has read nothing keeps its place.
         """
@@ -683,7 +687,7 @@ class TestTimeOfCreation:
 class TestThreads:
     @pytest.mark.parametrize("what", ["consumer", "batch"])
     @pytest.mark.parametrize("call", ["next", "fetch", "consume"])
-    def test_closed_by_another_thread(self, stream, call, what):
+    def test_closing_an_ordered_read_wakes_the_thread_that_waits(self, stream, call, what):
         """
         Closing ends the call of a thread that waits, and no consumer is created after that.
         """
@@ -763,7 +767,7 @@ class TestUse:
             with pytest.raises(jetsync.InvalidArgumentError, match="cannot call a handler"):
                 ordered.consume(given)
 
-    def test_conflicts(self, js, stream, ordered):
+    def test_a_second_use_of_an_ordered_consumer_names_the_open_one(self, js, stream, ordered):
         """
         A second use raises an error that names the open one.
         """
@@ -782,7 +786,7 @@ class TestUse:
         with ordered.consume() as messages:
             assert take(messages, 1) == [3]
 
-    def test_two_threads(self, js, stream, ordered):
+    def test_a_second_thread_of_an_ordered_read_gets_an_error(self, js, stream, ordered):
         """
         A thread that takes a message while another one waits gets an error.
         """
@@ -806,7 +810,7 @@ class TestUse:
             pulling = stream.consumer(ordered.name)
             assert eventually(lambda: pulling.info().delivered.consumer_seq > 10)
 
-    def test_configuration(self, ordered, stream):
+    def test_an_ordered_consumer_is_in_memory_and_needs_no_acks(self, ordered, stream):
         """
         The consumer on the server is in memory and needs no acknowledgements.
         """
@@ -827,7 +831,7 @@ class TestUse:
             {"max_reset_attempts": -2},
         ],
     )
-    def test_options_that_do_not_fit(self, stream, options):
+    def test_options_of_an_ordered_read_that_do_not_fit_are_refused(self, stream, options):
         """
         Options that exclude each other are rejected before anything is sent.
         """
@@ -879,7 +883,7 @@ class TestFetch:
         stream.delete_consumer(ordered.name)
         assert int(ordered.next(5).data) == 5
 
-    def test_the_connection_is_lost(self, client, js, stream, ordered):
+    def test_fetches_across_lost_connections_skip_no_message(self, client, js, stream, ordered):
         """
         Fetches across lost connections skip no message.
         """

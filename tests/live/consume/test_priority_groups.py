@@ -94,7 +94,7 @@ class TestOverflow:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_both_overflow_thresholds_work_on_older_servers(self, server_for, unique, version):
         """
         Both thresholds work on older servers too.
         """
@@ -121,7 +121,7 @@ class TestErrors:
             ({"group": "A", "min_pending": 5}, "Not a Overflow Priority consumer"),
         ],
     )
-    def test_refused(self, js, stream, group, options, text):
+    def test_options_that_do_not_fit_the_groups_are_refused(self, js, stream, group, options, text):
         """
         Options that do not fit the groups of the consumer are refused by the server and by jetsync.
         """
@@ -203,7 +203,7 @@ class TestPinned:
             yield js, stream, recorder, handles
             js.delete_stream(unique)
 
-    def test_kept_and_sent(self, pinned):
+    def test_every_pull_after_the_first_message_has_the_pin_id(self, pinned):
         """
         Every pull after the first message has the pin id, and the other client waits.
         """
@@ -279,7 +279,7 @@ class TestPinned:
 
         at_some_pace(attempt)
 
-    def test_unpinned(self, pinned):
+    def test_after_an_unpin_the_other_client_gets_messages_at_once(self, pinned):
         """
         After an unpin, the other client gets messages at once.
         """
@@ -316,7 +316,7 @@ for message in worker.consume(group="A", max_messages=10):
 """
 
 
-def test_failover(js, nats_server, stream, group):
+def test_another_process_gets_the_pin_of_a_killed_one(js, nats_server, stream, group):
     """
     A pinned process that is killed loses its pin, and another one gets all of its messages.
     """
@@ -358,7 +358,7 @@ class TestPrioritized:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_priorities_work_on_all_servers_that_have_them(self, server_for, unique, version):
         """
         Priorities work on all servers that support them.
         """
@@ -398,7 +398,7 @@ class TestPrioritized:
                     call(priority=1)
             js.delete_stream(unique)
 
-    def test_consumptions(self, js, stream, group):
+    def test_a_higher_number_gets_messages_once_the_lower_is_full(self, js, stream, group):
         """
         A consumption with a higher number gets messages once the other one is full.
         """

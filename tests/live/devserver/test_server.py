@@ -96,7 +96,7 @@ class TestOneServer:
         own_server.start()
         assert own_server.pids == pids
 
-    def test_pause(self, own_server):
+    def test_a_paused_server_answers_nothing_until_it_is_resumed(self, own_server):
         """A paused server accepts connections but answers nothing until it is resumed."""
         own_server.pause()
         with socket.create_connection(("127.0.0.1", own_server.port), 5) as connection:
@@ -118,7 +118,7 @@ class TestOneServer:
         own_server.start()
         assert own_server.monitor("varz")["version"] == own_server.version
 
-    def test_lame_duck(self, own_server):
+    def test_a_server_in_lame_duck_mode_ends_by_itself(self, own_server):
         """A server in lame duck mode ends without being stopped."""
         own_server.lame_duck()
         own_server.wait_exit(timeout=30)
@@ -128,7 +128,7 @@ class TestOneServer:
 
 
 class TestConfiguration:
-    def test_mapping(self):
+    def test_a_mapping_is_merged_into_the_configuration(self):
         """A mapping is merged into our configuration; further listeners keep their port."""
         config = {
             "max_payload": 4096,
@@ -172,7 +172,7 @@ class TestConfiguration:
         assert not folder.exists()
 
     @pytest.mark.versions
-    def test_version(self, server_for):
+    def test_another_version_runs_beside_the_newest_one(self, server_for):
         """Another version is installed and run beside the newest one."""
         assert server_for("2.10.26").version == "2.10.26"
 

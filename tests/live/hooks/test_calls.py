@@ -265,7 +265,7 @@ class TestStatuses:
         assert reconnected.reconnects == 1
         assert {thread for _, thread in statuses.events} == {"jetsync-events"}
 
-    def test_lame_duck(self):
+    def test_a_lame_duck_server_is_one_event(self):
         """
         A server that is about to shut down is one event.
         """

@@ -98,7 +98,7 @@ class TestHeaders:
         assert contract.seen == []
         assert stream.info().state.messages == 0
 
-    def test_results_of_plugins_are_checked_too(self, nats_server, stream):
+    def test_headers_that_a_plugin_returns_are_checked_too(self, nats_server, stream):
         """
         A plugin cannot pass headers of a wrong type to the next one.
         """
@@ -181,7 +181,7 @@ class TestRetry:
         assert type(error) is jetsync.PublishOutcomeUnknownError
         assert isinstance(error.__cause__, jetsync.PluginError)
 
-    def test_of_an_atomic_batch(self, proxied, stream):
+    def test_a_plugin_may_send_an_atomic_batch_again(self, proxied, stream):
         """
         The same holds for an atomic batch, which can be sent again.
         """
@@ -321,7 +321,7 @@ class TestFetch:
             assert list(batch) == []
         assert taken == [b"%d" % number for number in range(10) if number != where]
 
-    def test_closed(self, nats_server, js, stream):
+    def test_a_batch_that_is_closed_after_a_veto_yields_no_more(self, nats_server, js, stream):
         """
         A batch that is closed after a veto yields no more messages.
         """
@@ -341,7 +341,7 @@ class TestFetch:
 
 
 class TestConnect:
-    def test_no_server(self):
+    def test_a_failed_connect_is_a_closed_event_with_the_error(self):
         """
         If connecting fails, plugins get a closed event with the error, and no thread is left.
         """

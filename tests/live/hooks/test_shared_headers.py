@@ -131,7 +131,7 @@ class TestSharedHeaders:
         assert stream.get_message(8).headers["Own"] == "mine"
         assert marks.wrapped == marks.operations
 
-    def test_of_an_atomic_batch(self, js, stream, marks):
+    def test_the_hook_is_called_once_per_atomic_batch(self, js, stream, marks):
         """
         The hook is called once per batch, with the id of the commit.
         """

@@ -973,7 +973,7 @@ class TestAskedReconnect:
             assert client.is_connected
             assert client.statistics().reconnects == 1
 
-    def test_no_server(self, nats_server):
+    def test_an_asked_reconnect_without_a_server_raises_in_time(self, nats_server):
         """
         Without a server the call raises DisconnectedError in time. The client continues to try.
         """
@@ -1013,7 +1013,7 @@ class TestAskedReconnect:
                 client.reconnect(timeout=30)
             client.close()
 
-    def test_not_allowed(self, nats_server):
+    def test_an_asked_reconnect_needs_max_reconnects(self, nats_server):
         """
         With max_reconnects=0 the call raises ConflictingUseError, and the connection stays.
         """
@@ -1022,7 +1022,7 @@ class TestAskedReconnect:
                 client.reconnect()
             assert client.rtt(timeout=20) > 0.0
 
-    def test_interrupted(self, nats_server):
+    def test_ctrl_c_at_any_step_ends_an_asked_reconnect(self, nats_server):
         """
         Ctrl-C at any step ends the call, and the client continues to reconnect if it has begun to.
         """
@@ -1039,7 +1039,7 @@ class TestAskedReconnect:
                 eventually(is_usable)
             assert struck > 5
 
-    def test_in_a_signal_handler(self, nats_server, stream):
+    def test_a_handler_may_ask_for_a_reconnect_during_a_publish(self, nats_server, stream):
         """
         A handler that interrupts any step of a publish gets a new connection, or an error at once.
         """
@@ -1070,7 +1070,7 @@ class TestAskedReconnect:
 
 @pytest.mark.cluster
 class TestCluster:
-    def test_another_node_takes_over(self, recorder, pool):
+    def test_another_node_takes_over_with_the_subscriptions(self, recorder, pool):
         """
         If the connected node is killed, the client moves to a node that the first one announced,
         with its subscriptions. There is one disconnected and one reconnected event.
@@ -1154,7 +1154,7 @@ class TestSilentServer:
     A server that is stopped with SIGSTOP: connections stay open, and no request is answered.
     """
 
-    def test_publish(self, paused):
+    def test_a_publish_to_a_silent_server_has_an_unknown_outcome(self, paused):
         """
         The message was sent and no ack arrived, so the outcome is unknown.
         """
@@ -1163,7 +1163,7 @@ class TestSilentServer:
             js.publish("s", msg_id="1", timeout=0.5)
         assert (caught.value.subject, caught.value.msg_id) == ("s", "1")
 
-    def test_publish_many(self, paused):
+    def test_every_message_to_a_silent_server_is_reported_as_unknown(self, paused):
         """
         Every message is reported with an unknown outcome.
         """
@@ -1175,7 +1175,7 @@ class TestSilentServer:
             jetsync.PublishOutcomeUnknownError
         ] * 5
 
-    def test_requests(self, paused):
+    def test_requests_to_a_silent_server_time_out(self, paused):
         """
         Requests of all kinds end with RequestTimeoutError, by an explicit or the default timeout.
         """
@@ -1191,7 +1191,7 @@ class TestSilentServer:
             with timed(0.5, 1.0), pytest.raises(jetsync.RequestTimeoutError):
                 call()
 
-    def test_next(self, paused, monkeypatch):
+    def test_a_pull_ends_two_seconds_after_its_expiry(self, paused, monkeypatch):
         """
         A pull ends at most two seconds after its expiry.
         """

@@ -98,7 +98,7 @@ def test_a_single_message(limited, call):
     assert limited.client.statistics().reconnects == 1
 
 
-def test_many_messages(limited):
+def test_messages_before_one_that_is_too_large_stay_unknown(limited):
     """
     Messages in flight stay unknown, with the reason. The last one was not processed, so it is sent
     again.

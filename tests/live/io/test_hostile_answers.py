@@ -221,7 +221,7 @@ ACKS = [
 
 class TestAcks:
     @pytest.mark.parametrize("way", ["publish", "publish_many", "publisher"])
-    def test_no_ack(self, client, fake, way):
+    def test_a_meaningless_ack_leaves_the_outcome_unknown(self, client, fake, way):
         """
         A meaningless ack leaves the outcome unknown, and the error states the reason.
         """
@@ -274,7 +274,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
     @pytest.mark.parametrize("way", ["atomic", "fast"])
-    def test_no_ack(self, js, fake, way, answer):
+    def test_a_meaningless_ack_ends_a_batch_with_its_cause(self, js, fake, way, answer):
         """
         A batch with a meaningless ack ends with an error whose cause is the ack's.
         """
@@ -323,7 +323,7 @@ NUMBERS = ["-1", "+1", "1_0", "x", "", "9" * 4300, str(1 << 64), "1.5"]
 
 class TestDirect:
     @pytest.mark.parametrize("number", NUMBERS)
-    def test_one_message(self, js, fake, number):
+    def test_an_invalid_sequence_is_a_protocol_error_when_read(self, js, fake, number):
         """
         An invalid sequence is a protocol error when it is read.
         """
@@ -333,7 +333,7 @@ class TestDirect:
             _ = message.sequence
 
     @pytest.mark.parametrize("time", ["", "x", "9999-99-99T00:00:00Z", "9" * 5000])
-    def test_a_time(self, js, fake, time):
+    def test_an_invalid_time_is_a_protocol_error_when_read(self, js, fake, time):
         """
         An invalid time is a protocol error when it is read.
         """
@@ -353,7 +353,7 @@ class TestDirect:
 
     @pytest.mark.parametrize("number", ["-1", "+1", "1_0", "x", "9" * 4300, "1.5"])
     @pytest.mark.parametrize("header", ["Sequence", "Num_Pending"])
-    def test_many_messages(self, js, fake, header, number):
+    def test_an_invalid_number_ends_a_read_of_many_messages(self, js, fake, header, number):
         """
         An invalid number ends a read of many messages.
         """
@@ -374,7 +374,7 @@ class TestPulls:
     )
 
     @pytest.mark.parametrize("status", STATUSES)
-    def test_fetch(self, js, fake, status):
+    def test_an_invalid_status_ends_a_fetch(self, js, fake, status):
         """
         An invalid status ends a fetch.
         """
@@ -384,7 +384,7 @@ class TestPulls:
             list(consumer.fetch(5))
 
     @pytest.mark.parametrize("status", STATUSES)
-    def test_consume(self, js, fake, status):
+    def test_an_invalid_status_ends_a_consumption(self, js, fake, status):
         """
         An invalid status ends an iteration over a consumption.
         """
@@ -404,7 +404,7 @@ class TestPulls:
         assert isinstance(consumption.error, jetsync.ProtocolError)
 
     @pytest.mark.parametrize("status", STATUSES)
-    def test_ordered(self, js, fake, status):
+    def test_an_invalid_status_ends_an_ordered_consumer(self, js, fake, status):
         """
         An invalid status ends an ordered consumer.
         """

@@ -209,7 +209,7 @@ class TestPlaintextBeforeTls:
             attack(impostor, client, subscription, *plays)
             assert b"CONNECT" not in b"".join(impostor.heard)
 
-    def test_discovered_servers(self, ours):
+    def test_a_server_announced_before_tls_is_not_trusted_more(self, ours):
         """
         An announced server is trusted no more than the one that announced it.
         """
@@ -324,7 +324,7 @@ class TestBeforeTheLogin:
                 (b"+OK\r\n",),
             )
 
-    def test_consumption(self, plain, unique):
+    def test_a_consumption_gets_no_message_from_before_the_login(self, plain, unique):
         """
         A consumption gets no forged message either, and continues with the honest server.
         """

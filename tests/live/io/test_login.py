@@ -83,14 +83,14 @@ class TestUsers:
         assert answer(users.url, user="open") == "PONG"
         assert answer(users.url, user="a@b") == REFUSED
 
-    def test_callables(self, users):
+    def test_user_and_password_may_be_callables(self, users):
         """
         A user and a password that callables return are sent.
         """
         login = {"user": lambda: "a@b", "password": lambda: "p:/?#[]@ %,"}
         assert answer(users.url, **login) == "PONG"
 
-    def test_nkey(self, users, key):
+    def test_signatures_of_seeds_and_callables_are_accepted(self, users, key):
         """
         Signatures made from the seed and by a callable are accepted.
         """
@@ -107,7 +107,7 @@ class TestUsers:
 
 
 class TestTokens:
-    def test_token(self):
+    def test_a_token_is_accepted_from_options_callable_and_url(self):
         """
         A token is accepted from the options, a callable and the URL.
         """
@@ -120,7 +120,7 @@ class TestTokens:
 
 
 class TestCredentials:
-    def test_forms(self, tmp_path):
+    def test_credentials_are_accepted_in_every_form(self, tmp_path):
         """
         Credentials are accepted from files with both kinds of line ends, callables and a signer.
         """

@@ -27,7 +27,7 @@ def client(nats_server):
 
 
 class TestLongSubjects:
-    def test_each_way_to_publish(self, client, unique):
+    def test_each_way_to_publish_refuses_a_subject_that_is_too_long(self, client, unique):
         """
         Each way to publish refuses a subject that does not fit on a line with the inbox.
         """
@@ -48,7 +48,7 @@ class TestLongSubjects:
         client.publish(subject)
         js.delete_stream(unique)
 
-    def test_batches(self, client, unique):
+    def test_batches_refuse_a_subject_that_does_not_fit_in_add(self, client, unique):
         """
         Batches refuse such a subject in add().
         """
@@ -68,7 +68,7 @@ class TestLongSubjects:
         with pytest.raises(jetsync.MaxControlLineError):
             client.subscribe(unique, queue="q" * 4090)
 
-    def test_keys(self, client, unique):
+    def test_a_key_that_does_not_fit_cannot_be_used(self, client, unique):
         """
         A key that does not fit cannot be put, got or deleted.
         """
@@ -95,7 +95,7 @@ class TestLongSubjects:
 
 
 class TestLongAcks:
-    def test_term(self, unique):
+    def test_a_reason_over_max_payload_leaves_the_message_open(self, unique):
         """
         A reason that is longer than max_payload is refused, and the message can then be terminated.
         """

@@ -229,7 +229,7 @@ class TestDeniedSubject:
         for ledger in ledgers:
             ledger.check(stream)
 
-    def test_one_thread(self, reloaded, client, stream):
+    def test_each_refusal_in_one_thread_is_certain(self, reloaded, client, stream):
         """
         With one call at a time, every refusal is certain.
         """
@@ -243,7 +243,7 @@ class TestDeniedSubject:
         assert len(ledger.stored) == 1
         ledger.check(stream)
 
-    def test_a_window(self, reloaded, client, stream):
+    def test_each_refused_message_of_a_full_window_is_not_stored(self, reloaded, client, stream):
         """
         If the server refuses every message of a full window, each one is known not to be stored.
         """
@@ -270,7 +270,7 @@ class TestDeniedSubject:
 
 
 class TestDeniedInbox:
-    def test_outcomes(self, reloaded, client, stream):
+    def test_no_stored_message_is_reported_as_not_stored(self, reloaded, client, stream):
         """
         No message that is stored is reported as not stored while replies are denied.
         """
@@ -319,7 +319,7 @@ class TestDeniedInbox:
             ledger.check(stream)
         assert client.statistics().reconnects == 0
 
-    def test_reconnect(self, reloaded, client, stream):
+    def test_a_reconnect_with_the_permission_publishes_again(self, reloaded, client, stream):
         """
         After a reconnect with the permission, the next publish is stored and acknowledged.
         """

@@ -261,7 +261,7 @@ class TestRefusedLogin:
                 assert changed.log().count("uthorization") <= 3
             server.start()
 
-    def test_once(self, nats_server):
+    def test_one_refused_login_does_not_close_the_client(self, nats_server):
         """
         One refused login, at whichever server, does not close the client.
         """

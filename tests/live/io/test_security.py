@@ -184,7 +184,7 @@ class TestUntrusted:
             jetsync.connect(server.url, tls_ca=ours.path)
 
     @pytest.mark.parametrize("ca", ["other", "system"])
-    def test_an_unknown_authority(self, tls_server, theirs, ca):
+    def test_a_server_of_an_unknown_authority_is_refused_promptly(self, tls_server, theirs, ca):
         """
         A server whose authority is neither the given one nor the system's is refused promptly.
         """
@@ -251,7 +251,7 @@ class TestHints:
     def urls(server):
         return server.url.replace("nats://", "tls://"), websocket_url(server, "wss")
 
-    def test_certificates(self, ours, theirs):
+    def test_errors_of_certificates_suggest_the_missing_option(self, ours, theirs):
         """
         The error of an unknown authority suggests tls_ca, and of a missing client certificate
         tls_cert.
@@ -346,7 +346,7 @@ def refused(*arguments, **options):
 
 
 class TestLogin:
-    def test_user_and_password(self, login_server):
+    def test_user_and_password_work_as_options_and_in_the_url(self, login_server):
         """
         They work as options and in the URL. A wrong password, a wrong user and no login are refused
         at once.
@@ -362,7 +362,7 @@ class TestLogin:
             refused(url, **login)
         refused(url.replace("nats://", "nats://ann:wrong@"))
 
-    def test_token(self, token_server):
+    def test_a_token_works_as_an_option_and_in_the_url(self, token_server):
         """
         A token works as an option and in the URL.
         """
@@ -374,7 +374,7 @@ class TestLogin:
         refused(url, token="another")
         refused(url)
 
-    def test_nkey(self, login_server, tmp_path):
+    def test_a_seed_or_its_file_signs_the_nonce_of_the_server(self, login_server, tmp_path):
         """
         A seed, or a file with one, signs the server's nonce; another key is refused.
         """
@@ -513,7 +513,7 @@ def denied(call):
 
 
 class TestPermissions:
-    def test_request(self, little):
+    def test_a_denied_request_fails_at_once_with_its_subject(self, little):
         """
         A denied request raises an error with the subject at once instead of timing out.
         """
@@ -529,7 +529,7 @@ class TestPermissions:
         assert denied(lambda: js.publish("forbidden.s", timeout=5)) == ("forbidden.s", "publish")
         assert js.publish("s", b"2").sequence > 1
 
-    def test_publish_many(self, little):
+    def test_only_denied_messages_of_publish_many_fail(self, little):
         """
         Only the denied messages fail, each with its error, without waiting for the timeout.
         """
@@ -578,7 +578,7 @@ class TestPermissions:
         assert denied(little.flush) == ("forbidden.a", "publish")
 
     @pytest.mark.parametrize("end", ["close", "drain"])
-    def test_the_end_of_a_client(self, guarded, end):
+    def test_a_refused_core_message_does_not_disturb_the_close(self, guarded, end):
         """
         The end of a client raises nothing about a refused core message, and closes the client.
         """
@@ -597,7 +597,7 @@ class TestPermissions:
         little.flush()
 
     @pytest.mark.parametrize("queue", [None, "workers"])
-    def test_subscribe(self, little, queue):
+    def test_a_denied_subscription_ends_its_iteration(self, little, queue):
         """
         next() and an iteration end with the error of the subscription.
         """
@@ -608,7 +608,7 @@ class TestPermissions:
             little.publish("public", b"1")
             assert others.next(timeout=20).data == b"1"
 
-    def test_fetch(self, little):
+    def test_a_denied_pull_ends_at_once_with_its_error(self, little):
         """
         A denied pull ends at once with its error, and other consumers continue.
         """
@@ -619,14 +619,14 @@ class TestPermissions:
         assert denied(lambda: list(consumer.fetch(5, expires=20))) == (subject, "publish")
         assert stream.consumer("open").next(expires=20).data == b"1"
 
-    def test_management(self, little):
+    def test_the_error_names_the_denied_api_subject(self, little):
         """
         The error names the denied API subject.
         """
         subject = "$JS.API.STREAM.DELETE.S"
         assert denied(lambda: little.jetstream().delete_stream("S")) == (subject, "publish")
 
-    def test_acknowledging(self, little):
+    def test_a_denied_acknowledgement_is_an_error_of_ack_sync(self, little):
         """
         ack_sync raises an error if the acknowledgement is denied.
         """
@@ -634,7 +634,7 @@ class TestPermissions:
         subject, operation = denied(lambda: message.ack_sync(timeout=5))
         assert (subject, operation) == (message.reply, "publish")
 
-    def test_inbox(self, guarded):
+    def test_without_the_required_inbox_prefix_calls_fail_at_once(self, guarded):
         """
         If replies need a prefix, a client without it gets an error at once, and one with it works.
         """

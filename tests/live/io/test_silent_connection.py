@@ -77,7 +77,9 @@ class TestProbe:
     """A wait that ends without the expected frame probes the connection."""
 
     @pytest.mark.parametrize("options", [{"heartbeat": 0.5}, {"heartbeat": 0}])
-    def test_fetch(self, proxy, stream, probes, options, monkeypatch):
+    def test_a_fetch_probes_if_the_pull_does_not_end(
+        self, proxy, stream, probes, options, monkeypatch
+    ):
         """
         A fetch probes after two missed heartbeats, or if the server does not end the pull.
         """
@@ -91,7 +93,7 @@ class TestProbe:
         proxy.resume()
 
     @pytest.mark.parametrize("ordered", [False, True])
-    def test_consume(self, proxy, stream, probes, ordered):
+    def test_a_consumption_probes_after_two_missed_heartbeats(self, proxy, stream, probes, ordered):
         """
         A consumption probes after two missed heartbeats.
         """
@@ -104,7 +106,7 @@ class TestProbe:
             proxy.resume()
 
     @pytest.mark.parametrize("publish", [publish_many, publisher])
-    def test_publish(self, proxy, js, stream, probes, publish):
+    def test_a_window_probes_if_an_ack_is_late(self, proxy, js, stream, probes, publish):
         """
         A window probes if an ack is late.
         """
@@ -114,7 +116,7 @@ class TestProbe:
         assert probes
         proxy.resume()
 
-    def test_fast(self, proxy, js, stream, probes):
+    def test_a_fast_publisher_probes_if_nothing_is_answered(self, proxy, js, stream, probes):
         """
         A fast publisher probes if a batch does not begin, or the commit is not answered.
         """

@@ -103,7 +103,7 @@ def client(door):
 
 
 class TestTraffic:
-    def test_core(self, door, client, unique):
+    def test_core_messages_with_headers_and_large_payloads_arrive(self, door, client, unique):
         """
         Publish, subscribe and request, with headers and a payload of many frames.
         """
@@ -117,7 +117,7 @@ class TestTraffic:
             client.request(unique, timeout=5)
         assert client.rtt() > 0.0
 
-    def test_jetstream(self, client, unique):
+    def test_publishes_fetches_and_direct_gets_work_over_websocket(self, client, unique):
         """
         A stream, many publishes, a fetch with acknowledgements, and a direct get.
         """
@@ -133,7 +133,7 @@ class TestTraffic:
         assert stream.get_last(unique).data == b"999"
         js.delete_stream(unique)
 
-    def test_threads(self, client, unique):
+    def test_answers_over_websocket_go_to_the_threads_that_asked(self, client, unique):
         """
         Answers go to the threads that asked.
         """
@@ -163,7 +163,7 @@ class TestTraffic:
 
 
 class TestLife:
-    def test_reconnecting(self, door):
+    def test_subscriptions_work_again_after_a_restart(self, door):
         """
         After a restart the subscriptions work again; there is one event for the loss and one for
         the reconnect.
@@ -202,7 +202,7 @@ class TestLife:
             finally:
                 door.server.start()
 
-    def test_closing(self, door, unique):
+    def test_closing_over_websocket_sends_messages_and_wakes_calls(self, door, unique):
         """
         Accepted messages are sent, waiting calls are woken, and no thread is left.
         """
@@ -232,7 +232,7 @@ class TestLife:
                 jetsync.connect(url, connect_timeout=20, **door.options)
 
 
-def test_an_unknown_authority(door, tmp_path):
+def test_an_unknown_authority_ends_the_websocket_promptly(door, tmp_path):
     """
     A certificate that is not trusted ends the attempt promptly.
     """
@@ -243,7 +243,7 @@ def test_an_unknown_authority(door, tmp_path):
         jetsync.connect(door.url, tls_ca=path)
 
 
-def test_user_and_password():
+def test_user_and_password_work_over_websocket():
     """
     A login works over WebSocket as over TCP, and a wrong one is refused at once.
     """
@@ -286,7 +286,7 @@ def cluster():
 
 
 class TestHandshake:
-    def test_redirect(self):
+    def test_a_redirect_is_not_followed(self):
         """
         A redirect is not followed, and no login is sent.
         """
@@ -313,7 +313,7 @@ class TestHandshake:
             with pytest.raises(BlockingIOError):
                 target.accept()
 
-    def test_hostname(self, tmp_path):
+    def test_the_certificate_of_a_wss_server_is_for_tls_hostname(self, tmp_path):
         """
         The certificate of a wss server must be for tls_hostname.
         """
@@ -339,7 +339,7 @@ class TestCluster:
         with timed(0.0, 20), jetsync.connect(urls, connect_timeout=20) as client:
             assert client.server.url in urls[1:]
 
-    def test_another_node_takes_over(self, cluster, silent):
+    def test_another_node_takes_over_despite_a_silent_server(self, cluster, silent):
         """
         After its node dies, the client soon connects to one of two healthy nodes, despite a silent
         server in the list.
@@ -354,7 +354,7 @@ class TestCluster:
             assert subscription.next(timeout=20).data == b"1"
             assert client.server.url in urls[1:]
 
-    def test_discovered_servers(self, cluster):
+    def test_discovered_servers_get_the_scheme_of_the_connection(self, cluster):
         """
         Announced servers get the scheme of the connection, and are used.
         """

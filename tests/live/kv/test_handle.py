@@ -63,7 +63,7 @@ def basics(kv):
 
 
 class TestKeys:
-    def test_basics(self, kv):
+    def test_the_basic_operations_work_and_missing_keys_are_errors(self, kv):
         """
         The basic operations work, and missing keys are errors.
         """
@@ -71,7 +71,7 @@ class TestKeys:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", OLD)
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_the_basic_operations_work_on_every_server(self, server_for, unique, version):
         """
         The basic operations work on every server from 2.10 on.
         """
@@ -90,7 +90,7 @@ class TestKeys:
             (memoryview(b"\x00\r\n"), b"\x00\r\n"),
         ],
     )
-    def test_values(self, kv, value, stored):
+    def test_a_value_is_returned_unchanged_even_if_empty(self, kv, value, stored):
         """
         A value is returned unchanged. An empty value is a value too.
         """
@@ -163,7 +163,7 @@ class TestKeys:
         with pytest.raises(jetsync.KeyNotFoundError, match=r"4 in bucket .*: purged at revision 4"):
             kv.get("a", revision=4)
 
-    def test_create(self, kv):
+    def test_only_a_key_without_a_value_is_created(self, kv):
         """
         Only a key without a value is created, whatever marker it has.
         """
@@ -205,7 +205,7 @@ class TestKeys:
                 assert [kv.get("a").revision] == made
                 kv.delete("a")
 
-    def test_without_direct_gets(self, kv, js):
+    def test_a_bucket_without_direct_gets_is_read_from_its_leader(self, kv, js):
         """
         A bucket without direct gets is read from its leader, even if it had them before.
         """
@@ -257,7 +257,7 @@ class TestKeys:
             with pytest.raises(jetsync.BucketNotFoundError):
                 other.atomic()
 
-    def test_too_large(self, make_bucket):
+    def test_a_value_over_the_limit_of_the_bucket_is_not_stored(self, make_bucket):
         """
         A value over the bucket's limit is rejected, and nothing is stored.
         """
@@ -317,7 +317,7 @@ class TestBucket:
         assert kv.bucket in list(js.key_value_names())
         assert js.key_value(kv.bucket).get("a").value == b"1"
 
-    def test_status(self, make_bucket):
+    def test_the_status_has_the_configuration_and_the_contents(self, make_bucket):
         """
         The status has the configuration and the contents of the bucket.
         """
@@ -337,7 +337,7 @@ class TestBucket:
         assert (status.history, status.ttl, status.limit_marker_ttl) == (3, 60, 5)
         assert (status.is_compressed, status.allows_ttl, status.allows_atomic) == (True,) * 3
 
-    def test_atomic(self, make_bucket, js, unique):
+    def test_an_update_allows_transactions(self, make_bucket, js, unique):
         """
         Transactions are off by default, and an update allows them.
         """
@@ -349,7 +349,7 @@ class TestBucket:
         assert js.update_key_value(unique, description="new").status().allows_atomic is True
         assert js.update_key_value(unique, atomic=False).status().allows_atomic is False
 
-    def test_update(self, js, make_bucket):
+    def test_an_update_of_a_bucket_keeps_fields_it_does_not_know(self, js, make_bucket):
         """
         An update changes the given fields and keeps fields that it does not know.
         """
@@ -452,7 +452,7 @@ class TestBucket:
             assert kv.stream.info().state.messages == 0
 
 
-def test_hooks(nats_server, kv):
+def test_changes_and_reads_of_a_bucket_call_the_hooks(nats_server, kv):
     """
     Changes and reads call the hooks of publishes and reads.
     """
@@ -508,7 +508,7 @@ def test_hooks(nats_server, kv):
         assert set(called()) <= {"consume"}
 
 
-def test_threads(kv):
+def test_threads_can_share_a_bucket(kv):
     """
     Threads can share a handle.
     """

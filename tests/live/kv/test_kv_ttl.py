@@ -29,7 +29,7 @@ class Events:
         self.markers.append((message.subject, reason))
 
 
-def test_markers(nats_server, make_bucket, unique):
+def test_an_expired_key_leaves_a_marker_that_is_no_value(nats_server, make_bucket, unique):
     """
     An expired key leaves a marker, which no call returns as a value.
     """
@@ -84,7 +84,7 @@ def test_markers_on_older_servers(server_for, unique, version):
         js.delete_key_value(unique)
 
 
-def test_raised(nats_server, make_bucket, unique, caplog):
+def test_a_ttl_that_the_bucket_raises_is_reported(nats_server, make_bucket, unique, caplog):
     """
     A time-to-live that the bucket raises is reported, also for a plain publish.
     """
@@ -127,7 +127,7 @@ def test_not_raised(make_bucket, caplog):
     assert "ttl_raised" not in caplog.text
 
 
-def test_purge(make_bucket):
+def test_the_marker_of_a_purge_is_removed_after_its_time(make_bucket):
     """
     The marker of a purge is removed after its time, and leaves no other marker.
     """
@@ -143,7 +143,7 @@ def test_purge(make_bucket):
     at_some_pace(attempt)
 
 
-def test_not_allowed(make_bucket):
+def test_a_bucket_without_limit_markers_rejects_a_ttl(make_bucket):
     """
     A bucket without limit markers rejects a time-to-live before anything is stored.
     """
@@ -209,7 +209,7 @@ def test_not_over_a_value(make_bucket, js, unique, way):
         kv.get("a")
 
 
-def test_never(make_bucket):
+def test_a_value_with_never_outlives_the_limit_of_the_bucket(make_bucket):
     """
     A value with ``never`` outlives the bucket's own limit.
     """

@@ -267,7 +267,7 @@ class TestMirrors:
         assert again.status().limit_marker_ttl is None
         js.delete_key_value(again.bucket)
 
-    def test_mirror(self, js, bucket, unique):
+    def test_a_mirror_is_read_here_and_written_to_the_origin(self, js, bucket, unique):
         """
         A mirror is read by its own name with the keys of its origin. Writes go to the origin.
         """
@@ -309,7 +309,7 @@ class TestMirrors:
         assert mirror.get("b").value == b"6"
         js.delete_key_value(f"{unique}-m")
 
-    def test_sources(self, js, bucket, unique):
+    def test_a_bucket_with_a_source_has_the_keys_of_both(self, js, bucket, unique):
         """
         A bucket with a source has the keys of the source and its own.
         """
@@ -343,7 +343,7 @@ class TestMirrors:
 
 
 class TestDomains:
-    def test_in_a_domain(self, hub, unique):
+    def test_a_bucket_in_a_domain_is_read_and_changed_there(self, hub, unique):
         """
         A bucket in a domain is read and changed through the domain's subjects.
         """
@@ -365,7 +365,7 @@ class TestDomains:
             assert plain.get("a").value == b"4"
             js.delete_key_value(unique)
 
-    def test_mirror_of_another_domain(self, hub, unique):
+    def test_a_mirror_of_another_domain_writes_there(self, hub, unique):
         """
         A mirror of a bucket in another domain is read here, and its writes go there.
         """

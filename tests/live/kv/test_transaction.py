@@ -45,7 +45,7 @@ def attempt(kv, *changes):
 
 
 class TestTransactions:
-    def test_all(self, kv):
+    def test_all_changes_of_a_transaction_are_stored_together(self, kv):
         """
         All changes of a block are stored together at its end.
         """
@@ -105,7 +105,7 @@ class TestTransactions:
         assert wrong.value.__cause__ is failure
         assert isinstance(failure.__cause__, jetsync.WrongLastSequenceError)
 
-    def test_nothing(self, client, kv):
+    def test_a_transaction_without_changes_sends_nothing(self, client, kv):
         """
         A block without changes sends nothing.
         """
@@ -117,7 +117,7 @@ class TestTransactions:
         assert tx.revisions == {}
         assert tx.ack is None
 
-    def test_conflict(self, kv):
+    def test_a_conflict_stores_nothing_and_names_the_key(self, kv):
         """
         If a key has another revision, nothing is stored, and the error names the key.
         """
@@ -194,7 +194,7 @@ class TestTransactions:
             tx.put("a", b"1")
         assert kv.get("a").value == b"1"
 
-    def test_too_many(self, kv):
+    def test_a_transaction_with_too_many_changes_is_rejected(self, kv):
         """
         A transaction with too many changes is rejected as a whole.
         """
@@ -206,7 +206,7 @@ class TestTransactions:
                 tx.put(f"k{number}", b"")
         assert len(kv.keys()) == 1000
 
-    def test_not_allowed(self, js, unique):
+    def test_atomic_needs_a_bucket_that_allows_transactions(self, js, unique):
         """
         ``atomic()`` raises an error if the bucket or its origin does not allow transactions.
         """
@@ -223,7 +223,7 @@ class TestTransactions:
         assert kv.get("a").value == b"1"
         js.delete_key_value(unique)
 
-    def test_threads(self, kv):
+    def test_exactly_one_of_conflicting_transactions_is_stored(self, kv):
         """
         Of conflicting transactions in many threads, exactly one is stored.
         """
@@ -269,7 +269,7 @@ class TestTransactions:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
-    def test_on_older_servers(self, server_for, unique, version):
+    def test_transactions_work_on_older_servers(self, server_for, unique, version):
         """
         Transactions work on every server from 2.12.5 on.
         """
@@ -391,7 +391,7 @@ class TestGetMany:
             writing.result(20)
         js.delete_key_value(unique)
 
-    def test_vanished(self, kv, monkeypatch):
+    def test_values_that_vanish_make_get_many_read_a_later_snapshot(self, kv, monkeypatch):
         """
         If values vanish during the read, a later snapshot is read. With ``at``, the error names the
         keys.
@@ -428,7 +428,7 @@ class TestGetMany:
             kv.get_many(">", at=2)
         assert (caught.value.keys, caught.value.revision) == (("b",), 2)
 
-    def test_in_time(self, kv):
+    def test_reading_many_keys_ends_at_its_deadline(self, kv):
         """
         Reading many keys ends at its deadline, even if values keep vanishing.
         """
@@ -449,7 +449,7 @@ class TestGetMany:
 
 
 @pytest.mark.cluster
-def test_cluster():
+def test_leader_reads_in_a_cluster_see_all_transactions():
     """
     With three replicas, reads from the leader see all committed transactions while leaders change.
     """

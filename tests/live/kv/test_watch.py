@@ -92,7 +92,7 @@ class TestInitial:
             with watch._reading.lock:
                 assert watch.wait_current(timeout=0)
 
-    def test_empty(self, kv):
+    def test_a_watch_of_an_empty_bucket_is_current_at_once(self, kv):
         """
         A watch of an empty bucket is current at once.
         """
@@ -103,7 +103,7 @@ class TestInitial:
             kv.put("a", b"1")
             assert seen([watch.next(timeout=10)]) == [("a", 1)]
 
-    def test_iteration(self, kv):
+    def test_a_watch_is_current_after_the_first_entries(self, kv):
         """
         Iterating over the watch yields all entries, and ``is_current`` becomes true after the first
         ones are complete.
@@ -221,7 +221,7 @@ class TestInitial:
             assert len(rest) < 1199
             assert watch.is_current
 
-    def test_the_time_is_over(self, kv):
+    def test_the_deadline_of_initial_ends_a_slow_reader(self, kv):
         """
         The deadline of ``initial`` also ends a slow reader, and the watch continues afterwards.
         """
@@ -271,7 +271,7 @@ class TestInitial:
             {"from_revision": 0},
         ],
     )
-    def test_options_that_do_not_fit(self, kv, options):
+    def test_options_of_a_watch_that_do_not_fit_are_refused(self, kv, options):
         """
         Options that exclude each other raise a ValueError.
         """
@@ -320,7 +320,7 @@ class TestEnd:
         watch.close()
         eventually(lambda: not list(kv.stream.consumer_names()))
 
-    def test_dropped(self, kv):
+    def test_a_dropped_watch_leaves_no_consumer(self, kv):
         """
         A watch that is dropped leaves no consumer on the server.
         """
@@ -419,7 +419,7 @@ class TestEnd:
 
 class TestTrouble:
     @pytest.mark.versions
-    def test_the_time_of_creation_changes(self):
+    def test_a_watch_survives_another_time_of_creation(self):
         """
         A watch continues if a server before 2.14 reports another time of creation for the bucket.
         """
@@ -437,7 +437,7 @@ class TestTrouble:
                 kv.put("a", b"2")
                 assert seen([watch.next(timeout=60)]) == [("a", 2)]
 
-    def test_restart(self, tmp_path):
+    def test_each_revision_is_delivered_once_across_restarts(self, tmp_path):
         """
         Each revision is delivered once across restarts of the server.
         """
@@ -494,7 +494,7 @@ class TestTrouble:
 
 
 class TestKeys:
-    def test_filters(self, client, js, unique):
+    def test_keys_are_filtered_by_the_server_without_values(self, client, js, unique):
         """
         ``keys`` has the server filter, and transfers no values.
         """
@@ -532,7 +532,7 @@ class TestKeys:
         assert len(alive) == 1
         assert alive[0] < 100
 
-    def test_in_time(self, kv):
+    def test_reading_all_keys_ends_at_its_deadline(self, kv):
         """
         Reading all keys ends at its deadline.
         """
@@ -540,7 +540,7 @@ class TestKeys:
         with pytest.raises(TimeoutError), timed(0, 5):
             kv.keys(timeout=0)
 
-    def test_history(self, kv):
+    def test_the_history_has_the_stored_revisions_oldest_first(self, kv):
         """
         The history has the stored revisions of a key, oldest first.
         """

@@ -178,7 +178,7 @@ class TestCommit:
         assert s.stored() == [b"1", b"2", b"3", b"4", b"5"]
         assert s.stream.get_message(3).headers.get_all("B") == ["x", "y"]
 
-    def test_ttl(self, everywhere):
+    def test_the_ttl_of_a_batch_applies_to_messages_without_one(self, everywhere):
         """
         The ttl of the batch applies to messages without their own.
         """
@@ -279,7 +279,7 @@ class TestBlock:
                 batch.commit()
         assert batches.stored() == []
 
-    def test_nothing_to_commit(self, batches):
+    def test_an_empty_batch_stays_open_after_a_commit(self, batches):
         """
         Committing an empty batch raises an error, and messages can be added afterwards.
         """
@@ -392,7 +392,7 @@ class TestDoors:
         assert stream.stored() == [b"%d" % n for n in range(10)] + [data for _, data in large]
         assert client.statistics().strays == 0
 
-    def test_websocket(self):
+    def test_batches_work_over_websocket(self):
         """
         Batches work over a WebSocket.
         """
@@ -402,7 +402,7 @@ class TestDoors:
             with jetsync.connect(url) as client:
                 self.through(client)
 
-    def test_tls(self, tmp_path):
+    def test_batches_work_over_tls(self, tmp_path):
         """
         Batches work over TLS.
         """

@@ -33,7 +33,7 @@ def hasty_server(seconds):
 
 class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
-    def test_idle(self, unique, ack_first):
+    def test_a_batch_that_the_server_drops_raises_the_reason(self, unique, ack_first):
         """
         Plugins get an event when the server drops the batch, and its next call raises the reason.
         """
@@ -153,7 +153,9 @@ class TestAbandoned:
             assert js.publish_batch([(f"{unique}.A", b"3")]).size == 1
 
     @pytest.mark.parametrize("ack_every", [0, 1])
-    def test_a_gap(self, client, stream, monkeypatch, ack_every):
+    def test_a_batch_with_a_lost_message_stores_nothing(
+        self, client, stream, monkeypatch, ack_every
+    ):
         """
         If one message is lost, the server stores nothing of the batch.
         """
@@ -175,7 +177,7 @@ class TestAbandoned:
 
 
 class TestSlots:
-    def test_fifty(self, js, stream):
+    def test_the_51st_open_batch_is_refused_until_another_ends(self, js, stream):
         """
         The server refuses the 51st open batch until another one is committed or discarded.
         """
@@ -203,7 +205,9 @@ class TestSlots:
         assert payloads(stream) == [b"1"]
 
     @pytest.mark.parametrize("end", [jetsync.Client.close, jetsync.Client.drain])
-    def test_the_end_of_a_client(self, nats_server, js, stream, end):
+    def test_the_end_of_a_client_frees_the_places_of_its_batches(
+        self, nats_server, js, stream, end
+    ):
         """
         A client that closes or drains discards its open batches, so the server frees their places.
         """
@@ -294,7 +298,7 @@ class TestSlots:
 
 
 class TestConnection:
-    def test_a_restart_in_the_middle(self, victim, fragile, unique):
+    def test_a_restart_in_the_middle_of_a_batch_stores_nothing(self, victim, fragile, unique):
         """
         None of the batch's messages is stored. Its next use closes it, and jetsync never sends it
         again.
@@ -382,7 +386,7 @@ class TestConnection:
 
 
 class TestDeadlines:
-    def test_a_paused_server(self, victim, fragile, unique):
+    def test_every_call_of_a_batch_ends_by_its_deadline(self, victim, fragile, unique):
         """
         Every call ends by its deadline, and its error states what is known.
         """

@@ -102,7 +102,7 @@ class TestDiscard:
         assert len(discarded) == 1
         assert stream.info().state.messages == 0
 
-    def test_in_a_signal_handler(self, victim, unique):
+    def test_a_handler_may_discard_the_batch_that_it_interrupts(self, victim, unique):
         """
         A handler that interrupts an add of the same thread may discard the batch.
         """
@@ -180,7 +180,7 @@ class TestDiscard:
             results.add(len(calls))
         assert results == {0, 1}
 
-    def test_in_a_forked_child(self, js, stream):
+    def test_a_discard_in_a_forked_child_does_nothing(self, js, stream):
         """
         A discard in a forked child does nothing, even if another thread held the lock.
         """
@@ -367,7 +367,7 @@ class TestCtrlC:
 
 
 class TestPlaces:
-    def test_a_veto(self, nats_server, js, stream):
+    def test_a_commit_that_a_plugin_forbids_frees_the_place(self, nats_server, js, stream):
         """
         A commit that a plugin forbids frees the server's place.
         """

@@ -85,7 +85,7 @@ class TestUnknownOutcome:
         assert ack.batch_id == batch.id != error.batch_id
         assert payloads(stream) == [b"0", b"1", b"2"]
 
-    def test_no_answer_in_time(self, proxied, stream):
+    def test_a_commit_without_an_answer_is_found_when_sent_again(self, proxied, stream):
         """
         If the call times out, sending the batch again finds it in the stream.
         """
@@ -184,7 +184,7 @@ class TestUnknownOutcome:
         assert again.errors == []
         assert stream.info().state.messages == 3
 
-    def test_the_client_is_closed(self, victim, unique):
+    def test_a_commit_whose_client_is_closed_is_unknown(self, victim, unique):
         """
         Closing the client while a commit waits leaves its outcome unknown.
         """
@@ -205,7 +205,7 @@ class TestUnknownOutcome:
 
 
 class TestRetries:
-    def test_no_stream(self, js, unique):
+    def test_a_batch_that_no_stream_takes_is_sent_three_times(self, js, unique):
         """
         If no stream takes the batch, it is sent three times by default.
         """
@@ -227,7 +227,7 @@ class TestRetries:
         timer.join()
         js.delete_stream(unique)
 
-    def test_no_leader(self, js, stream, monkeypatch):
+    def test_the_stream_is_looked_up_until_a_leader_exists(self, js, stream, monkeypatch):
         """
         The lookup of the stream is repeated while the cluster has no leader.
         """

@@ -225,7 +225,7 @@ class TestErrors:
         assert stream.info().state.messages == 0
 
     @pytest.mark.parametrize("step", ["add", "commit"])
-    def test_a_connection_that_is_gone(self, proxied, stream, step):
+    def test_the_error_of_a_lost_connection_says_nothing_is_stored(self, proxied, stream, step):
         """
         If the connection is lost, the error says that nothing is stored.
         """

@@ -96,7 +96,7 @@ class TestPrepare:
         assert payloads(stream) == [b"A", b"B", b"C", b"D", b"E"]
         assert len(recorder.of("jetsync_prepare_message")) == 5
 
-    def test_a_veto(self, with_plugins, stream):
+    def test_a_message_that_a_plugin_refuses_leaves_the_batch_open(self, with_plugins, stream):
         """
         A message that a plugin refuses is not added, and the batch stays usable.
         """
@@ -347,7 +347,7 @@ class TestOptions:
         assert js._context.connection.statistics().bytes_in - before < 300
 
     @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
-    def test_nonsense(self, js, options):
+    def test_invalid_options_of_a_batch_are_refused_at_once(self, js, options):
         """
         Invalid options are refused at once.
         """
@@ -474,7 +474,7 @@ class TestRuns:
 
 
 class TestNotAllowed:
-    def test_a_plain_stream(self, js, unique):
+    def test_a_stream_without_batches_can_be_changed_to_allow_them(self, js, unique):
         """
         Nothing is sent to a stream that does not allow batches. It can be changed to allow them.
         """
@@ -528,7 +528,7 @@ class TestNotAllowed:
         assert plain.info().state.last_seq == 0
         js.delete_stream(name)
 
-    def test_a_stream_without_acks(self, js, unique):
+    def test_batches_need_a_stream_with_acks(self, js, unique):
         """
         A stream without acks is refused before anything is sent.
         """
@@ -649,7 +649,7 @@ class TestInput:
         assert batch.commit().size == 2
         assert payloads(stream) == [b"1", b"2"]
 
-    def test_counters(self, js, unique):
+    def test_a_batch_may_change_counters_several_times(self, js, unique):
         """
         A batch may change counters several times.
         """
@@ -662,7 +662,7 @@ class TestInput:
 
 
 class TestNothingIsLeft:
-    def test_subscriptions(self, client, stream):
+    def test_batches_of_a_stream_share_a_subscription_that_ends(self, client, stream):
         """
         The batches of a stream share a subscription, which ends a moment after the last of them.
         """

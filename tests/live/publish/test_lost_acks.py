@@ -63,7 +63,7 @@ ONE = {
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_one_message(lossy, name):
+def test_a_publish_whose_ack_is_lost_is_stored_once(lossy, name):
     """
     The call raises PublishOutcomeUnknownError, and its message is stored once.
     """
@@ -121,7 +121,7 @@ def test_one_change_of_a_key(js, unique, proxied, name):
 
 @pytest.mark.parametrize("how", ["lost", "late"])
 @pytest.mark.parametrize("on_ack", [None, lambda message, ack: None], ids=["counted", "on_ack"])
-def test_publish_many(lossy, on_ack, how):
+def test_each_message_whose_ack_is_lost_is_reported(lossy, on_ack, how):
     """
     Every message whose ack is lost or late is reported as a failure, and stored once.
     """
@@ -146,7 +146,7 @@ def test_publish_many(lossy, on_ack, how):
     ]
 
 
-def test_a_window(lossy):
+def test_each_future_whose_ack_is_lost_has_an_unknown_outcome(lossy):
     """
     Each future of a publisher has the unknown outcome, and each message is stored once.
     """

@@ -173,7 +173,7 @@ class TestReport:
             js.publish_many(messages, window=10, on_ack=on_ack)
         assert stream.info().state.messages == messages.taken <= 20
 
-    def test_wrong_arguments(self, client, js, stream):
+    def test_wrong_arguments_of_publish_many_take_no_message(self, client, js, stream):
         """
         Invalid arguments raise before a message is taken or sent.
         """
@@ -347,7 +347,7 @@ class TestFailures:
         assert [message.data for message in messages_in(stream)] == expected
         assert client.statistics().reconnects == 0
 
-    def test_an_iterable_that_raises(self, js, stream):
+    def test_messages_before_an_error_of_the_iterable_are_stored(self, js, stream):
         """
         The messages that it returned before are stored, and the call raises its error.
         """
@@ -361,7 +361,7 @@ class TestFailures:
             js.publish_many(broken())
         assert stream.info().state.messages == 777
 
-    def test_a_subject_without_a_stream(self, js, stream, unique):
+    def test_only_messages_without_a_stream_fail(self, js, stream, unique):
         """
         These messages fail after three attempts, and the others are stored.
         """
@@ -402,7 +402,7 @@ class TestFailures:
         assert not caught.value.report.exhausted
         assert "no more messages were taken" in str(caught.value)
 
-    def test_a_stream_that_does_not_acknowledge(self, js, unique):
+    def test_publish_many_without_acks_reports_unknown_outcomes(self, js, unique):
         """
         All outcomes are unknown after the timeout, and all messages are stored.
         """
@@ -417,7 +417,7 @@ class TestFailures:
         assert stream.info().state.messages == 300
         js.delete_stream(unique)
 
-    def test_a_subject_that_the_user_may_not_publish_to(self, unique):
+    def test_only_messages_to_a_denied_subject_fail_at_once(self, unique):
         """
         Its messages fail at once with the server's error, and the others are stored.
         """
@@ -438,7 +438,7 @@ class TestFailures:
 
 
 class TestConnection:
-    def test_a_restart_in_the_middle(self, victim, fragile, unique):
+    def test_messages_not_reported_after_a_restart_are_stored_once(self, victim, fragile, unique):
         """
         Each message that is not reported is stored exactly once. With ids the others can be
         repeated.
@@ -493,7 +493,7 @@ class TestConnection:
         assert rest.count == 20_000 - taken
         fragile.delete_stream(unique)
 
-    def test_no_connection(self, victim, fragile, unique):
+    def test_publish_many_without_a_connection_sends_nothing_later(self, victim, fragile, unique):
         """
         Nothing is sent, then or later, and the messages are reported as not sent.
         """
@@ -513,7 +513,7 @@ class TestConnection:
         assert stream.info().state.messages == 0
         fragile.delete_stream(unique)
 
-    def test_a_client_that_is_closed_meanwhile(self, victim, unique):
+    def test_publish_many_ends_soon_if_the_client_is_closed(self, victim, unique):
         """
         The call ends soon, and all messages in flight are reported as unknown.
         """

@@ -245,7 +245,7 @@ class TestNoStream:
 
 
 class TestUnknownOutcome:
-    def test_a_stream_that_does_not_acknowledge(self, js, unique):
+    def test_a_publish_without_an_ack_is_stored_but_unknown(self, js, unique):
         """
         The message is stored and no ack comes, so the outcome is unknown.
         """
@@ -257,7 +257,7 @@ class TestUnknownOutcome:
         assert stream.info().state.messages == 1
         js.delete_stream(unique)
 
-    def test_a_paused_server(self, victim, fragile, unique):
+    def test_a_written_message_is_unknown_and_can_be_sent_again(self, victim, fragile, unique):
         """
         The outcome of a message that was written is unknown. With its id it can be sent again.
         """
@@ -288,7 +288,7 @@ class TestUnknownOutcome:
                 waiting.result(20)
         victim.start()
 
-    def test_a_client_that_is_closed_meanwhile(self, victim, unique):
+    def test_closing_the_client_wakes_a_publish_as_unknown(self, victim, unique):
         """
         Closing in another thread wakes the call, whose message may have been stored.
         """
@@ -467,7 +467,7 @@ class TestRefused:
         assert stream.info().state.messages == 1
         js.delete_stream(unique)
 
-    def test_a_subject_that_the_user_may_not_publish_to(self, unique):
+    def test_a_publish_to_a_denied_subject_keeps_the_connection(self, unique):
         """
         The server's refusal ends the call at once and the connection stays.
         """
@@ -703,7 +703,7 @@ class TestPrepare:
             assert client.statistics().bytes_out == before
             assert js.publish(f"{stream.name}.A", b"yes").sequence == 1
 
-    def test_results_of_plugins_are_checked_too(self, nats_server, stream):
+    def test_a_subject_that_a_plugin_returns_is_checked_too(self, nats_server, stream):
         """
         An invalid subject that a plugin returns is refused before it is sent.
         """

@@ -345,7 +345,7 @@ class TestFuture:
         assert told[2:] == [("late", future, threading.current_thread().name)]
         js.delete_stream(unique)
 
-    def test_a_callback_that_raises(self, fragile, paused, unique, caplog):
+    def test_a_callback_that_raises_is_logged_and_others_run(self, fragile, paused, unique, caplog):
         """
         The error is logged and counted, and other callbacks still run, also after sys.exit.
         """
@@ -671,7 +671,7 @@ class TestConnection:
         }
         assert not unsent & set(stored)
 
-    def test_without_a_connection(self, victim, fragile, pool, unique):
+    def test_publish_raises_offline_and_sends_nothing_later(self, victim, fragile, pool, unique):
         """
         `publish` raises after ack_timeout, and its message is not sent later.
         """
@@ -737,7 +737,7 @@ class TestConnection:
         eventually(lambda: fragile.is_connected)
         assert fragile.statistics().subscriptions == before
 
-    def test_the_client_is_closed_meanwhile(self, nats_server, silent, pool):
+    def test_all_futures_fail_if_the_client_is_closed_meanwhile(self, nats_server, silent, pool):
         """
         All futures fail by the timeout of close. A thread that waits for room gets an error
         at once.
@@ -880,7 +880,7 @@ class TestFlush:
             own = [payload for payload in stored if payload.startswith(b"%d/" % name)]
             assert own == [b"%d/%d" % (name, number) for number in range(300)]
 
-    def test_statistics(self, js, stream, unique):
+    def test_each_message_is_counted_once_by_its_outcome(self, js, stream, unique):
         """
         Each message is counted once, by its outcome.
         """
@@ -1054,7 +1054,7 @@ class Wrapper:
 
 
 class TestHooks:
-    def test_messages_are_prepared(self, connected, stream):
+    def test_the_future_has_the_message_that_the_plugin_prepared(self, connected, stream):
         """
         The future has the message that was sent. A veto raises, and nothing is sent.
         """

@@ -42,7 +42,9 @@ def silent(js, unique):
 
 class TestClientCloses:
     @pytest.mark.parametrize("how", ["close", "drain"])
-    def test_everything_is_stored(self, nats_server, stream, how):
+    def test_all_accepted_messages_are_acknowledged_before_the_close(
+        self, nats_server, stream, how
+    ):
         """
         All messages that were accepted are acknowledged before the client closes.
         """
@@ -89,7 +91,7 @@ class TestClientCloses:
             over.set()
         publisher.close()
 
-    def test_no_connection(self, victim, unique):
+    def test_a_client_with_publishers_closes_at_once_offline(self, victim, unique):
         """
         Without a connection the client closes at once.
         """
@@ -110,7 +112,7 @@ class TestClientCloses:
 
 class TestExit:
     @pytest.mark.parametrize("last", ["", "del publisher"])
-    def test_everything_is_stored(self, nats_server, stream, last):
+    def test_a_script_without_close_has_all_its_messages_stored(self, nats_server, stream, last):
         """
         A script that ends without closing its publisher has all its messages stored.
         """
@@ -127,7 +129,7 @@ class TestExit:
         assert seconds < EXIT_SECONDS
         assert stream.info().state.messages == 500
 
-    def test_unconfirmed_messages_are_reported(self, nats_server, silent):
+    def test_unconfirmed_messages_are_counted_on_stderr_at_exit(self, nats_server, silent):
         """
         A line on stderr counts the messages that were not acknowledged in time.
         """
@@ -177,7 +179,7 @@ class TestExit:
 
 class TestDropped:
     @pytest.mark.parametrize("plugins", [(), (HookRecorder("jetsync_publish"),)])
-    def test_it_ends(self, nats_server, stream, plugins):
+    def test_a_dropped_publisher_leaves_no_thread(self, nats_server, stream, plugins):
         """
         A dropped publisher warns and leaves no thread, no subscription and no open wrapper.
         """

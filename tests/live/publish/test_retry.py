@@ -136,7 +136,9 @@ class TestWindows:
 
         assert {type(error) for error in errors} == {jetsync.PublishOutcomeUnknownError}
 
-    def test_no_answer_in_time(self, publish, behind_proxy, stream):
+    def test_a_message_without_an_ack_is_sent_again_by_the_plugin(
+        self, publish, behind_proxy, stream
+    ):
         """
         A message without an ack is sent again, and the plugin gets the elapsed time.
         """

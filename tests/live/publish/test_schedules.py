@@ -59,7 +59,9 @@ def out(plan):
 class TestAt:
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6", None])
-    def test_on_every_server(self, server_for, nats_server, unique, version):
+    def test_a_message_is_published_once_at_its_time(
+        self, server_for, nats_server, unique, version
+    ):
         """
         The server publishes the message once, and then removes the schedule.
         """
@@ -112,7 +114,7 @@ class TestAt:
 
 
 class TestAgain:
-    def test_every(self, js, plan, out):
+    def test_each_message_of_a_schedule_names_the_next_time(self, js, plan, out):
         """
         Each message of a repeated schedule names the schedule and the next time.
         """
@@ -166,7 +168,7 @@ class TestAgain:
 
 
 class TestRefused:
-    def test_here(self, client, js, plan):
+    def test_invalid_schedules_are_refused_before_sending(self, client, js, plan):
         """
         Invalid schedules are refused before anything is sent.
         """
@@ -227,7 +229,7 @@ class TestRefused:
             assert caught.value.err_code == code
         assert plan.info().state.messages == 0
 
-    def test_a_plain_stream(self, js, stream):
+    def test_a_stream_without_schedules_stores_nothing(self, js, stream):
         """
         If the stream does not allow schedules, nothing is stored.
         """

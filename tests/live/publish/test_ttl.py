@@ -120,7 +120,7 @@ def check_header(js, stream, value):
 
 class TestValues:
     @pytest.mark.parametrize("value", [*TAKEN, *REFUSED])
-    def test_headers(self, js, timed_stream, value):
+    def test_each_form_of_the_ttl_header_is_read_as_measured(self, js, timed_stream, value):
         """
         Each form of the header is accepted or refused as measured, and read correctly.
         """
@@ -156,7 +156,7 @@ class TestValues:
             (dt.timedelta(seconds=9_223_372_036), 9_223_372_036),
         ],
     )
-    def test_arguments(self, js, timed_stream, ttl, meaning):
+    def test_servers_accept_every_valid_ttl(self, js, timed_stream, ttl, meaning):
         """
         Servers accept every valid ``ttl``, and it is read back unchanged.
         """
@@ -172,7 +172,7 @@ class TestValues:
         ack = js.publish(subject, headers={"nats-ttl": "abc"})
         assert timed_stream.get_message(ack.sequence).ttl is None
 
-    def test_not_allowed(self, js, stream):
+    def test_a_stream_without_ttl_refuses_each_message_with_one(self, js, stream):
         """
         A stream without times-to-live refuses valid and invalid ones with different errors.
         """
@@ -198,7 +198,7 @@ class TestValues:
 
 
 class TestExpiry:
-    def test_seconds(self, js, timed_stream):
+    def test_a_message_expires_after_whole_seconds(self, js, timed_stream):
         """
         A message expires after whole seconds. ``never`` outlives the limit of the stream.
         """
@@ -215,7 +215,7 @@ class TestExpiry:
         )
 
     @pytest.mark.parametrize(("history", "stored"), [(1, 1), (3, 4), (-1, 4)])
-    def test_raised(self, js, unique, history, stored):
+    def test_a_ttl_shorter_than_that_of_markers_is_raised(self, js, unique, history, stored):
         """
         The server raises a time that is shorter than that of the markers.
         """
@@ -272,7 +272,7 @@ class TestExpiry:
             publisher.commit(a, ttl=5)
         assert raised() == [(unique, a, ttl, 50.0) for ttl in (2.0, 3.0, 4.0, 5.0)]
 
-    def test_marker(self, js, unique):
+    def test_a_marker_of_a_ttl_is_recognised_by_every_read(self, js, unique):
         """
         The last message of a subject leaves a marker, which every kind of read recognises.
         """

@@ -180,7 +180,7 @@ class TestBatchForms:
         assert sequences(foo.get_batch(2, max_bytes=10_000, **arguments)) == [6, 7]
         assert sequences(foo.get_batch(9, max_bytes=1, **arguments)) == [6]
 
-    def test_without_a_subject(self, foo):
+    def test_a_batch_without_a_subject_counts_the_remaining_messages(self, foo):
         """
         A batch without a subject has the right counts of remaining messages on all servers.
         """
@@ -195,7 +195,7 @@ class TestBatchForms:
         assert sequences(batch) == [16, 17, 18, 19, 20]
         assert batch.pending == 0
 
-    def test_nothing_there(self, foo):
+    def test_a_batch_after_the_end_is_empty(self, foo):
         """
         A batch after the end, in the future or of an unknown subject is empty.
         """
@@ -215,7 +215,7 @@ class TestMultiLastForms:
     The six calls of ADR-31 for several subjects.
     """
 
-    def test_subjects(self, foo):
+    def test_a_message_that_two_filters_match_is_returned_once(self, foo):
         """
         Each message is returned once, even if a name and a wildcard match it.
         """
@@ -265,7 +265,7 @@ class TestMultiLastForms:
         batch = foo.get_last_for([f"{foo.name}.*"], batch=1, up_to_time=time_ns)
         assert sequences(batch) == [3, 4]
 
-    def test_nothing_there(self, foo):
+    def test_a_snapshot_without_messages_is_empty(self, foo):
         """
         A snapshot without messages is empty, and no error.
         """
@@ -374,7 +374,7 @@ class TestArguments:
             {"batch": 1, "timeout": -1},
         ],
     )
-    def test_batch(self, newest, requests, arguments):
+    def test_a_sequence_and_a_time_exclude_each_other(self, newest, requests, arguments):
         """
         A sequence and a time exclude each other.
         """
@@ -420,7 +420,7 @@ class TestArguments:
             {"subject": ">.a"},
         ],
     )
-    def test_scan(self, newest, requests, arguments):
+    def test_a_scan_rejects_invalid_arguments_in_the_call(self, newest, requests, arguments):
         """
         The call itself rejects invalid arguments.
         """
@@ -431,7 +431,7 @@ class TestArguments:
         assert listener.bodies() == []
 
     @pytest.mark.parametrize("moment", [NAIVE, "now", True])
-    def test_a_time(self, newest, moment):
+    def test_a_time_needs_a_time_zone(self, newest, moment):
         """
         A time needs a time zone.
         """

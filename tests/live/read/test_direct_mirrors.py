@@ -91,7 +91,7 @@ def partial(request, mirrored, unique):
 
 @pytest.mark.versions
 class TestOneMessage:
-    def test_a_mirror_that_has_less(self, partial, unique):
+    def test_a_message_is_found_if_a_mirror_lacks_it(self, partial, unique):
         """
         A message is found even if the mirror that answers does not have it.
         """
@@ -103,7 +103,7 @@ class TestOneMessage:
             assert partial.get_next(f"{unique}.*", 3).data == b"2"
             assert partial.get_at(second.timestamp_ns).data == b"1"
 
-    def test_nothing_there(self, partial, unique):
+    def test_a_missing_message_is_not_found_on_mirrors(self, partial, unique):
         """
         A message that does not exist is not found.
         """
@@ -139,7 +139,7 @@ class TestOneMessage:
 
 @pytest.mark.versions
 class TestManyMessages:
-    def test_a_mirror_that_has_less(self, partial, unique):
+    def test_all_messages_are_returned_whatever_the_mirrors_have(self, partial, unique):
         """
         All messages are returned, whatever the mirrors have.
         """
@@ -159,7 +159,7 @@ class TestManyMessages:
             assert values(partial.get_last_for(names, batch=4)) == everything[190:]
             assert values(partial.get_last_for(names, up_to_sequence=150)) == moment
 
-    def test_nothing_there(self, partial, unique):
+    def test_missing_messages_are_left_out_of_mirrors(self, partial, unique):
         """
         Messages that do not exist are left out without an error.
         """

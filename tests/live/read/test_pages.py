@@ -147,7 +147,7 @@ class TestScan:
         assert asked == batches
         stream.delete()
 
-    def test_gaps(self, any_client, unique):
+    def test_deleted_messages_are_left_out_of_a_scan(self, any_client, unique):
         """
         Deleted messages are left out, wherever a page ends.
         """
@@ -194,7 +194,7 @@ class TestScan:
         assert 50 <= len(came) <= 100
         stream.delete()
 
-    def test_an_empty_stream(self, any_client, unique):
+    def test_a_scan_of_an_empty_stream_requests_no_page(self, any_client, unique):
         """
         A scan of an empty stream requests no page and yields nothing.
         """
@@ -251,7 +251,7 @@ class TestPages:
         assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
 
     @pytest.mark.parametrize("plugins", [[], [Unchanged()]], ids=["", "with a plugin"])
-    def test_arrow(self, nats_server, unique, plugins):
+    def test_an_arrow_table_has_the_rest_of_a_scan(self, nats_server, unique, plugins):
         """
         A table has the rest of a scan, and a reader has one batch for each page.
         """
@@ -402,7 +402,7 @@ class TestBounds:
         assert client.statistics().reconnects == 0
         stream.delete()
 
-    def test_no_subscription_is_left(self, client, unique):
+    def test_every_way_of_leaving_a_read_ends_its_subscription(self, client, unique):
         """
         Every way of leaving a read ends its subscription.
         """
@@ -816,7 +816,7 @@ class TestFaults:
             assert numbers(stream.scan()) == [*range(1, 1001)]
             assert subscriptions(client) == 1
 
-    def test_ctrl_c(self, unique):
+    def test_ctrl_c_ends_a_read_that_can_be_repeated(self, unique):
         """
         Ctrl-C interrupts a waiting read, which releases its subscription and can be repeated.
         """
@@ -842,7 +842,7 @@ class TestFaults:
             signal.signal(signal.SIGALRM, before)
 
     @pytest.mark.parametrize("read", ["scan", "pages", "get_last_for"])
-    def test_closed_by_another_thread(self, unique, read):
+    def test_closing_a_read_wakes_the_thread_that_waits_for_a_page(self, unique, read):
         """
         Closing a read ends the iteration of a thread that waits for its next page.
         """
@@ -879,7 +879,7 @@ class TestFaults:
         assert list(scan) == []
         stream.delete()
 
-    def test_closed_without_a_connection(self, proxied):
+    def test_closing_a_read_wakes_a_thread_without_a_connection(self, proxied):
         """
         Closing a read ends the iteration of a thread that waits for a connection.
         """
@@ -895,7 +895,7 @@ class TestFaults:
                 scan.close()
                 rest.result(30)
 
-    def test_two_threads(self, unique):
+    def test_a_second_thread_of_a_read_gets_an_error(self, unique):
         """
         A thread that iterates while another one waits for the next page gets an error.
         """
@@ -992,7 +992,7 @@ class TestFaults:
         assert list(stream.scan(end=0)) == []
         stream.delete()
 
-    def test_the_client_is_closed_meanwhile(self, nats_server, client, unique):
+    def test_closing_the_client_ends_a_waiting_read(self, nats_server, client, unique):
         """
         Closing the client ends a waiting read with an error.
         """
@@ -1005,7 +1005,7 @@ class TestFaults:
                 list(scan)
         stream.delete()
 
-    def test_the_server_restarts(self, unique, tmp_path):
+    def test_a_scan_continues_after_a_restart(self, unique, tmp_path):
         """
         A scan continues after a restart of the server.
         """
@@ -1024,7 +1024,7 @@ class TestFaults:
 
     @pytest.mark.versions
     @pytest.mark.parametrize("removed", ["nothing", "the last", "all"])
-    def test_the_time_of_creation_changes(self, unique, removed):
+    def test_a_scan_survives_another_time_of_creation(self, unique, removed):
         """
         A scan continues if a server before 2.14 reports another time of creation for the stream.
         """

@@ -25,7 +25,9 @@ OLD = ["2.10.26", "2.11.11", "2.12.8"]
 class TestBasic:
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_three(self, server_for, nats_server, unique, version):
+    def test_three_messages_and_a_commit_are_numbered_and_counted(
+        self, server_for, nats_server, unique, version
+    ):
         """
         Three messages with numbers from 1, and a commit whose ack counts them.
         """
@@ -58,7 +60,7 @@ class TestBasic:
         assert stored_in(stream) == [0, 1, 2]
         assert stream.get_message(2).headers["Last"] == "yes"
 
-    def test_nothing_to_commit(self, client, js, stream):
+    def test_a_fast_batch_without_a_message_sends_nothing(self, client, js, stream):
         """
         Without a message nothing is sent, and an explicit commit is an error.
         """
@@ -114,7 +116,7 @@ class TestBasic:
         assert publisher.commit(f"{stream.name}.a", b"0", timeout=timeout).size == 1
         assert totals == [seconds]
 
-    def test_exception(self, client, js, stream):
+    def test_messages_before_an_error_of_the_block_are_stored(self, client, js, stream):
         """
         If the block raises, the messages before the error are stored, the error passes, and the
         batch ends.
@@ -220,7 +222,7 @@ class TestRefusal:
             assert stream.info().state.last_seq == 0
             js.delete_stream(unique)
 
-    def test_not_allowed(self, js, unique):
+    def test_a_stream_without_fast_ingest_or_acks_is_refused(self, js, unique):
         """
         A stream that does not allow fast ingest, or has no acks, is refused.
         """
@@ -251,7 +253,7 @@ class TestRefusal:
         assert stored_in(stream) == [0]
         js.delete_stream(unique)
 
-    def test_permission(self, unique):
+    def test_a_fast_publish_to_a_denied_subject_ends_in_time(self, unique):
         """
         The server refuses a subject that the user may not publish to, and the call ends in time.
         """
@@ -301,7 +303,7 @@ class TestHooks:
         assert first.finished
         assert second.finished
 
-    def test_messages_are_prepared(self, nats_server, unique):
+    def test_plugins_see_each_message_of_a_fast_batch_first(self, nats_server, unique):
         """
         Plugins see each message before it is sent, and may refuse it.
         """

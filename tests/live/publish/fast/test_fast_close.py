@@ -17,7 +17,7 @@ import jetsync
 
 class TestClientCloses:
     @pytest.mark.parametrize("how", ["close", "drain"])
-    def test_commits(self, victim, unique, how):
+    def test_the_client_commits_open_fast_batches_before_it_closes(self, victim, unique, how):
         """
         The client commits open batches before it closes. A publisher without messages sends
         nothing.
@@ -47,7 +47,7 @@ class TestClientCloses:
                 client.close()
             assert publisher.ack.size == 1
 
-    def test_no_answer(self, cut, unique):
+    def test_a_close_without_an_answer_is_unknown(self, cut, unique):
         """
         If the server does not answer in time, the block raises that the outcome is unknown.
         """
@@ -64,7 +64,7 @@ class TestClientCloses:
             publisher.close()
         assert (publisher.ack, publisher.acknowledged) == (None, 0)
 
-    def test_no_connection(self, cut, unique):
+    def test_a_client_with_fast_batches_closes_at_once_offline(self, cut, unique):
         """
         Without a connection the client closes at once.
         """
@@ -82,7 +82,7 @@ class TestClientCloses:
 
 
 class TestExit:
-    def test_everything_is_stored(self, nats_server, js, stream):
+    def test_a_script_without_close_has_its_fast_messages_stored(self, nats_server, js, stream):
         """
         A script that ends without closing its publisher has all its messages stored.
         """
@@ -115,7 +115,7 @@ class TestExit:
         assert stored_in(stream) == list(range(50))
 
     @pytest.mark.skipif(os.name == "nt", reason="needs SIGSTOP")
-    def test_unconfirmed_messages_are_reported(self, victim, unique):
+    def test_unconfirmed_fast_messages_are_reported_at_exit(self, victim, unique):
         """
         A server that does not answer leaves a line on stderr that counts the messages.
         """

@@ -117,7 +117,7 @@ class TestLostCommit:
             fast(js).add(f"{stream.name}.a", b"1")
         assert len(answers) == 1
 
-    def test_interrupted(self, client, js, stream, monkeypatch):
+    def test_ctrl_c_in_a_commit_leaves_its_outcome_unknown(self, client, js, stream, monkeypatch):
         """
         Ctrl-C in a commit closes the publisher and leaves its outcome unknown, which is raised
         once.
@@ -203,7 +203,7 @@ class TestLostCommit:
 
 
 class TestInterruptedStart:
-    def test_wait(self, js, stream, monkeypatch):
+    def test_ctrl_c_before_the_first_answer_frees_the_slot(self, js, stream, monkeypatch):
         """
         Ctrl-C before the answer to the first message frees the slot on the server; the next message
         starts a batch.
@@ -218,7 +218,7 @@ class TestInterruptedStart:
         assert publisher.commit().size == 1
         assert payloads(stream) == [b"0", b"1"]
 
-    def test_write(self, js, stream, monkeypatch):
+    def test_ctrl_c_before_the_first_write_frees_the_slot(self, js, stream, monkeypatch):
         """
         Ctrl-C before the first message is written has the same effect.
         """
@@ -294,7 +294,7 @@ class TestOtherServer:
     jetsync refuses a message that is too large for the next server, and the connection stays.
     """
 
-    def test_fast(self, moving, unique):
+    def test_fast_ingest_refuses_a_message_too_large_for_the_server(self, moving, unique):
         """
         Fast ingest refuses the message, and begins another batch with the next one.
         """
@@ -311,7 +311,7 @@ class TestOtherServer:
         assert client._connection.lane.epoch == 2
         assert js.stream(unique).info().state.messages == 1
 
-    def test_publish_many(self, moving, unique):
+    def test_publish_many_fails_only_the_large_message(self, moving, unique):
         """
         In publish_many, only the large message fails.
         """
@@ -332,7 +332,7 @@ class TestOtherServer:
         assert client._connection.lane.epoch == 2
         assert js.stream(unique).info().state.messages == 8
 
-    def test_publisher(self, moving, unique):
+    def test_a_publisher_fails_only_the_large_message(self, moving, unique):
         """
         In a publisher, only the large message fails, whether it is sent or staged.
         """
@@ -370,7 +370,7 @@ class TestPrepare:
         with jetsync.connect(nats_server.url, plugins=[Stamp()]) as client:
             yield client.jetstream()
 
-    def test_once(self, stamped, stream, unique):
+    def test_messages_are_prepared_once_if_the_window_is_small(self, stamped, stream, unique):
         """
         Messages are prepared once, also if the iterable raises and the window is small.
         """
@@ -406,7 +406,7 @@ class TestPrepare:
 
 class TestArguments:
     @pytest.mark.parametrize("subject", [None, 5, ("a", "b"), b"a.b"])
-    def test_subject(self, js, subject):
+    def test_a_first_subject_that_is_no_text_is_not_looked_up(self, js, subject):
         """
         A first subject that is not text is refused before the stream is looked up.
         """
@@ -418,7 +418,7 @@ class TestArguments:
             with pytest.raises(jetsync.InvalidTypeError):
                 call(fast(js))
 
-    def test_items(self, js):
+    def test_values_that_are_no_messages_are_refused_by_fast_ingest(self, js):
         """
         Values that are not a message, or not an iterable of messages, are refused.
         """
@@ -449,7 +449,7 @@ class TestArguments:
 
 
 class TestFailure:
-    def test_too_large(self, js, unique):
+    def test_with_fail_a_message_that_is_too_large_ends_the_batch(self, js, unique):
         """
         With ``gap="fail"``, a message that the stream refuses ends the batch, and the counts are
         right.

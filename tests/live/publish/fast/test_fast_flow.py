@@ -102,7 +102,7 @@ class TestFlow:
             tracemalloc.stop()
         assert peak < 2_000_000
 
-    def test_lazy(self, js, stream):
+    def test_a_slow_iterable_is_read_one_block_ahead(self, js, stream):
         """
         A slow iterable is sent as it yields, and at most one block is read ahead.
         """
@@ -192,7 +192,7 @@ class TestFlow:
             own = [n for n in stored if n // 10_000 == mine]
             assert own == list(range(mine * 10_000, mine * 10_000 + 3000))
 
-    def test_timeout(self, fragile, cut, unique):
+    def test_without_acks_a_fast_call_ends_by_its_deadline_unsent(self, fragile, cut, unique):
         """
         Without acks a call ends by its deadline, none of its messages was sent, and it can be
         repeated.
@@ -306,7 +306,7 @@ class TestStaging:
 
 
 class TestQuiet:
-    def test_kept_alive(self, js, stream):
+    def test_a_fast_publisher_that_pauses_is_kept_alive(self, js, stream):
         """
         A publisher whose user pauses for more than 10 s is kept alive.
         """

@@ -19,7 +19,7 @@ from jetsync.testing import HookRecorder
 
 class TestGaps:
     @pytest.mark.parametrize("how", ["add", "commit", "exit"])
-    def test_fail(self, js, stream, how):
+    def test_a_gap_in_fail_raises_with_the_missing_numbers(self, js, stream, how):
         """
         If the sequences 1, 2, 5 and 6 arrive in ``fail``, the first two are stored. The next call
         raises with the missing ones, and later calls say that the batch has ended.
@@ -48,7 +48,7 @@ class TestGaps:
         publisher.close()
         assert stored_in(stream) == [1, 2]
 
-    def test_ok(self, nats_server, unique):
+    def test_a_gap_in_ok_is_reported_and_the_rest_is_stored(self, nats_server, unique):
         """
         In ``ok``, the gap is reported, four messages are stored, and the commit counts these rather
         than the server's number.
@@ -235,7 +235,7 @@ class TestGaps:
                 assert (gap, alone.size, alone.lost, alone.sequence) == ("ok", 0, 1, 0)
         assert stored_in(stream) == [0, 2]
 
-    def test_too_large(self, js, unique):
+    def test_in_ok_a_message_that_is_too_large_is_lost_alone(self, js, unique):
         """
         A message that is too large for the stream is lost alone, and reported once.
         """

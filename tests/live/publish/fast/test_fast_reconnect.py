@@ -137,7 +137,7 @@ class TestLoss:
         assert stored_in(stream) == list(range(1, 27))
         fragile.delete_stream(unique)
 
-    def test_no_connection(self, fragile, cut, unique):
+    def test_a_fast_call_without_a_connection_ends_by_its_deadline(self, fragile, cut, unique):
         """
         Without a connection, a call ends by its deadline with an error that says so.
         """
@@ -193,7 +193,7 @@ class TestLoss:
         with pytest.raises(jetsync.PublishOutcomeUnknownError):
             publisher.commit()
 
-    def test_forgotten(self, js, stream):
+    def test_a_batch_that_the_server_forgot_ends_or_begins_again(self, js, stream):
         """
         If the server forgot the batch, ``ok`` begins another one, and ``fail`` ends.
         """
