@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 
+from connections import connection_of
 from streams import messages_in
 
 from jetsync._proto.fastingest import SUFFIX
@@ -29,7 +30,7 @@ def subscriptions(client):
     """
     Return the number of receivers of the client.
     """
-    return len(client._connection.lane.receivers())
+    return client.statistics().subscriptions
 
 
 def lose(publisher, count):
@@ -39,6 +40,20 @@ def lose(publisher, count):
     engine = publisher._link.engine
     publisher._link.stop_staging()
     engine.claim(count, time.monotonic(), engine.subject)
+
+
+def unread(publisher):
+    """
+    Return the answers of the server that the publisher has not read yet.
+    """
+    return publisher._link._box.frames
+
+
+def has_lost_connection(publisher):
+    """
+    Return whether the connection of the publisher's batch is lost, which it has not noticed yet.
+    """
+    return bool(publisher._link._box.lost_epoch)
 
 
 def ranges(events):
@@ -54,7 +69,7 @@ def end_on_server(js, publisher, seq):
     """
     head, gap, _ = publisher._link.engine.prefix.decode().rsplit(".", 2)
     tail = head.split(".")[-2:]
-    client = js._context.connection
+    client = connection_of(js)
     reply = ".".join(["nobody", *tail, gap, str(seq)]).encode() + SUFFIX[3]
     subject = publisher._link.engine.subject.encode()
     client.lane.write(b"PUB %b %b 0\r\n\r\n" % (subject, reply), client.deadline(5))

@@ -63,6 +63,11 @@ def msg(sid, payload=b"", subject=b"s", reply=b""):
     return b" ".join(words) + b"\r\n" + payload + b"\r\n"
 
 
+def is_waited_for(lane):
+    """Whether a thread waits for room or for a connection."""
+    return bool(lane.outbox._changed._signals)
+
+
 class Background:
     """A call in its own thread."""
 
@@ -209,10 +214,20 @@ class Rig:
         self.lane.listen(sid, box)
         return sid
 
+    @property
+    def is_led(self):
+        """Whether a waiting thread reads."""
+        return is_held(self.lane.reader._read_lock)
+
+    @property
+    def is_watched(self):
+        """Whether the loop reads."""
+        return self.lane.reader._gate.watched
+
     def leader(self, box, deadline=None):
         """Start a thread that waits, and return it once it is the reading thread."""
         waiting = Background(self.lane.wait, box, deadline or soon())
-        until(lambda: is_held(self.lane.reader._read_lock), "the leader")
+        until(lambda: self.is_led, "the leader")
         return waiting
 
     def close(self):
@@ -276,7 +291,7 @@ class TestWrite:
         first, second = b"1" * (OUT_LIMIT + (1 << 20)), b"2" * 100_000
         idle.lane.write(first, soon())
         waiting = Background(idle.lane.write, second, soon())
-        until(lambda: idle.lane.outbox._changed._signals, "the wait for room")
+        until(lambda: is_waited_for(idle.lane), "the wait for room")
         assert waiting.running
         assert idle.lane.outbox.size <= len(first)
         assert idle.receive(len(first) + len(second)) == first + second
@@ -310,7 +325,7 @@ class TestWrite:
         """Until the subscriptions are written again, only nats-py's bytes pass."""
         idle.connect(opened=False)
         waiting = Background(idle.lane.write, b"ours", soon())
-        until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
+        until(lambda: is_waited_for(idle.lane), "the wait for a connection")
         idle.do(idle.lane.control, b"CONNECT {}\r\nPING\r\n")
         assert idle.receive(18) == b"CONNECT {}\r\nPING\r\n"
         assert idle.nothing_more()
@@ -578,7 +593,7 @@ class TestPost:
     def test_a_post_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
-        until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
+        until(lambda: is_waited_for(idle.lane), "the wait for a connection")
         idle.connect()
         waiting.get()
         assert idle.receive(1) == b"x"
@@ -683,7 +698,7 @@ class TestAcks:
         with pytest.raises(DisconnectedError):
             idle.lane.ack(b"1", 0.01)
         waiting = Background(idle.lane.ack, b"2", LONG)
-        until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
+        until(lambda: is_waited_for(idle.lane), "the wait for a connection")
         idle.connect()
         waiting.get()
         assert idle.receive(len(TWO)) == TWO
@@ -742,7 +757,7 @@ class TestReconnect:
         assert lines[3] == b"SUB q group 1000003\r\n"
         for epoch in (1, 2):
             waiting = Background(lane.write, b"block", soon())
-            until(lambda: lane.outbox._changed._signals, "the wait for a connection")
+            until(lambda: is_waited_for(lane), "the wait for a connection")
             idle.connect()
             assert waiting.get() == epoch
             expected = b"".join(lines) + b"block"
@@ -773,7 +788,7 @@ class TestReconnect:
         assert rig.lane.wait(box, soon())
         assert (box.take_lost(), rig.lane.lost_epoch) == (1, 1)
         waiting = Background(rig.lane.write, b"new", soon())
-        until(lambda: rig.lane.outbox._changed._signals, "the wait for a connection")
+        until(lambda: is_waited_for(rig.lane), "the wait for a connection")
         rig.connect()
         assert waiting.get() == 2
         assert rig.receive(19) == b"SUB s  1000000\r\nnew"
@@ -869,7 +884,7 @@ class TestReconnect:
         router.register(waiter)
         waiter.epoch = 1
         waiting = [Background(rig.lane.wait, one, soon()) for one in (*boxes, waiter)]
-        until(lambda: is_held(rig.lane.reader._read_lock), "the leader")
+        until(lambda: rig.is_led, "the leader")
         rig.server.close()
         assert [one.get() for one in waiting] == [True] * 4
         assert [box.take_lost() for box in boxes] == [1, 1, 1]
@@ -1005,7 +1020,7 @@ class TestRead:
         until(lambda: len(rig.lane.reader._requests) == 3, "the wait")
         rig.server.sendall(b"".join(replies[1:]))
         assert [one.get() for one in others] == [True] * 3
-        assert rig.lane.reader._gate.watched
+        assert rig.is_watched
         assert not rig.lane.reader._requests
 
     def test_loop_reads_again(self, rig):
@@ -1049,16 +1064,16 @@ class TestRead:
         """
         A thread that has read returns the socket to the loop with a delay: it may wait again soon.
         """
-        assert rig.lane.reader._gate.watched
+        assert rig.is_watched
         box = Mailbox()
         sid = rig.listen(box)
         release = rig.stall()
         waiting = rig.leader(box)
         rig.server.sendall(msg(sid))
         assert waiting.get() is True
-        assert not rig.lane.reader._gate.watched
+        assert not rig.is_watched
         release.set()
-        until(lambda: rig.lane.reader._gate.watched, "the loop's turn")
+        until(lambda: rig.is_watched, "the loop's turn")
 
     def test_loop_sleeps_during_a_long_wait(self, rig):
         """While a thread waits for bytes, the loop does not tick; later it reads again."""
@@ -1067,10 +1082,10 @@ class TestRead:
         sid = rig.listen(box)
         waiting = rig.leader(box)
         until(lambda: not rig.do(lambda: rig.lane.outbox.tick_due), "the last tick")
-        assert not rig.lane.reader._gate.watched
+        assert not rig.is_watched
         rig.server.sendall(msg(sid))
         assert waiting.get() is True
-        until(lambda: rig.lane.reader._gate.watched, "the loop's turn")
+        until(lambda: rig.is_watched, "the loop's turn")
 
     def test_loop_is_called_for_a_follower(self, rig):
         """If another thread waits, the loop gets the socket back at once."""
@@ -1082,7 +1097,7 @@ class TestRead:
         until(lambda: second in rig.lane.reader._followers, "the follower")
         rig.server.sendall(msg(sid))
         assert leader.get() is True
-        assert rig.lane.reader._gate.watched
+        assert rig.is_watched
         second.fail(ConnectionClosedError())
         assert follower.get() is True
         assert not rig.lane.reader._followers
@@ -1238,7 +1253,7 @@ class TestInterrupts:
         release.set()
         assert rig.receive_all() == b""
         assert follower.get() is True
-        assert not is_held(rig.lane.reader._read_lock)
+        assert not rig.is_led
         assert (first.lost_epoch, second.take_lost()) == (1, 1)
         server = rig.connect()
         lines = rig.receive(len(b"SUB s  1000000\r\n") * 2)
@@ -1296,7 +1311,7 @@ class TestInterrupts:
         assert threading.current_thread() is threading.main_thread()
 
         def strike():
-            until(lambda: is_held(rig.lane.reader._read_lock), "the wait")
+            until(lambda: rig.is_led, "the wait")
             signal.pthread_kill(main, signal.SIGINT)
 
         striking = Background(strike)
@@ -1305,7 +1320,7 @@ class TestInterrupts:
             rig.lane.wait(box, soon())
         assert time.monotonic() - started < LONG / 2
         striking.get()
-        assert not is_held(rig.lane.reader._read_lock)
+        assert not rig.is_led
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the loop's frame")
         assert rig.lane.write(b"x", soon()) == 1
@@ -1333,7 +1348,7 @@ class TestInterrupts:
             rig.server.sendall(msg(sid))
             until(lambda: box.frames, f"the frame after {step}")
             box.drain()
-            until(lambda: not is_held(rig.lane.reader._read_lock), f"the lock after {step}")
+            until(lambda: not rig.is_led, f"the lock after {step}")
             assert not rig.lane.reader._followers
         assert step > 20
 
@@ -1386,7 +1401,7 @@ class TestSignalHandlers:
         main = threading.get_ident()
 
         def send():
-            until(lambda: is_held(rig.lane.reader._read_lock), "the wait")
+            until(lambda: rig.is_led, "the wait")
             signal.pthread_kill(main, signal.SIGUSR1)
 
         return Background(send)
@@ -1418,7 +1433,7 @@ class TestSignalHandlers:
         striking.get()
         assert found == [True]
         assert [box.drain()[0][3] for box in (outer, inner)] == [b"outer", b"inner"]
-        assert not is_held(rig.lane.reader._read_lock)
+        assert not rig.is_led
 
     def test_answer_for_the_outer_wait(self, rig):
         """Answers for the interrupted wait that arrive while the handler reads are kept for it."""
@@ -1432,7 +1447,7 @@ class TestSignalHandlers:
         striking = self.strike(rig, handle)
         assert rig.lane.wait(outer, soon())
         striking.get()
-        assert not is_held(rig.lane.reader._read_lock)
+        assert not rig.is_led
 
     def test_write_inside_a_write(self, rig, monkeypatch):
         """A write, a PING or a wait that interrupts work of its own lane is refused at once."""
@@ -1492,7 +1507,7 @@ class TestClose:
             idle.listen(box)
         lane.write(b"1" * (OUT_LIMIT + (1 << 20)), soon())
         writing = Background(lane.write, b"2", soon())
-        until(lambda: lane.outbox._changed._signals, "the wait for room")
+        until(lambda: is_waited_for(lane), "the wait for room")
         waiting = [idle.leader(boxes[0])]
         waiting += [Background(lane.wait, box, soon()) for box in boxes[1:]]
         reason = ConnectionClosedError("enough")
@@ -1557,7 +1572,7 @@ class TestClose:
         if lost == "before":
             rig.do(lane.detach)
             waiting = Background(lane.write, b"x", soon())
-            until(lambda: lane.outbox._changed._signals, "the wait for a connection")
+            until(lambda: is_waited_for(lane), "the wait for a connection")
             lane.begin_close(ConnectionClosedError("enough"))
             with pytest.raises(ConnectionClosedError, match="enough"):
                 waiting.get()
@@ -1569,7 +1584,7 @@ class TestClose:
         with pytest.raises(DisconnectedError):
             lane.write(b"last", soon(0.0), while_closing=True)
         last = Background(lambda: lane.write(b"last", soon(), while_closing=True))
-        until(lambda: lane.outbox._changed._signals, "the wait for a connection")
+        until(lambda: is_waited_for(lane), "the wait for a connection")
         rig.connect()
         assert last.get() == 2
         assert rig.receive(4) == b"last"

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 
 import pytest
+from connections import connection_of
 from waiting import eventually, timed
 
 import jetsync
@@ -177,7 +178,7 @@ class TestRequest:
         A request is sent after the end of an earlier subscription of its thread, even if another
         thread was writing then and the loop is busy. So the server knows that nothing listens.
         """
-        outbox = client._connection.lane.outbox
+        outbox = connection_of(client).lane.outbox
         held, release, idle = threading.Event(), threading.Event(), threading.Event()
 
         def write():

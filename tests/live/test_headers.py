@@ -7,6 +7,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import connection_of
 
 import jetsync
 from jetsync._base.deadline import Deadline
@@ -187,7 +188,7 @@ class TestOddHeaders:
         """
         js = js_of(version)
         bucket = js.create_key_value(unique, storage="memory", history=2)
-        exchange, deadline = js._context.connection.exchange, Deadline.after(20)
+        exchange, deadline = connection_of(js).exchange, Deadline.after(20)
         exchange(f"$KV.{unique}.first".encode(), block, b"1", deadline)
         bucket.put("middle", b"2")
         exchange(f"$KV.{unique}.last".encode(), block, b"", deadline)
@@ -260,7 +261,7 @@ def test_odd_headers_of_core_messages(client, unique, block, pairs):
     """
     Subscriptions and requests get the payload, the headers and the bytes of the publisher.
     """
-    lane = client._connection.lane
+    lane = connection_of(client).lane
     with client.subscribe(unique) as subscription:
         lane.write(frames.hpub(unique.encode(), b"", block, b"1"), Deadline.after(20))
         message = subscription.next(timeout=20)

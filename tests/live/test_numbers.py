@@ -11,6 +11,7 @@ import math
 
 import attrs
 import pytest
+from connections import client_of
 
 import jetsync
 from jetsync._base.deadline import Deadline
@@ -174,7 +175,7 @@ def test_configurations_refuse_wrong_numbers(js, cls):
     """
     The fields of configurations are checked before anything is sent, too.
     """
-    sent = js._context.connection.statistics().bytes_out
+    sent = client_of(js).statistics().bytes_out
     for field in attrs.fields(cls):
         wrong = {"int | None": INTEGERS, "float | None": DURATIONS}.get(str(field.type), ())
         least, most = field.metadata.get("range", (-(2**63), 2**63 - 1))
@@ -183,7 +184,7 @@ def test_configurations_refuse_wrong_numbers(js, cls):
                 continue
             with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
                 CONFIGURATIONS[cls](js, **{field.name: value})
-    assert js._context.connection.statistics().bytes_out == sent
+    assert client_of(js).statistics().bytes_out == sent
 
 
 @pytest.mark.parametrize(

@@ -765,7 +765,7 @@ class TestInterruptedSubscriptions:
         def is_over():
             made.clear()
             gc.collect()
-            return len(client._connection.lane.subscriptions._lines) == 1
+            return client.statistics().subscriptions == 1
 
         total = steps_of(use)
         for step in range(1, total, max(total // SAMPLES, 1)):

@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import connection_of
 from interrupts import handled_at, is_locked
 from waiting import eventually
 
@@ -529,7 +530,7 @@ class TestOtherThreads:
         other, handler = MEETINGS[meeting]
         with jetsync.connect(nats_server.url) as client, ThreadPoolExecutor(1) as pool:
             handles = Handles(client, unique)
-            lane = client._connection.lane
+            lane = connection_of(client).lane
             # As the main thread does when a signal arrives during a write.
             with no_hang(meeting), lane.outbox.lock:
                 # Threads that read send it before they wait.
@@ -633,7 +634,7 @@ class TestOtherThreads:
 
             closing = []
             publisher._window.stage = stage_as_it_closes
-            with no_hang("the handler"), client._connection.lane.outbox.lock:
+            with no_hang("the handler"), connection_of(client).lane.outbox.lock:
                 future = publisher.publish(unique)
             free.set()
             assert future.result(10).sequence == 1
@@ -654,7 +655,7 @@ class TestReading:
         """
 
         def in_a_read(client, call):
-            lane, results = client._connection.lane, []
+            lane, results = connection_of(client).lane, []
             owner = f"owner={threading.main_thread().ident} "
 
             def interrupt():
@@ -690,7 +691,7 @@ class TestReading:
 
         def close():
             closing.start()
-            eventually(lambda: is_locked(client._connection.session._close_lock), 10)
+            eventually(lambda: is_locked(connection_of(client).session._close_lock), 10)
             client.close(timeout=60)
             return client.is_closed
 

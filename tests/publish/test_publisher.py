@@ -4,6 +4,7 @@ The publisher with a scripted lane: answers that are early, late or missing.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from types import SimpleNamespace
@@ -257,6 +258,22 @@ def stage(window, item, owner=None):
     return future
 
 
+def stage_in(publisher, item):
+    """
+    Stage a message in the window of a publisher; return its future.
+    """
+    return stage(publisher._window, item, publisher._owner)
+
+
+@contextlib.contextmanager
+def held(publisher):
+    """
+    Keep the thread of a publisher from working, and yield its window.
+    """
+    with publisher._lock:
+        yield publisher._window
+
+
 @pytest.fixture
 def window(lane):
     """
@@ -356,11 +373,9 @@ class TestRaces:
             lane.lose()
 
         lane.on_write = lose
-        with publisher._lock:
-            futures = [
-                stage(publisher._window, ("a.b", data), publisher._owner) for data in (b"1", b"22")
-            ]
-            publisher._window.flush()
+        with held(publisher) as window:
+            futures = [stage_in(publisher, ("a.b", data)) for data in (b"1", b"22")]
+            window.flush()
             lane.reconnect()
         assert isinstance(reason(futures[0]), jetsync.PublishOutcomeUnknownError)
         assert "too large" in str(reason(futures[0]))
@@ -398,11 +413,10 @@ class TestRaces:
         They count even if the publisher notices both at the same time.
         """
         publisher = make()
-        with publisher._lock:
-            # Nothing is settled meanwhile.
-            window = publisher._window
+        # Nothing is settled meanwhile.
+        with held(publisher) as window:
             for number in range(10):
-                stage(window, ("a.b", b"%d" % number), publisher._owner)
+                stage_in(publisher, ("a.b", b"%d" % number))
             window.flush()
             lane.ack(lane.transport.published()[:6])
             lane.lose()
@@ -514,11 +528,8 @@ class TestStaging:
         Messages beyond the window are written when there is room, in order.
         """
         publisher = make(size=3)
-        with publisher._lock:
-            futures = [
-                stage(publisher._window, ("a.b", b"%d" % number), publisher._owner)
-                for number in range(5)
-            ]
+        with held(publisher):
+            futures = [stage_in(publisher, ("a.b", b"%d" % number)) for number in range(5)]
         publisher.flush(timeout=0)
         assert lane.payloads == [b"0", b"1", b"2"]
         lane.ack(lane.transport.published())
@@ -556,13 +567,10 @@ class TestStaging:
                 raise KeyboardInterrupt
 
         publisher._window.staged = Interrupting()
-        with publisher._lock:
-            futures = [
-                stage(publisher._window, ("a.b", b"%d" % number), publisher._owner)
-                for number in range(3)
-            ]
+        with held(publisher) as window:
+            futures = [stage_in(publisher, ("a.b", b"%d" % number)) for number in range(3)]
             with pytest.raises(KeyboardInterrupt):
-                publisher._window.flush()
+                window.flush()
         lane.on_write = lane.ack
         assert publisher.publish("a.b", b"next").result(20).sequence == 1
         errors = [reason(future) for future in futures]
@@ -666,8 +674,8 @@ class TestFailures:
         Staged messages fail with ConnectionClosedError; they were not sent.
         """
         publisher = make()
-        with publisher._lock:
-            future = stage(publisher._window, ("a.b", b""), publisher._owner)
+        with held(publisher):
+            future = stage_in(publisher, ("a.b", b""))
             lane.close()
         assert publisher.flush(timeout=20) == 0
         assert isinstance(reason(future), jetsync.ConnectionClosedError)
@@ -691,10 +699,9 @@ class TestFailures:
         """
         publisher = make()
         publisher.publish("a.b", b"0")
-        with publisher._lock:
-            window = publisher._window
+        with held(publisher) as window:
             for number in range(1, 4):
-                stage(window, ("a.b", b"%d" % number), publisher._owner)
+                stage_in(publisher, ("a.b", b"%d" % number))
             lane.lose()
             window.flush()
             assert len(window.staged) == 3
@@ -710,9 +717,9 @@ class TestFailures:
         """
         publisher = make()
         window, server = publisher._window, publisher._window.encoder._connection.server
-        with publisher._lock:
+        with held(publisher):
             futures = [
-                stage(window, ("a.b", b"x" * size), publisher._owner)
+                stage_in(publisher, ("a.b", b"x" * size))
                 for size in [1] * BLOCK_MESSAGES + [200, 2, 300]
             ]
             lane.lose()

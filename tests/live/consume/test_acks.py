@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import client_of, connection_of
 from streams import fill, numbers
 from waiting import eventually, timed
 
@@ -99,7 +100,7 @@ class TestOnTheWire:
         batch = worker.fetch(100)
         messages = list(batch)
         writes = []
-        record_writes(monkeypatch, client._connection.lane, writes)
+        record_writes(monkeypatch, connection_of(client).lane, writes)
         assert batch.ack() == 100
         assert len(writes) == 1
         heard = [wire.next(timeout=5) for _ in range(100)]
@@ -138,7 +139,7 @@ class TestOnTheWire:
             abroad = other.jetstream().consumer(stream.name, "second")
             messages = [*first.fetch(40), *second.fetch(20), *abroad.fetch(20)]
             writes = []
-            for lane in (js._context.lane, other._connection.lane):
+            for lane in (connection_of(js).lane, connection_of(other).lane):
                 record_writes(monkeypatch, lane, writes)
             assert jetsync.ack_many(iter(messages)) == 80
             assert len(writes) == 2
@@ -303,7 +304,7 @@ class TestEffect:
         with jetsync.connect(nats_server.url, reconnect_wait=0.02) as client:
             own = client.jetstream().stream(stream.name)
             messages = list(own.consumer("worker").fetch(5, expires=30))
-            lane = client._connection.lane
+            lane = connection_of(client).lane
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(own.consumer("idle").next, 120)
                 eventually(lambda: lane.reader._leading)
@@ -623,7 +624,7 @@ class TestWithoutAServer:
         assert len(list(batch)) == 4
         victim.stop()
         try:
-            eventually(lambda: not fragile._context.connection.is_connected)
+            eventually(lambda: not client_of(fragile).is_connected)
             with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
                 one.ack()
             with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
@@ -636,7 +637,7 @@ class TestWithoutAServer:
             assert not two.is_acked
         finally:
             victim.start()
-        eventually(lambda: fragile._context.connection.is_connected)
+        eventually(lambda: client_of(fragile).is_connected)
         one.ack()
         two.ack_sync(timeout=20)
         assert batch.ack() == 4

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import connection_of
 from waiting import at_some_pace, eventually, is_led, timed
 
 import jetsync
@@ -148,7 +149,7 @@ class TestOrderedConsumers:
             waiting = pool.submit(list, messages)
             try:
                 proxy.pause()
-                eventually(distant._connection.router.pending)
+                eventually(connection_of(distant).router.pending)
                 with timed(0, 0.5):
                     messages.close()
                     assert waiting.result(10) == []

@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from connections import client_of, connection_of
 from domains import domain_link
 from streams import fill, fill_in_trouble, numbers
 from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed
@@ -439,7 +440,7 @@ class TestNothingIsLost:
         eventually(lambda: worker.info().num_ack_pending == 5)
 
         def drop_in_a_write():
-            with client._connection.lane.outbox.lock:
+            with connection_of(client).lane.outbox.lock:
                 dropped.clear()
 
         thread = threading.Thread(target=drop_in_a_write, daemon=True)
@@ -597,7 +598,7 @@ class TestBytes:
             while (409, "Message Size Exceeds MaxBytes") not in heard:
                 message = wire.next(timeout=5)
                 block = message.raw_headers
-                if block is not None and message.subject.startswith(client._connection.inbox):
+                if block is not None and message.subject.startswith(connection_of(client).inbox):
                     heard.append(parse_status(block))
             assert len(heard) == 1
 
@@ -872,7 +873,7 @@ class TestConnection:
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
         victim.stop()
-        eventually(lambda: not fragile._context.connection.is_connected)
+        eventually(lambda: not client_of(fragile).is_connected)
         timer = threading.Timer(0.5, victim.start)
         timer.start()
         with timed(5.8, 6.4):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from connections import connection_of
 from domains import domain_link
 from streams import change_creation, fill
 from waiting import at_some_pace, blocked, eventually, holds, timed
@@ -738,7 +739,7 @@ class TestThreads:
         eventually(lambda: len(batch._fetch._fetch.inbox.box.frames) == 5)
         messages = iter(batch)
         assert next(messages).data == b"0"
-        client._connection.stopped = True
+        connection_of(client).stopped = True
         assert fetched(messages) == []
 
     def test_two_iterations_of_a_batch(self, js, stream, ordered):

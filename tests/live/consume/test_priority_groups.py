@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import client_of
 from waiting import at_some_pace, eventually, is_led, timed
 
 import jetsync
@@ -209,7 +210,7 @@ class TestPinned:
         """
         js, stream, _, handles = pinned
         first, second = handles(60)
-        wire = jetsync.Client(js._context.connection)
+        wire = client_of(js)
         with wire.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
             wire.flush()
             fill(js, stream, 50)

@@ -16,6 +16,7 @@ import threading
 import time
 
 import pytest
+from connections import connection_of
 from interrupts import handled_at, interrupted_at, is_locked, steps_of
 from streams import fast_stream, memory_stream
 from waiting import LATE, at_some_pace, blocked, eventually, timed
@@ -589,7 +590,7 @@ class TestClose:
         own_server.pause()
         waiting = pool.submit(subscription.next, timeout=60)
         blocked(pool)
-        with client._connection.lane.outbox.lock:
+        with connection_of(client).lane.outbox.lock:
             client.close(timeout=60)
         assert isinstance(waiting.exception(20), jetsync.ConnectionClosedError)
         own_server.resume()
@@ -902,7 +903,7 @@ class TestAskedReconnect:
                     unknown.append(start)
 
         with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
-            outbox = client._connection.lane.outbox
+            outbox = connection_of(client).lane.outbox
             leave = outbox.leave
 
             def leave_and_note(epoch):
@@ -947,7 +948,7 @@ class TestAskedReconnect:
         Threads that ask at the same time get one new connection.
         """
         with jetsync.connect(own_server.url, **QUICK) as client:
-            outbox, together = client._connection.lane.outbox, threading.Barrier(4)
+            outbox, together = connection_of(client).lane.outbox, threading.Barrier(4)
             leave = outbox.leave
 
             def leave_together(epoch):

@@ -70,7 +70,7 @@ def limited(tmp_path):
     with DevServer(config=f'include "{steps}{file}"') as server:
         made = Limited(server, file)
         made.set_limit(LOW)
-        assert made.js._context.server.max_payload == HIGH
+        assert made.client.server.max_payload == HIGH
         yield made
         made.client.close()
 

@@ -8,6 +8,7 @@ import json
 
 import nats.aio.client
 import pytest
+from connections import connection_of
 from fake_server import HEARD, RELAY, FakeServer, info
 from waiting import at_some_pace, eventually
 
@@ -65,7 +66,7 @@ def forged(client, payload=b"EVIL"):
     """
     return b"".join(
         b"MSG payments %b %d\r\n%b\r\n" % (sid, len(payload), payload)
-        for sid in client._connection.lane.subscriptions.boxes
+        for sid in connection_of(client).lane.subscriptions.boxes
     )
 
 
@@ -289,7 +290,7 @@ class TestAnnouncedServers:
             eventually(lambda: len(impostor.heard) == 6)
             eventually(lambda: client.is_connected)
             assert client.server.url == impostor.url
-            assert client._connection.session._nats._client.discovered_servers == []
+            assert connection_of(client).session._nats._client.discovered_servers == []
             client.flush()
 
         assert attacker._sockets == []

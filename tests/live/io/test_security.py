@@ -13,6 +13,7 @@ import time
 import traceback
 
 import pytest
+from connections import connection_of
 from waiting import at_some_pace, eventually, timed
 
 import jetsync
@@ -741,7 +742,7 @@ class TestSecrets:
                         client.publish("a")
                         client.flush()
                         texts += [repr(client), str(client), repr(client.server), client.server.url]
-                        texts += [repr(client.options), repr(client._connection.session._bridge)]
+                        texts += [repr(client.options), repr(connection_of(client).session._bridge)]
                     outcomes.append("connected")
                 except jetsync.ConnectError as error:
                     texts.append(shown(error))

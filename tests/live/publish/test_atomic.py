@@ -9,6 +9,7 @@ import datetime as dt
 import ipaddress
 
 import pytest
+from connections import connection_of
 from streams import Batches
 from waiting import eventually
 
@@ -145,7 +146,7 @@ class TestCommit:
                         assert (caught.value.limit, s.stored()) == (100, [])
                     assert publish(s.js, messages[1:]).size == 100
                     assert s.js._context.streams.batch_limits == {
-                        client._connection.lane.epoch: 100
+                        connection_of(client).lane.epoch: 100
                     }
                     s.js.delete_stream("S")
 

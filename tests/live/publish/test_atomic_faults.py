@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import client_of, redirect
 from retrying import RetryPlugin
 from streams import batch_stream, payloads
 from waiting import at_some_pace, blocked, eventually, timed
@@ -326,7 +327,7 @@ class TestConnection:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._context.connection.statistics().reconnects == 1)
+        eventually(lambda: client_of(js).statistics().reconnects == 1)
         with timed(0.0, 0.5), pytest.raises(jetsync.ConnectionLostError):
             batch.add(f"{stream.name}.A", b"2")
         with js.atomic_batch() as batch:
@@ -341,7 +342,7 @@ class TestConnection:
         js.publish_batch([(f"{stream.name}.A", b"0")])
         proxy.refuse()
         proxy.cut()
-        eventually(lambda: not js._context.connection.is_connected)
+        eventually(lambda: not client_of(js).is_connected)
         for call in (
             lambda: js.atomic_batch().add(f"{stream.name}.A", timeout=0.3),
             lambda: js.publish_batch([(f"{stream.name}.A", b"")], timeout=0.3),
@@ -374,7 +375,7 @@ class TestConnection:
             batch = js.atomic_batch()
             batch.add(f"{unique}.A")
             js.publish_batch([(f"{unique}.A", b"")])
-            proxy._forwarder._target = ("127.0.0.1", old.port)
+            redirect(proxy, old.port)
             proxy.cut()
             eventually(lambda: client.server.version == "2.11.11")
             with pytest.raises(jetsync.NotSupportedError):

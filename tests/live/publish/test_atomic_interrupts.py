@@ -10,6 +10,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from connections import connection_of
 from interrupts import handled_at, interrupted_at, is_locked
 from streams import batch_stream
 from waiting import eventually, timed
@@ -137,7 +138,7 @@ class TestDiscard:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         # The handler runs in the thread that holds the lock of the interrupted write.
-        with js._context.lane.outbox.lock, pytest.raises(jetsync.CallInSignalHandlerError):
+        with connection_of(js).lane.outbox.lock, pytest.raises(jetsync.CallInSignalHandlerError):
             batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
         assert batch.size == 1
         batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
@@ -201,7 +202,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with js._context.lane.outbox.lock:
+        with connection_of(js).lane.outbox.lock:
             batch.discard()
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
@@ -293,7 +294,7 @@ class TestCtrlC:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, js._context.lane, "write")
+        Interrupt(monkeypatch, connection_of(js).lane, "write")
         with pytest.raises(KeyboardInterrupt):
             batches[0].add(f"{stream.name}.A", bytes(2 * SMALL))
         with pytest.raises(jetsync.BatchClosedError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from connections import client_of, redirect
 from streams import batch_stream
 from waiting import eventually
 
@@ -29,7 +30,7 @@ class TestDuplicate:
             batch = js.atomic_batch()
             for name in ("first", "last"):
                 batch.add(f"{stream.name}.{name}", name, msg_id=name)
-            js._context.connection.flush(js._context.deadline(20))
+            client_of(js).flush(timeout=20)
             proxy.pause("to_client" if stored else "to_server")
             with pytest.raises(jetsync.BatchOutcomeUnknownError):
                 batch.commit(timeout=0.2)
@@ -37,7 +38,7 @@ class TestDuplicate:
                 eventually(lambda: stream.info().state.messages >= 2)
             proxy.cut()
             proxy.resume()
-            eventually(lambda: js._context.connection.statistics().reconnects == 1)
+            eventually(lambda: client_of(js).statistics().reconnects == 1)
             return batch
 
         return lost
@@ -233,7 +234,7 @@ class TestErrors:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._context.connection.statistics().reconnects == 1)
+        eventually(lambda: client_of(js).statistics().reconnects == 1)
         call = batch.commit if step == "commit" else lambda: batch.add(f"{stream.name}.A")
         with pytest.raises(
             jetsync.ConnectionLostError, match="none of its messages is stored"
@@ -356,13 +357,13 @@ def test_a_next_server_that_takes_less(nats_server, unique):
         batch_stream(js, unique)
         batch = js.atomic_batch()
         batch.add(f"{unique}.A", bytes(2000))
-        proxy._forwarder._target = ("127.0.0.1", small.port)
+        redirect(proxy, small.port)
         proxy.cut()
-        eventually(lambda: js._context.connection.statistics().reconnects == 1)
+        eventually(lambda: client.statistics().reconnects == 1)
         assert client.server.max_payload == 1000
         with pytest.raises(jetsync.ConnectionLostError):
             batch.commit()
         with pytest.raises(jetsync.MaxPayloadError):
             batch.resend(timeout=20)
         client.flush()
-        assert js._context.connection.statistics().reconnects == 1
+        assert client.statistics().reconnects == 1

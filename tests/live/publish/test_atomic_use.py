@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from connections import client_of, connection_of
 from streams import batch_stream, payloads
 from waiting import eventually
 
@@ -49,7 +50,7 @@ def asked(js):
     Return a list that collects the subjects of all requests from now on.
     """
     subjects = []
-    core = js._context.connection
+    core = connection_of(js)
     exchange = core.exchange
 
     def counting(subject, *arguments, **keywords):
@@ -318,7 +319,7 @@ class TestOptions:
         The call waits for the answers to every tenth message and to the commit.
         """
         waited = []
-        core = js._context.connection
+        core = connection_of(js)
         exchange = core.exchange
 
         def counting(subject, *arguments, **keywords):
@@ -340,11 +341,11 @@ class TestOptions:
         By default only the first message and the commit ask for an answer.
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
-        before = js._context.connection.statistics().bytes_in
+        before = client_of(js).statistics().bytes_in
         with js.atomic_batch() as batch:
             for _ in range(500):
                 batch.add(f"{stream.name}.A")
-        assert js._context.connection.statistics().bytes_in - before < 300
+        assert client_of(js).statistics().bytes_in - before < 300
 
     @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
     def test_invalid_options_of_a_batch_are_refused_at_once(self, js, options):
@@ -364,7 +365,7 @@ class TestRuns:
         """
         The bytes that were sent so far.
         """
-        return js._context.connection.statistics().bytes_out
+        return client_of(js).statistics().bytes_out
 
     @pytest.fixture
     def batch(self, js, stream, monkeypatch):
@@ -469,7 +470,7 @@ class TestRuns:
         """
         batch.add(f"{stream.name}.A", b"1")
         batch.discard()
-        js._context.connection.flush(js._context.deadline(5))
+        client_of(js).flush(timeout=5)
         assert payloads(stream) == []
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
+from connections import client_of
 from streams import memory_stream, messages_in
 from waiting import eventually, holds, timed
 
@@ -501,7 +502,7 @@ class TestConnection:
         victim.stop()
         messages = Numbered(unique, 100_000)
         try:
-            eventually(lambda: not fragile._context.connection.is_connected)
+            eventually(lambda: not client_of(fragile).is_connected)
             with timed(0.3, 1.0), pytest.raises(jetsync.PublishManyError) as caught:
                 fragile.publish_many(messages, window=64, ack_timeout=0.3)
         finally:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from connections import client_of
 from streams import memory_stream
 from waiting import at_some_pace, eventually, timed
 
@@ -282,7 +283,7 @@ class TestUnknownOutcome:
         victim.pause()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", b"?", timeout=20)
-            eventually(lambda: fragile._context.connection.statistics().requests_in_flight)
+            eventually(lambda: client_of(fragile).statistics().requests_in_flight)
             victim.kill()
             with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
                 waiting.result(20)
@@ -331,7 +332,7 @@ class TestDisconnected:
         Without a connection the message is not sent, not even after a reconnect.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
-        client = fragile._context.connection
+        client = client_of(fragile)
         victim.stop()
         try:
             eventually(lambda: not client.is_connected)
@@ -352,7 +353,7 @@ class TestDisconnected:
         """
         fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.stop()
-        eventually(lambda: not fragile._context.connection.is_connected)
+        eventually(lambda: not client_of(fragile).is_connected)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", timeout=20)
             victim.start()

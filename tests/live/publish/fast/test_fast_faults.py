@@ -8,11 +8,11 @@ import contextlib
 import gc
 import threading
 import weakref
-from urllib.parse import urlsplit
 
 import attrs
 import pytest
-from fast_publishers import fast, subscriptions
+from connections import redirect
+from fast_publishers import fast, subscriptions, unread
 from streams import fast_stream, payloads
 from waiting import eventually, timed
 
@@ -282,9 +282,9 @@ def moving(unique):
                 fast_stream(other.jetstream(), unique)
 
         def move():
-            proxy._forwarder._target = ("127.0.0.1", urlsplit(small.url).port)
+            redirect(proxy, small.port)
             proxy.cut()
-            eventually(lambda: client._connection.lane.epoch == 2)
+            eventually(lambda: client.statistics().reconnects == 1)
 
         yield client, move
 
@@ -308,7 +308,7 @@ class TestOtherServer:
                 call(f"{unique}.a", bytes(5000))
         publisher.add(f"{unique}.a", b"1")
         publisher.close()
-        assert client._connection.lane.epoch == 2
+        assert client.statistics().reconnects == 1
         assert js.stream(unique).info().state.messages == 1
 
     def test_publish_many_fails_only_the_large_message(self, moving, unique):
@@ -329,7 +329,7 @@ class TestOtherServer:
         failures = caught.value.report.failures
         assert [failure.index for failure in failures] == [4, 7]
         assert all(isinstance(each.error, jetsync.MaxPayloadError) for each in failures)
-        assert client._connection.lane.epoch == 2
+        assert client.statistics().reconnects == 1
         assert js.stream(unique).info().state.messages == 8
 
     def test_a_publisher_fails_only_the_large_message(self, moving, unique):
@@ -345,7 +345,7 @@ class TestOtherServer:
                 with pytest.raises(jetsync.MaxPayloadError):
                     publisher.publish(f"{unique}.a", bytes(5000)).result(20)
             publisher.publish(f"{unique}.a", b"1").result(20)
-            assert client._connection.lane.epoch == 2
+            assert client.statistics().reconnects == 1
             assert js.stream(unique).info().state.messages == 1
             with contextlib.suppress(jetsync.PublishManyError):
                 publisher.flush()
@@ -458,7 +458,7 @@ class TestFailure:
         publisher = fast(js)
         for size in (1, 2, 3, 1000):
             publisher.add(f"{unique}.a", bytes(size))
-        eventually(lambda: publisher._link._box.frames)
+        eventually(lambda: unread(publisher))
         with timed(0.0, 0.9), pytest.raises(jetsync.MessageTooLargeError):
             publisher.add(f"{unique}.a", b"x")
         assert publisher.acknowledged == stream.info().state.messages == 3
@@ -512,7 +512,7 @@ class TestIdle:
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
         eventually(lambda: publisher.statistics().pings >= 10)
-        assert len(publisher._link._box.frames) <= 3
+        assert len(unread(publisher)) <= 3
         assert publisher.commit().size == 1
 
     def test_loop_thread(self, js, stream, monkeypatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from fast_publishers import fast, lose, ranges, stored_in
+from fast_publishers import fast, lose, ranges, stored_in, unread
 from streams import fast_stream
 from waiting import eventually
 
@@ -32,7 +32,7 @@ class TestGaps:
         assert publisher.add(subject, b"5") == 5
         publisher.add(subject, b"6")
         # The gap, the commit of the messages before it, and the refusal of 6.
-        eventually(lambda: len(publisher._link._box.frames) == 3)
+        eventually(lambda: len(unread(publisher)) == 3)
         calls = {
             "add": lambda: publisher.add(subject, b"7"),
             "commit": publisher.commit,
@@ -89,7 +89,7 @@ class TestGaps:
         publisher.add(subject, b"1")
         lose(publisher, 2)
         publisher.add(subject, b"4")
-        eventually(lambda: publisher._link._box.frames)
+        eventually(lambda: unread(publisher))
         receive, left = FastIngest._receive, [None]
 
         def receives(*arguments):
@@ -165,7 +165,7 @@ class TestGaps:
         publisher.add(subject, b"1")
         lose(publisher, 1)
         publisher.add(subject, b"3")
-        eventually(lambda: publisher._link._box.frames)
+        eventually(lambda: unread(publisher))
         publisher.add(subject, b"4")
         assert seen == [(2, 2, 5)]
         ack = publisher.commit()

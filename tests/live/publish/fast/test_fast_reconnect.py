@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fast_publishers import end_on_server, fast, ranges, stored_in
+from fast_publishers import end_on_server, fast, has_lost_connection, ranges, stored_in, unread
 from streams import fast_stream
 from waiting import CLUSTER_CLIENT, eventually, timed
 
@@ -61,7 +61,7 @@ class TestLoss:
         # As if the loop thread sent the run at once.
         monkeypatch.setattr(StagedRun, "arm", StagedRun._send)
         cut.cut()
-        eventually(lambda: publisher._link._box.lost_epoch)
+        eventually(lambda: has_lost_connection(publisher))
         publisher.add(f"{unique}.a", b"1")
         ack = publisher.commit()
         assert (ack.size, ack.lost) == (2, 0)
@@ -79,7 +79,7 @@ class TestLoss:
             publisher.add(f"{unique}.a", b"%d" % number)
         eventually(lambda: stream.info().state.messages == 15)
         cut.cut()
-        eventually(lambda: publisher._link._box.lost_epoch)
+        eventually(lambda: has_lost_connection(publisher))
         calls = {"add": lambda: publisher.add(f"{unique}.a", b"x"), "commit": publisher.commit}
         with pytest.raises(jetsync.PublishOutcomeUnknownError, match="10 of 15"):
             calls[call]()
@@ -146,7 +146,7 @@ class TestLoss:
         publisher.add(f"{unique}.a", b"0")
         cut.refuse()
         cut.cut()
-        eventually(lambda: publisher._link._box.lost_epoch)
+        eventually(lambda: has_lost_connection(publisher))
         with timed(0.3, 1.0), pytest.raises(jetsync.DisconnectedError):
             publisher.add(f"{unique}.a", b"1", timeout=0.4)
         with timed(0.3, 1.0), pytest.raises(jetsync.DisconnectedError):
@@ -203,7 +203,7 @@ class TestLoss:
         publisher.add(subject, b"0")
         end_on_server(js, publisher, 2)
         publisher.add(subject, b"1")
-        eventually(lambda: publisher._link._box.frames)
+        eventually(lambda: unread(publisher))
         publisher.add(subject, b"2")
         ack = publisher.commit()
         assert (ack.size, ack.lost, ranges(events)) == (1, 2, [(1, 2)])
