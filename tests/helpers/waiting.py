@@ -60,6 +60,16 @@ def at_some_pace(attempt):
     return attempt(16)
 
 
+def unless_late(call):
+    """
+    Call again, up to four times, if the server did not end a pull within two seconds of its time.
+    """
+    for _ in range(4):
+        with contextlib.suppress(jetsync.RequestTimeoutError):
+            return call()
+    return call()
+
+
 def blocked(pool, count=1):
     """
     Wait until *count* threads of an executor wait inside calls of jetsync.

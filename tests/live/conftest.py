@@ -45,17 +45,6 @@ def unique() -> str:
     return f"T{os.getpid()}-{next(_numbers)}"
 
 
-@pytest.fixture(autouse=True)
-def patient() -> Iterator[None]:
-    """
-    Give servers 30 s to say that a pull has expired. A busy machine may not run them for seconds.
-    """
-    # Not the fixture `monkeypatch`, which has to undo the changes of a test before a client closes.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jetsync.consume.fetch.GRACE", 30.0)
-        yield
-
-
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[DevServer]:
     """

@@ -393,7 +393,9 @@ def strike(rig, outer, inner, step):
         with contextlib.suppress(jetsync.WaitTimeoutError, *(ENDED if inner in ENDING else ())):
             OUTER[outer](rig)
 
-    rig.fill()
+    # Each pull gets a message of its own. Without one it would wait for a server that is busy.
+    for _ in range(2 if {outer, inner} <= {"fetch", "next"} else 1):
+        rig.fill()
     handled_at(step, call, handler)
     if inner in ENDING:
         rig.close()

@@ -14,6 +14,7 @@ import threading
 
 import pytest
 from click.testing import CliRunner
+from waiting import at_some_pace
 
 import jetsync
 from jetsync.cli import consumer as consumer_module
@@ -555,12 +556,17 @@ class TestNext:
         """
         command = ("consumer", "next", stream.name, "worker", "--raw", "--wait")
 
-        result = run(*command, "5s", "--count", "4")
-        assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
-        assert result.stderr == "3 of 4 messages arrived within 5s\n"
-        result = run(*command, "1s")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "Error: consumer worker had no message within 1s\n"
+        def attempt(_):
+            stream.delete_consumer("worker")
+            stream.create_consumer("worker", ack_wait=600)
+            result = run(*command, "5s", "--count", "4")
+            assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
+            assert result.stderr == "3 of 4 messages arrived within 5s\n"
+            result = run(*command, "1s")
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert result.stderr == "Error: consumer worker had no message within 1s\n"
+
+        at_some_pace(attempt)
 
     def test_other_answers(self, run, stream, consumer):
         """

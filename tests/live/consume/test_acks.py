@@ -4,6 +4,7 @@ Messages and their acknowledgements on real servers.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from connections import client_of, connection_of
 from streams import fill, numbers
-from waiting import eventually, timed
+from waiting import eventually, timed, unless_late
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -335,7 +336,9 @@ class TestEffect:
         # Longer than the ack wait. A busy machine may be late by seconds.
         for _ in range(6):
             message.in_progress()
-            assert worker.next(1) is None
+            # A busy server may be late to end the pull.
+            with contextlib.suppress(jetsync.RequestTimeoutError):
+                assert worker.next(1) is None
         message.ack_sync()
         assert worker.info().delivered.consumer_seq == 1
 
@@ -365,7 +368,7 @@ class TestEffect:
             worker.next(5).term("wrong format")
             advisory = json.loads(advisories.next(timeout=5).data)
         assert (advisory["reason"], advisory["stream_seq"]) == ("wrong format", 1)
-        assert worker.next(0.4) is None
+        assert unless_late(lambda: worker.next(0.4)) is None
         assert pending(worker) == 0
 
     def test_a_batch_that_is_acknowledged_in_parts(self, js, stream, worker):

@@ -18,10 +18,9 @@ import pytest
 from connections import client_of, connection_of
 from domains import domain_link
 from streams import fill, fill_in_trouble, numbers
-from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed
+from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
 
 import jetsync
-from jetsync._proto.pull import GRACE
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
 from jetsync.testing import CutProxy, HookRecorder
@@ -116,22 +115,31 @@ class TestFetch:
         assert [m.metadata.consumer_sequence for m in messages] == [1, 2, 3, 4, 5]
         assert worker.info().num_ack_pending == 5
 
-    def test_fewer_are_there(self, js, stream, worker):
+    def test_fewer_are_there(self, js, stream):
         """
         The fetch waits for more and ends without an error.
         """
         fill(js, stream, 3)
-        with timed(0.3, 0.9):
-            batch = worker.fetch(10, expires=0.4)
-            assert numbers(batch) == [0, 1, 2]
-        assert (batch.received, batch.status.code) == (3, 408)
+
+        def attempt():
+            worker = stream.create_consumer()
+            with timed(0.3, 0.9):
+                batch = worker.fetch(10, expires=0.4)
+                assert numbers(batch) == [0, 1, 2]
+            assert (batch.received, batch.status.code) == (3, 408)
+
+        unless_late(attempt)
 
     def test_nothing_is_there(self, worker):
         """
         An empty fetch ends without an error after its time.
         """
-        with timed(0.05, 0.3):
-            assert list(worker.fetch(5, expires=0.05)) == []
+
+        def attempt():
+            with timed(0.05, 0.3):
+                assert list(worker.fetch(5, expires=0.05)) == []
+
+        unless_late(attempt)
 
     def test_messages_come_as_they_arrive(self, js, stream, worker):
         """
@@ -197,8 +205,12 @@ class TestNext:
         """
         next() returns None after its time, and not much later.
         """
-        with timed(0.05, 0.3):
-            assert worker.next(0.05) is None
+
+        def attempt():
+            with timed(0.05, 0.3):
+                assert worker.next(0.05) is None
+
+        unless_late(attempt)
 
     def test_a_message_that_comes_meanwhile(self, js, stream, worker):
         """
@@ -344,7 +356,7 @@ class TestNothingIsLost:
             lambda: worker.fetch(10, expires=20),
         ]
         for turn in range(ORPHAN_ROUNDS):
-            assert list(worker.fetch(1, expires=0.1)) == []
+            assert unless_late(lambda: list(worker.fetch(1, expires=0.1))) == []
             fill(js, stream, 1, start=turn)
             with timed(0.0, 0.5):
                 for message in forms[turn % 3]():
@@ -361,6 +373,7 @@ class TestNothingIsLost:
         """
         subject = f"{stream.name}.A"
         expires = 0.1
+        late = 0
         with ThreadPoolExecutor(1) as pool:
             for turn in range(DEADLINE_ROUNDS):
                 moment = time.monotonic() + expires + (turn % 21 - 10) * 0.0001
@@ -371,12 +384,20 @@ class TestNothingIsLost:
                     js.publish(subject, b"%d" % turn)
 
                 published = pool.submit(publish)
-                messages = list(worker.fetch(1, expires=expires))
+                try:
+                    messages = list(worker.fetch(1, expires=expires))
+                except jetsync.RequestTimeoutError:
+                    # A busy server sent the message or the end of the pull too late.
+                    published.result()
+                    stream.purge()
+                    late += 1
+                    continue
                 published.result()
                 messages = messages or list(worker.fetch(1, expires=20))
                 assert numbers(messages) == [turn]
                 assert messages[0].metadata.delivered == 1
                 messages[0].ack()
+        assert late < DEADLINE_ROUNDS // 4
 
     @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
     def test_the_rest_of_a_batch_left_early_is_given_back(self, js, stream, worker, leave):
@@ -784,11 +805,10 @@ class TestHeartbeats:
             assert 0.9 <= event.silent_for <= 1.6 + LATE
             js.delete_stream(unique)
 
-    def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique, monkeypatch):
+    def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique):
         """
         A fetch without heartbeats from a server that hangs ends two seconds after its time.
         """
-        monkeypatch.setattr("jetsync.consume.fetch.GRACE", GRACE)
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         worker = stream.create_consumer("worker")
         victim.pause()
@@ -831,16 +851,22 @@ class TestConnection:
         A fetch ends at its time, however long the connection was lost.
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer("worker")
         fill(fragile, stream, 2)
-        with timed(5.9, 6.6):
-            messages = iter(worker.fetch(10, expires=6))
-            assert [int(next(messages).data) for _ in range(2)] == [0, 1]
-            victim.stop()
+
+        def attempt():
+            worker = stream.create_consumer()
             timer = threading.Timer(1.6, victim.start)
-            timer.start()
-            assert list(messages) == []
-        timer.join()
+            try:
+                with timed(5.9, 6.6):
+                    messages = iter(worker.fetch(10, expires=6))
+                    assert [int(next(messages).data) for _ in range(2)] == [0, 1]
+                    victim.stop()
+                    timer.start()
+                    assert list(messages) == []
+            finally:
+                timer.join()
+
+        unless_late(attempt)
         fragile.delete_stream(unique)
 
     def test_a_server_that_does_not_come_back(self, victim, fragile, unique):
@@ -872,13 +898,19 @@ class TestConnection:
         """
         stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer("worker")
-        victim.stop()
-        eventually(lambda: not client_of(fragile).is_connected)
-        timer = threading.Timer(0.5, victim.start)
-        timer.start()
-        with timed(5.8, 6.4):
-            assert list(worker.fetch(1, expires=6)) == []
-        timer.join()
+
+        def attempt():
+            victim.stop()
+            eventually(lambda: not client_of(fragile).is_connected)
+            timer = threading.Timer(0.5, victim.start)
+            timer.start()
+            try:
+                with timed(5.8, 6.4):
+                    assert list(worker.fetch(1, expires=6)) == []
+            finally:
+                timer.join()
+
+        unless_late(attempt)
         fragile.delete_stream(unique)
 
     def test_subjects_that_the_user_may_not_use(self, unique, monkeypatch):
@@ -1006,8 +1038,13 @@ class TestStatuses:
             js = client.jetstream()
             worker = stream.create_consumer("worker")
             reader = js.consumer(stream.name, worker.name)
-            assert list(reader.fetch(2, expires=0.05)) == []
-            assert reader.next(0.05) is None
+
+            def attempt():
+                recorder.clear()
+                assert list(reader.fetch(2, expires=0.05)) == []
+                assert reader.next(0.05) is None
+
+            unless_late(attempt)
             assert list(reader.fetch(2, no_wait=True)) == []
             fill(js, stream, 2)
             assert list(reader.fetch(2, max_bytes=10, expires=20)) == []

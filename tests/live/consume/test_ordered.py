@@ -842,19 +842,26 @@ class TestUse:
 
 
 class TestFetch:
-    def test_timeouts_keep_the_position(self, js, stream, ordered):
+    def test_timeouts_keep_the_position(self, js, stream):
         """
         Empty fetches keep the position, and one consumer delivers 1,000 messages in order.
         """
-        got = []
-        for start in range(0, 1000, 250):
-            assert ordered.next(expires=0.05) is None
-            assert fetched(ordered.fetch(5, no_wait=True)) == []
-            fill(js, stream, 250, start=start)
-            while len(got) < start + 250:
-                got += fetched(ordered.fetch(99, expires=0.1))
-        assert got == list(range(1000))
-        assert ordered.name.endswith("_1")
+
+        def attempt(pace):
+            stream.purge()
+            got = []
+            with stream.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
+                for start in range(0, 1000, 250):
+                    assert ordered.next(expires=0.05 * pace) is None
+                    assert fetched(ordered.fetch(5, no_wait=True)) == []
+                    fill(js, stream, 250, start=start)
+                    while len(got) < start + 250:
+                        got += fetched(ordered.fetch(99, expires=0.1 * pace))
+                # If a busy server is late to end a pull, the consumer is replaced.
+                assert ordered.name.endswith("_1")
+            return got
+
+        assert at_some_pace(attempt) == list(range(1000))
 
     def test_left_early(self, js, stream, ordered):
         """

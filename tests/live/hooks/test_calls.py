@@ -8,6 +8,7 @@ import threading
 
 import attrs
 import pytest
+from waiting import unless_late
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -222,12 +223,15 @@ class TestStatuses:
         """
         A status is reported in the caller's thread, also if the call returns normally.
         """
-        statuses = Statuses()
         stream.create_consumer("worker")
-        worker = with_plugins(statuses).jetstream().consumer(stream.name, "worker")
 
-        assert list(worker.fetch(1, expires=1)) == []
+        def attempt():
+            statuses = Statuses()
+            worker = with_plugins(statuses).jetstream().consumer(stream.name, "worker")
+            assert list(worker.fetch(1, expires=1)) == []
+            return statuses
 
+        statuses = unless_late(attempt)
         (event,) = statuses.of(StatusKind.PULL_STATUS)
         assert (event.code, event.outcome) == (408, PullOutcome.ENDED)
         assert (event.stream, event.consumer) == (stream.name, "worker")

@@ -23,7 +23,6 @@ from waiting import LATE, at_some_pace, blocked, eventually, timed
 
 import jetsync
 from jetsync._io import probe as probe_module
-from jetsync._proto.pull import GRACE
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy, HookRecorder
 
@@ -1192,11 +1191,10 @@ class TestSilentServer:
             with timed(0.5, 1.0), pytest.raises(jetsync.RequestTimeoutError):
                 call()
 
-    def test_a_pull_ends_two_seconds_after_its_expiry(self, paused, monkeypatch):
+    def test_a_pull_ends_two_seconds_after_its_expiry(self, paused):
         """
         A pull ends at most two seconds after its expiry.
         """
-        monkeypatch.setattr("jetsync.consume.fetch.GRACE", GRACE)
         _, _, _, consumer, _ = paused
         with timed(1.0, 3.3), pytest.raises(TimeoutError) as caught:
             consumer.next(expires=1)

@@ -13,7 +13,6 @@ from waiting import at_some_pace, eventually, timed
 
 import jetsync
 from jetsync._io.connection import Connection
-from jetsync._proto.pull import GRACE
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 60.0
@@ -77,13 +76,10 @@ class TestProbe:
     """A wait that ends without the expected frame probes the connection."""
 
     @pytest.mark.parametrize("options", [{"heartbeat": 0.5}, {"heartbeat": 0}])
-    def test_a_fetch_probes_if_the_pull_does_not_end(
-        self, proxy, stream, probes, options, monkeypatch
-    ):
+    def test_a_fetch_probes_if_the_pull_does_not_end(self, proxy, stream, probes, options):
         """
         A fetch probes after two missed heartbeats, or if the server does not end the pull.
         """
-        monkeypatch.setattr("jetsync.consume.fetch.GRACE", GRACE)
         consumer = stream.create_consumer("C")
         batch = consumer.fetch(1, expires=1.5, **options)
         proxy.pause()
