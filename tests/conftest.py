@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from interpreters import present, tests_for
+
+from helpers.interpreters import present, tests_for
 
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"

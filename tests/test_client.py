@@ -10,9 +10,9 @@ import textwrap
 import time
 
 import pytest
-from waiting import LATE
 
 import jetsync
+from helpers.waiting import LATE
 
 NOBODY = "nats://127.0.0.1:1"
 """A server that refuses connections."""

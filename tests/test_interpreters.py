@@ -8,8 +8,9 @@ import configparser
 import re
 from pathlib import Path
 
-import interpreters
 import pytest
+
+from helpers import interpreters
 
 ROOT = Path(__file__).parent.parent
 NAMES = [f"py{major}{minor}" for major, minor in interpreters.SUPPORTED]

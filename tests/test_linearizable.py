@@ -9,7 +9,8 @@ import random
 
 import attrs
 import pytest
-from linearizable import Change, Operation, Slot, State, components, refutation, step
+
+from helpers.linearizable import Change, Operation, Slot, State, components, refutation, step
 
 
 def put(begin, end, key, value, revision=None, **expected):

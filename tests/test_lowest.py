@@ -8,10 +8,10 @@ import configparser
 import importlib.metadata
 from pathlib import Path
 
-import interpreters
-import lowest
 import pytest
 from packaging.requirements import Requirement
+
+from helpers import interpreters, lowest
 
 ROOT = Path(__file__).parent.parent
 

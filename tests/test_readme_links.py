@@ -5,7 +5,8 @@ The links of the README files also work on the page of an installed package.
 from __future__ import annotations
 
 import pytest
-from doc_pages import ROOT, broken_links
+
+from helpers.doc_pages import ROOT, broken_links
 
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
 OURS = "https://github.com/jetsync/jetsync/blob/main/"

@@ -9,9 +9,9 @@ import inspect
 import re
 
 import pytest
-from public_calls import public_functions
 
 import jetsync
+from helpers.public_calls import public_functions
 
 BY_POSITION = {
     "PublishFuture.result": "as concurrent.futures.Future.result",

@@ -6,8 +6,8 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
-from waiting import at_some_pace
 
+from helpers.waiting import at_some_pace
 from jetsync._api.context import Context
 from jetsync.errors import RequestTimeoutError
 from jetsync.stream import Stream

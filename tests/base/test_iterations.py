@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import interrupted_at
 
+from helpers.interrupts import interrupted_at
 from jetsync import ConflictingUseError
 from jetsync._base.iterations import Iteration, RunIteration
 

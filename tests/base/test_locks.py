@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from forks import run_in_child
-from interrupts import handled_at, interrupted_at, is_locked
-from waiting import eventually
 
 import jetsync
+from helpers.forks import run_in_child
+from helpers.interrupts import handled_at, interrupted_at, is_locked
+from helpers.waiting import eventually
 from jetsync._base import locks
 from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_reentry, short_lock

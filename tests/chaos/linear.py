@@ -18,10 +18,10 @@ from collections import Counter
 
 import attrs
 from faults import cut, cut_in_a_frame, freeze, hold, kill, patiently, sigstop, wait_for
-from linearizable import Change, Operation, UndecidedError, refutation
 from trial import LATE, Base, Report
 
 import jetsync
+from helpers.linearizable import Change, Operation, UndecidedError, refutation
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import attrs
 import calls
-from credentials import Operator
 from hostile import LIMIT, OPTIONS, Waiters, recover
 from middleman import Middleman, swallow
 from mutations import ERRORS, INFOS
@@ -19,6 +18,7 @@ from test_websocket import self_signed
 from trial import Base, Report
 
 import jetsync
+from helpers.credentials import Operator
 from jetsync.devserver import DevServer
 
 INFO = b'INFO {"server_id":"junk","version":"2.12.0","max_payload":1048576,"headers":true}\r\n'

@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 
 import attrs
-from certificates import Authority, tls_block
 from faults import (
     BACK,
     LIMIT,
@@ -39,6 +38,7 @@ from faults import (
 from trial import LATE, Base, Report
 
 import jetsync
+from helpers.certificates import Authority, tls_block
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 

@@ -25,7 +25,7 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-sys.path[1:1] = [str(TESTS / "helpers"), str(TESTS / "live" / "io")]
+sys.path[1:1] = [str(TESTS), str(TESTS / "live" / "io")]
 
 import jetsync  # noqa: E402
 

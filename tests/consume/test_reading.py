@@ -9,10 +9,10 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import is_locked
-from waiting import eventually
 
 import jetsync
+from helpers.interrupts import is_locked
+from helpers.waiting import eventually
 from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync.consume.reading import Reading, shown
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from waiting import eventually
+
+from helpers.waiting import eventually
 
 TASKS = 60
 

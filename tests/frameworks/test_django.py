@@ -3,7 +3,7 @@ from __future__ import annotations
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
-from waiting import eventually
+from helpers.waiting import eventually
 
 REQUESTS = 40
 

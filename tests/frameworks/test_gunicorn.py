@@ -3,7 +3,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually
+
+from helpers.waiting import eventually
 
 REQUESTS = 60
 WORKERS = ["sync", "gthread", "gevent"]

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 
-from waiting import LATE
+from helpers.waiting import LATE
 
 EXIT_SECONDS = 3.0 + LATE
 """Seconds within which such a script has to end."""

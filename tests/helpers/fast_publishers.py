@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import time
 
-from connections import connection_of
-from streams import messages_in
-
+from helpers.connections import connection_of
+from helpers.streams import messages_in
 from jetsync._proto.fastingest import SUFFIX
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 
 import attrs
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 
 
 def memory_stream(js, name, **fields):

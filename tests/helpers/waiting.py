@@ -15,9 +15,9 @@ import sys
 import time
 
 import pytest
-from interrupts import is_locked
 
 import jetsync
+from helpers.interrupts import is_locked
 from jetsync import testing
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "6.0"))

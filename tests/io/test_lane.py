@@ -16,8 +16,8 @@ import time
 import types
 
 import pytest
-from interrupts import interrupted_at
 
+from helpers.interrupts import interrupted_at
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader

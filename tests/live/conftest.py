@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from streams import Batches
 
 import jetsync
+from helpers.streams import Batches
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 

@@ -12,10 +12,10 @@ import time
 import tracemalloc
 
 import pytest
-from connections import connection_of
-from waiting import eventually, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.waiting import eventually, timed
 from jetsync.testing import HookRecorder
 
 

@@ -8,9 +8,9 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 
 VERSIONS = ["2.12.8", "2.14.6", None]
 """Servers that have counters; None is the newest."""

@@ -15,8 +15,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from doc_pages import script_of
 
+from helpers.doc_pages import script_of
 from jetsync.devserver import DevServer
 
 FOLDER = Path(__file__).parents[2] / "docs" / "coming-from"

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_pages import run_page, script_of
 
+from helpers.doc_pages import run_page, script_of
 from jetsync.devserver import DevServer
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from waiting import unless_late
 
 import jetsync
+from helpers.waiting import unless_late
 from jetsync.devserver import DevServer
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import threading
 import traceback
 
 import pytest
-from waiting import at_some_pace
 
 import jetsync
+from helpers.waiting import at_some_pace
 from jetsync.devserver import DevServer
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import connection_of
 
 import jetsync
+from helpers.connections import connection_of
 from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
 

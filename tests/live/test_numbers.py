@@ -11,9 +11,9 @@ import math
 
 import attrs
 import pytest
-from connections import client_of
 
 import jetsync
+from helpers.connections import client_of
 from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import Iteration
 

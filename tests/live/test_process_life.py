@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from certificates import Authority, tls_block
-from interrupts import interrupted_at, is_locked, steps_of
-from waiting import LATE, eventually
 
 import jetsync
+from helpers.certificates import Authority, tls_block
+from helpers.interrupts import interrupted_at, is_locked, steps_of
+from helpers.waiting import LATE, eventually
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Locked
 from jetsync.devserver import DevServer
@@ -40,7 +40,7 @@ def run(script, *arguments, timeout=60.0):
     The script can import the test helpers. Warnings are off, because newer interpreters warn of
     every fork in a process that has threads.
     """
-    helpers = [str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")]
+    helpers = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, helpers))}
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments]
     done = subprocess.run(
@@ -52,7 +52,7 @@ def run(script, *arguments, timeout=60.0):
 
 FORK = """
     import os, sys, threading
-    from forks import refusals, run_in_child
+    from helpers.forks import refusals, run_in_child
     import jetsync
 
     url, name = sys.argv[1:]
@@ -171,7 +171,7 @@ class TestFork:
         """
         script = """
             import os, signal, sys, threading
-            from forks import refusals
+            from helpers.forks import refusals
             import jetsync
 
             url, name = sys.argv[1:]
@@ -262,7 +262,7 @@ class TestReconnectAfterFork:
     CHILD = """
         import sys, jetsync
         from concurrent.futures import ThreadPoolExecutor
-        from forks import refusals, run_in_child
+        from helpers.forks import refusals, run_in_child
 
         url, name = sys.argv[1:]
         options = dict(after_fork="reconnect", name=name, reconnect_wait=0.05)
@@ -391,7 +391,7 @@ class TestReconnectAfterFork:
         with DevServer(jetstream=False) as server:
             script = """
                 import os, sys, threading, time, jetsync
-                from forks import run_in_child
+                from helpers.forks import run_in_child
                 client = jetsync.connect(sys.argv[1], after_fork="reconnect", connect_timeout=30)
 
                 def grandchild():
@@ -495,7 +495,7 @@ class TestInterrupt:
         """
         script = """
             import os, signal, sys, threading, time
-            from waiting import eventually
+            from helpers.waiting import eventually
             import jetsync
 
             url, name = sys.argv[1:]
@@ -544,7 +544,7 @@ class TestInterrupt:
         """
         script = """
             import os, signal, socket, sys, threading, time
-            from waiting import eventually
+            from helpers.waiting import eventually
             import jetsync
 
             def interrupted(call):
@@ -816,7 +816,7 @@ class TestEnd:
         """
         script = """
             import os, signal, sys, threading, time
-            from waiting import eventually
+            from helpers.waiting import eventually
             import jetsync
             from jetsync.testing import HookRecorder
 

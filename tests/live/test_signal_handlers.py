@@ -16,11 +16,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import connection_of
-from interrupts import handled_at, is_locked
-from waiting import eventually
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.interrupts import handled_at, is_locked
+from helpers.waiting import eventually
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
 STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))

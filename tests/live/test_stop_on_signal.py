@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from streams import fill
-from waiting import eventually
 
 import jetsync
+from helpers.streams import fill
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
 PROGRAMS = {

@@ -13,10 +13,10 @@ import weakref
 
 import attrs
 import pytest
-from streams import fill
-from waiting import eventually
 
 import jetsync
+from helpers.streams import fill
+from helpers.waiting import eventually
 
 TIMES = 12
 """How often each use is repeated, in case that only some ends are forgotten."""

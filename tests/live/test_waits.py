@@ -15,11 +15,11 @@ import warnings
 
 import attrs
 import pytest
-from public_calls import public_functions
-from skipped_time import SkippedTime
-from waiting import at_some_pace, eventually
 
 import jetsync
+from helpers.public_calls import public_functions
+from helpers.skipped_time import SkippedTime
+from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.pull import GRACE
 from jetsync.testing import CutProxy

@@ -10,10 +10,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from interrupts import interrupted_at
-from waiting import LATE, eventually, timed
 
 import jetsync
+from helpers.interrupts import interrupted_at
+from helpers.waiting import LATE, eventually, timed
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.mailbox import Mailbox

@@ -8,9 +8,9 @@ import datetime as dt
 from types import SimpleNamespace
 
 import pytest
-from waiting import timed
 
 import jetsync
+from helpers.waiting import timed
 from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch

@@ -28,9 +28,9 @@ from jetsync.devserver import DevServer
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 
-sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from doc_pages import broken_links, script_of  # noqa: E402 - found by the line above
+from helpers.doc_pages import broken_links, script_of  # noqa: E402 - found by the line above
 
 
 @attrs.frozen

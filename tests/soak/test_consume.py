@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 

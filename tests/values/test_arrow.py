@@ -4,8 +4,8 @@ import datetime as dt
 import sys
 
 import pytest
-from stored_pages import IDS, PAGES, run_of, said
 
+from helpers.stored_pages import IDS, PAGES, run_of, said
 from jetsync.errors import ConfigurationError, InvalidArgumentError, ProtocolError
 from jetsync.values import arrow
 from jetsync.values.stored import StoredMessage, StoredPage, page_of

@@ -4,8 +4,8 @@ import datetime as dt
 import pickle
 
 import pytest
-from stored_pages import IDS, MOMENT, ORDINARY, PAGES, run_of
 
+from helpers.stored_pages import IDS, MOMENT, ORDINARY, PAGES, run_of
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import Headers, encode_headers

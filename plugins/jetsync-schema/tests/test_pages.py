@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("doc_pages", reason="only in the repository")
+pytest.importorskip("helpers.doc_pages", reason="only in the repository")
 
-from doc_pages import run_page
+from helpers.doc_pages import run_page
 
 HERE = Path(__file__).parents[1]
 PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "plugins" / "schema.md"]

@@ -308,7 +308,7 @@ def test_the_page_of_jetsync_spark_runs_over_connect(
     """
     The blocks of the documentation's page run without an error.
     """
-    doc_pages = pytest.importorskip("doc_pages", reason="only in the repository")
+    doc_pages = pytest.importorskip("helpers.doc_pages", reason="only in the repository")
     assert spark.version
     monkeypatch.setenv("NATS_URL", nats_server.url)
     monkeypatch.setenv("SPARK_REMOTE", connect_server.url)

@@ -10,9 +10,9 @@ import pytest
 from jetsync_spark.common.errors import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
-pytest.importorskip("doc_pages", reason="only in the repository")
+pytest.importorskip("helpers.doc_pages", reason="only in the repository")
 
-from doc_pages import run_page, script_of
+from helpers.doc_pages import run_page, script_of
 
 HERE = Path(__file__).parents[1]
 FOLDER = HERE.parents[1] / "docs" / "plugins" / "spark"

@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
-from waiting import at_some_pace, timed, unless_late
 
 import jetsync
+from helpers.waiting import at_some_pace, timed, unless_late
 from jetsync.devserver import DevServer
 
 OLD = ["2.10.26", "2.11.11", "2.12.0", "2.12.8", "2.14.6"]

@@ -14,9 +14,9 @@ import threading
 
 import pytest
 from click.testing import CliRunner
-from waiting import at_some_pace
 
 import jetsync
+from helpers.waiting import at_some_pace
 from jetsync.cli import consumer as consumer_module
 from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer

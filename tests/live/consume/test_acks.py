@@ -12,11 +12,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import client_of, connection_of
-from streams import fill, numbers
-from waiting import eventually, timed, unless_late
 
 import jetsync
+from helpers.connections import client_of, connection_of
+from helpers.streams import fill, numbers
+from helpers.waiting import eventually, timed, unless_late
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 

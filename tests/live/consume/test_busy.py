@@ -8,10 +8,10 @@ import gc
 import time
 
 import pytest
-from streams import fill
-from waiting import at_some_pace, eventually
 
 import jetsync
+from helpers.streams import fill
+from helpers.waiting import at_some_pace, eventually
 
 # Seconds after which the server deletes the consumers of these tests if nothing pulls from them.
 THRESHOLD = 0.6

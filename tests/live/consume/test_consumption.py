@@ -12,10 +12,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from streams import fill, fill_in_trouble
-from waiting import CLUSTER_CLIENT, LATE, at_some_pace, blocked, eventually, holds, is_led, timed
 
 import jetsync
+from helpers.streams import fill, fill_in_trouble
+from helpers.waiting import (
+    CLUSTER_CLIENT,
+    LATE,
+    at_some_pace,
+    blocked,
+    eventually,
+    holds,
+    is_led,
+    timed,
+)
 from jetsync._base.locks import Latch
 from jetsync._proto.consume import ConsumeEngine
 from jetsync.devserver import DevServer

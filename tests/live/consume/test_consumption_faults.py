@@ -12,10 +12,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import connection_of
-from waiting import at_some_pace, eventually, is_led, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.waiting import at_some_pace, eventually, is_led, timed
 from jetsync.consume.core import ConsumptionCore
 from jetsync.testing import CutProxy
 

@@ -15,12 +15,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
-from connections import client_of, connection_of
-from domains import domain_link
-from streams import fill, fill_in_trouble, numbers
-from waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
 
 import jetsync
+from helpers.connections import client_of, connection_of
+from helpers.domains import domain_link
+from helpers.streams import fill, fill_in_trouble, numbers
+from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
 from jetsync.testing import CutProxy, HookRecorder

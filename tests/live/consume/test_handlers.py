@@ -14,9 +14,9 @@ import threading
 import time
 
 import pytest
-from waiting import at_some_pace, eventually, holds, is_led, timed
 
 import jetsync
+from helpers.waiting import at_some_pace, eventually, holds, is_led, timed
 from jetsync.testing import HookRecorder
 
 # Handlers raise here, and jetsync reports that as Python does for threads.

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
-from connections import connection_of
-from domains import domain_link
-from streams import change_creation, fill
-from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.domains import domain_link
+from helpers.streams import change_creation, fill
+from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
 from jetsync.devserver import DevServer
 

@@ -12,10 +12,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import client_of
-from waiting import at_some_pace, eventually, is_led, timed, unless_late
 
 import jetsync
+from helpers.connections import client_of
+from helpers.waiting import at_some_pace, eventually, is_led, timed, unless_late
 from jetsync.testing import HookRecorder
 
 PINNING = ["2.11.11", "2.12.8", None]

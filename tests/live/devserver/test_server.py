@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from waiting import eventually
 
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer, _monitor
 from jetsync.errors import DevServerError
 

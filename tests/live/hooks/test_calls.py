@@ -8,9 +8,9 @@ import threading
 
 import attrs
 import pytest
-from waiting import unless_late
 
 import jetsync
+from helpers.waiting import unless_late
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome, StatusKind
 from jetsync.hookspecs import hookimpl

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from waiting import eventually, timed
 
 import jetsync
+from helpers.waiting import eventually, timed
 from jetsync import hookimpl
 from jetsync.testing import HookRecorder
 

@@ -10,9 +10,9 @@ import time
 
 import attrs
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.events import PullOutcome
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import HookRecorder

@@ -16,12 +16,12 @@ import threading
 import time
 
 import pytest
-from connections import connection_of
-from interrupts import handled_at, interrupted_at, is_locked, steps_of
-from streams import fast_stream, memory_stream
-from waiting import LATE, at_some_pace, blocked, eventually, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.interrupts import handled_at, interrupted_at, is_locked, steps_of
+from helpers.streams import fast_stream, memory_stream
+from helpers.waiting import LATE, at_some_pace, blocked, eventually, timed
 from jetsync._io import probe as probe_module
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy, HookRecorder

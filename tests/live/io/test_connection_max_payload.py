@@ -12,9 +12,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
 HIGH, LOW = 1 << 20, 4096

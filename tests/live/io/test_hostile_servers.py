@@ -8,15 +8,15 @@ import json
 
 import nats.aio.client
 import pytest
-from connections import connection_of
-from fake_server import HEARD, RELAY, FakeServer, info
-from waiting import at_some_pace, eventually
+
+from helpers.connections import connection_of
+from helpers.fake_server import HEARD, RELAY, FakeServer, info
+from helpers.waiting import at_some_pace, eventually
 
 pytest.importorskip("cryptography.x509")
 
-from certificates import Authority, tls_block
-
 import jetsync
+from helpers.certificates import Authority, tls_block
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 

@@ -16,7 +16,7 @@ from jetsync.options import ConnectOptions
 
 nkeys = pytest.importorskip("nkeys")
 
-from credentials import Operator, new_key  # noqa: E402
+from helpers.credentials import Operator, new_key  # noqa: E402
 
 
 def answer(url, **options):

@@ -6,9 +6,9 @@ stays.
 from __future__ import annotations
 
 import pytest
-from streams import memory_stream
 
 import jetsync
+from helpers.streams import memory_stream
 from jetsync.devserver import DevServer
 
 INBOX = "_INBOX" + "x" * 100

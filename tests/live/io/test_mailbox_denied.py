@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="servers reload at a signal")

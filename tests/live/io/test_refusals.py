@@ -10,15 +10,15 @@ import socket
 import time
 
 import pytest
-from fake_server import HEARD, FakeServer, info
-from waiting import eventually
+
+from helpers.fake_server import HEARD, FakeServer, info
+from helpers.waiting import eventually
 
 pytest.importorskip("cryptography.x509")
 nkeys = pytest.importorskip("nkeys")
 
-from credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
-
 import jetsync  # noqa: E402
+from helpers.credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
 from jetsync.devserver import DevServer  # noqa: E402
 from jetsync.testing import HookRecorder  # noqa: E402
 

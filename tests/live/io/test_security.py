@@ -13,18 +13,18 @@ import time
 import traceback
 
 import pytest
-from connections import connection_of
-from waiting import at_some_pace, eventually, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.waiting import at_some_pace, eventually, timed
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
 pytest.importorskip("cryptography.x509")
 nkeys = pytest.importorskip("nkeys")
 
-from certificates import Authority, tls_block  # noqa: E402
-from credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
+from helpers.certificates import Authority, tls_block  # noqa: E402
+from helpers.credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
 
 PASSWORD = "pa55-w0rd-of-ann"
 TOKEN = "t0ken-that-nobody-may-see"

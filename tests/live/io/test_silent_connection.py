@@ -8,10 +8,10 @@ import contextlib
 import time
 
 import pytest
-from streams import fill
-from waiting import at_some_pace, eventually, timed
 
 import jetsync
+from helpers.streams import fill
+from helpers.waiting import at_some_pace, eventually, timed
 from jetsync._io.connection import Connection
 from jetsync.testing import CutProxy
 

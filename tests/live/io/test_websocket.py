@@ -11,18 +11,19 @@ import socket
 import threading
 
 import pytest
-from waiting import eventually, timed
 
 import jetsync
+from helpers.waiting import eventually, timed
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
 pytest.importorskip("aiohttp")
 x509 = pytest.importorskip("cryptography.x509")
 
-from certificates import Authority, tls_block  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+from helpers.certificates import Authority, tls_block  # noqa: E402
 
 
 def self_signed(folder):

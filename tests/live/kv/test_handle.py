@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from domains import domain_link
 
 import jetsync
+from helpers.domains import domain_link
 from jetsync import KeyOperation
 
 OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")

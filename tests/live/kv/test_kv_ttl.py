@@ -5,9 +5,9 @@ Keys with a time-to-live on real servers, and the markers of those that expired.
 from __future__ import annotations
 
 import pytest
-from waiting import at_some_pace, eventually
 
 import jetsync
+from helpers.waiting import at_some_pace, eventually
 from jetsync import KeyOperation, MarkerReason
 
 

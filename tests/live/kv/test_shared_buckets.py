@@ -11,9 +11,9 @@ from contextlib import suppress
 import nats
 import nats.js.api
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync import KeyOperation, MarkerReason
 from jetsync.devserver import DevServer
 

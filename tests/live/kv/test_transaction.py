@@ -10,9 +10,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually, timed
 
 import jetsync
+from helpers.waiting import eventually, timed
 from jetsync import KeyOperation
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy

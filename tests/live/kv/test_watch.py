@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
-from streams import change_creation
-from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
+from helpers.streams import change_creation
+from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
 from jetsync.devserver import DevServer
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from streams import memory_stream
 
 import jetsync
+from helpers.streams import memory_stream
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import datetime as dt
 import ipaddress
 
 import pytest
-from connections import connection_of
-from streams import Batches
-from waiting import eventually
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.streams import Batches
+from helpers.waiting import eventually
 from jetsync import OutboundMessage
 from jetsync.devserver import DevServer
 

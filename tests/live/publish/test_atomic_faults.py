@@ -9,12 +9,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import client_of, redirect
-from retrying import RetryPlugin
-from streams import batch_stream, payloads
-from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
+from helpers.connections import client_of, redirect
+from helpers.retrying import RetryPlugin
+from helpers.streams import batch_stream, payloads
+from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync.devserver import DevServer
 from jetsync.events import BatchAbandonedEvent
 from jetsync.testing import CutProxy, HookRecorder

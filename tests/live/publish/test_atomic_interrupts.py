@@ -10,12 +10,12 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from connections import connection_of
-from interrupts import handled_at, interrupted_at, is_locked
-from streams import batch_stream
-from waiting import eventually, timed
 
 import jetsync
+from helpers.connections import connection_of
+from helpers.interrupts import handled_at, interrupted_at, is_locked
+from helpers.streams import batch_stream
+from helpers.waiting import eventually, timed
 from jetsync._io.wakeups import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl

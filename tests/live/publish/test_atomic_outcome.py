@@ -8,11 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from retrying import RetryPlugin
-from streams import batch_stream, payloads
-from waiting import at_some_pace, blocked, eventually, timed
 
 import jetsync
+from helpers.retrying import RetryPlugin
+from helpers.streams import batch_stream, payloads
+from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import OutboundMessage
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import HookRecorder

@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from connections import client_of, redirect
-from streams import batch_stream
-from waiting import eventually
 
 import jetsync
+from helpers.connections import client_of, redirect
+from helpers.streams import batch_stream
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl

@@ -5,9 +5,9 @@ Ids and expectations in atomic batches, and servers that do not support them.
 from __future__ import annotations
 
 import pytest
-from streams import Batches
 
 import jetsync
+from helpers.streams import Batches
 from jetsync import Expect, OutboundMessage
 from jetsync._proto.batch import HeaderRules
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
-from connections import client_of, connection_of
-from streams import batch_stream, payloads
-from waiting import eventually
 
 import jetsync
+from helpers.connections import client_of, connection_of
+from helpers.streams import batch_stream, payloads
+from helpers.waiting import eventually
 from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl

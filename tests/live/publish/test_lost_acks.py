@@ -8,9 +8,9 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from streams import memory_stream, messages_in
 
 import jetsync
+from helpers.streams import memory_stream, messages_in
 from jetsync.testing import CutProxy
 
 MANY = 50

@@ -13,11 +13,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
-from connections import client_of
-from streams import memory_stream, messages_in
-from waiting import eventually, holds, timed
 
 import jetsync
+from helpers.connections import client_of
+from helpers.streams import memory_stream, messages_in
+from helpers.waiting import eventually, holds, timed
 from jetsync import Expect, OutboundMessage, PublishReport
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl

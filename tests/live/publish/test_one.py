@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
-from connections import client_of
-from streams import memory_stream
-from waiting import at_some_pace, eventually, timed
 
 import jetsync
+from helpers.connections import client_of
+from helpers.streams import memory_stream
+from helpers.waiting import at_some_pace, eventually, timed
 from jetsync import Expect, PubAck
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl

@@ -15,10 +15,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
-from streams import memory_stream, messages_in
-from waiting import at_some_pace, blocked, eventually, holds, timed
 
 import jetsync
+from helpers.streams import memory_stream, messages_in
+from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
 from jetsync._base.locks import SIGNAL_CHECK
 from jetsync._io.wakeups import Signal
 from jetsync.devserver import DevServer

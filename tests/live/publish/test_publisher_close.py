@@ -9,11 +9,11 @@ import os
 import threading
 
 import pytest
-from exits import EXIT_SECONDS, run_to_exit
-from interrupts import interrupted_at
-from waiting import eventually, timed
 
 import jetsync
+from helpers.exits import EXIT_SECONDS, run_to_exit
+from helpers.interrupts import interrupted_at
+from helpers.waiting import eventually, timed
 from jetsync.testing import HookRecorder
 
 

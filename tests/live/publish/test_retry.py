@@ -8,9 +8,9 @@ import contextlib
 
 import attrs
 import pytest
-from waiting import at_some_pace
 
 import jetsync
+from helpers.waiting import at_some_pace
 from jetsync import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.values import headers as names
 from jetsync.values.codec import parse_time
 

@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync import MarkerReason
 from jetsync.testing import HookRecorder
 

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from waiting import CLUSTER_CLIENT, blocked, eventually, timed
 
 import jetsync
+from helpers.waiting import CLUSTER_CLIENT, blocked, eventually, timed
 from jetsync._api.messages import direct_get
 from jetsync.devserver import DevServer
 

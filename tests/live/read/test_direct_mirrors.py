@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.read import pages as _page_reader
 
 ROUNDS = 40

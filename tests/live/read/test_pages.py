@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from streams import change_creation
-from waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, timed
 
 import jetsync
+from helpers.streams import change_creation
+from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, timed
 from jetsync._api.context import Context
 from jetsync._io.mailbox import Mailbox
 from jetsync.devserver import DevServer

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import eventually
 
 import jetsync
+from helpers.waiting import eventually
 
 pytest_plugins = ["pytester"]
 

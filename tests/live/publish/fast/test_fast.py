@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from fast_publishers import fast, stored_in, subscriptions
-from streams import fast_stream
-from waiting import eventually, timed
 
 import jetsync
+from helpers.fast_publishers import fast, stored_in, subscriptions
+from helpers.streams import fast_stream
+from helpers.waiting import eventually, timed
 from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl

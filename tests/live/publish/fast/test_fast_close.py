@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from exits import EXIT_SECONDS, run_to_exit
-from fast_publishers import fast, stored_in
-from streams import fast_stream
-from waiting import eventually, timed
 
 import jetsync
+from helpers.exits import EXIT_SECONDS, run_to_exit
+from helpers.fast_publishers import fast, stored_in
+from helpers.streams import fast_stream
+from helpers.waiting import eventually, timed
 
 
 class TestClientCloses:

@@ -11,12 +11,12 @@ import weakref
 
 import attrs
 import pytest
-from connections import redirect
-from fast_publishers import fast, subscriptions, unread
-from streams import fast_stream, payloads
-from waiting import eventually, timed
 
 import jetsync
+from helpers.connections import redirect
+from helpers.fast_publishers import fast, subscriptions, unread
+from helpers.streams import fast_stream, payloads
+from helpers.waiting import eventually, timed
 from jetsync import OutboundMessage, errors
 from jetsync._io.mailbox import KEPT_DENIALS
 from jetsync._proto.fastingest import FastIngest, Phase

@@ -13,11 +13,11 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fast_publishers import fast, stored_in, subscriptions
-from streams import fast_stream
-from waiting import blocked, eventually, timed
 
 import jetsync
+from helpers.fast_publishers import fast, stored_in, subscriptions
+from helpers.streams import fast_stream
+from helpers.waiting import blocked, eventually, timed
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.encode import Encoder
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from fast_publishers import fast, lose, ranges, stored_in, unread
-from streams import fast_stream
-from waiting import eventually
 
 import jetsync
+from helpers.fast_publishers import fast, lose, ranges, stored_in, unread
+from helpers.streams import fast_stream
+from helpers.waiting import eventually
 from jetsync import BatchAck, BatchGapEvent, Expect
 from jetsync._proto.fastingest import FastIngest, Phase
 from jetsync.testing import HookRecorder

@@ -12,11 +12,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fast_publishers import end_on_server, fast, has_lost_connection, ranges, stored_in, unread
-from streams import fast_stream
-from waiting import CLUSTER_CLIENT, eventually, timed
 
 import jetsync
+from helpers.fast_publishers import (
+    end_on_server,
+    fast,
+    has_lost_connection,
+    ranges,
+    stored_in,
+    unread,
+)
+from helpers.streams import fast_stream
+from helpers.waiting import CLUSTER_CLIENT, eventually, timed
 from jetsync import errors
 from jetsync._proto.fastingest import OP_PING, SUFFIX
 from jetsync.devserver import DevServer

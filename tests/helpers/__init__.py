@@ -1,0 +1,3 @@
+"""
+Code that several test files share.
+"""
