@@ -43,6 +43,8 @@ LONGER = {
     "OrderedConsumption.next": 0.5,
     "Watch.initial": 0.75,
     "Watch.next": 0.5,
+    # The thread gets a second to end, which a busy machine may use.
+    "connect": 1.0,
     # Closing gets at least a second.
     "Client.drain": 1.0,
     "Client.drain, with a message": 1.0,

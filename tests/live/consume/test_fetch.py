@@ -63,8 +63,15 @@ def statuses(recorder):
     """
     The pull statuses that a recorder saw: code and outcome.
     """
+    return [(event.code, event.outcome) for event in pull_events(recorder)]
+
+
+def pull_events(recorder):
+    """
+    The events of pulls that a recorder saw.
+    """
     events = [call["event"] for call in recorder.of("jetsync_status")]
-    return [(event.code, event.outcome) for event in events if event.kind.value == "pull_status"]
+    return [event for event in events if event.kind.value == "pull_status"]
 
 
 def remove(js, name):
@@ -799,7 +806,7 @@ class TestHeartbeats:
             finally:
                 victim.resume()
             assert (caught.value.consumer, caught.value.stream) == ("worker", unique)
-            (call,) = recorder.wait_for("jetsync_status")
+            _, call = recorder.wait_for("jetsync_status", 2)  # The first one counts the publishes.
             event = call["event"]
             assert (event.kind.value, event.heartbeat) == ("heartbeat_missed", 0.5)
             assert 0.9 <= event.silent_for <= 1.6 + LATE
@@ -1049,7 +1056,7 @@ class TestStatuses:
             fill(js, stream, 2)
             assert list(reader.fetch(2, max_bytes=10, expires=20)) == []
             assert len(list(reader.fetch(2, expires=20))) == 2
-            events = [call["event"] for call in recorder.of("jetsync_status")]
+            events = pull_events(recorder)
         assert [(e.code, e.description, e.pending_messages) for e in events] == [
             (408, "Request Timeout", 2),
             (408, "Request Timeout", 1),
