@@ -190,7 +190,7 @@ class Connection:
     @property
     def can_finish(self) -> bool:
         """Whether there is a connection on which publishers can finish."""
-        return not self.session.forked and self.lane.outbox.can_send
+        return self.lane.outbox.can_send
 
     @property
     def state(self) -> str:

@@ -69,7 +69,8 @@ class Waiter:
         if self.reply is not None or self.is_lost:
             return False
         failure = self.failure
-        return not (isinstance(failure, PermissionDeniedError) and failure.operation == "publish")
+        denied = isinstance(failure, PermissionDeniedError) and failure.operation == "publish"
+        return not denied
 
     def _end(self) -> None:
         """End the wait and wake the waiting thread."""

@@ -15,6 +15,18 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "if epoch is None or epoch >= self.epoch:",
     ): "An epoch that a caller has read is never larger than the current one.",
     (
+        "jetsync/_io/replies.py",
+        "ReplyRouter.denied",
+        'if operation == "subscribe" and subject == self.interest:',
+        'if operation <= "subscribe" and subject == self.interest:',
+    ): 'The other operation is "publish", and nobody publishes to a subject with a wildcard.',
+    (
+        "jetsync/_io/replies.py",
+        "Waiter.may_be_refused",
+        'denied = isinstance(failure, PermissionDeniedError) and failure.operation == "publish"',
+        'denied = isinstance(failure, PermissionDeniedError) and failure.operation <= "publish"',
+    ): 'The other operation is "subscribe", which is larger.',
+    (
         "jetsync/_proto/ack_runs.py",
         "AckRuns.take",
         "if last < 0:",
@@ -32,6 +44,12 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "or (limit is not None and self.admitted >= limit)",
         "or (limit is not None and self.admitted == limit)",
     ): "`_admit` drops what exceeds the limit, so it is never exceeded.",
+    (
+        "jetsync/_proto/direct_last.py",
+        "LastRead",
+        "_page_bytes: int = attrs.field(kw_only=True)",
+        "_page_bytes: int = attrs.field(kw_only=False)",
+    ): "All callers name the argument.",
     (
         "jetsync/_proto/direct_last.py",
         "LastRead",
