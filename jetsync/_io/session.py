@@ -62,7 +62,7 @@ class Session:
         # Random, and unique to this session.
         self.token: str = secrets.token_hex(8)
         self.inbox: str = f"{options.inbox_prefix}.{self.token}"
-        self.numbers = itertools.count(1)
+        self.numbers: itertools.count[int] = itertools.count(1)
         self.lane: Lane
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         self.refusals: Refusals = Refusals(options.request_timeout)

@@ -71,9 +71,9 @@ class Splitter:
     __slots__ = ("_limit", "_parts", "_parts_size", "_wanted", "boxes", "strays")
 
     def __init__(self, boxes: dict[bytes, Inbound], max_payload: int = 0) -> None:
-        self.boxes = boxes
+        self.boxes: dict[bytes, Inbound] = boxes
         # Frames for an id that is not among the boxes.
-        self.strays = 0
+        self.strays: int = 0
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._wanted = 0

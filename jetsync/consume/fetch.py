@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._hooks.calls import Entered
+    from jetsync._io.connection import Connection
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_reads import OrderedFetch
@@ -111,7 +112,7 @@ class Fetch:
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
         lane = target.lane
-        self.connection = target.context.connection
+        self.connection: Connection = target.context.connection
         connected = lane.outbox.state is LaneState.OPEN
         self.target = target
         group = request.priorities.group

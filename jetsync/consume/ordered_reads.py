@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
+    from jetsync.consume.target import PullTarget
     from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
@@ -336,7 +337,7 @@ class OrderedFetch:
         """Begin a pull from the current consumer."""
         source = self._source
         source.fresh = False
-        self.target = source.target
+        self.target: PullTarget = source.target
         self._fetch = Fetch(self.target, request, wait=wait, name=self._name, epoch=source.epoch)
 
     def messages(self, result: object) -> Generator[Message, None, None]:
