@@ -16,7 +16,7 @@ COVERED_BY = {
     "test_hooks_contract.py": "hookspecs",
     "values/test_codec.py": "_base/fields",
     "live/test_usage.py": "_base/pickling",
-    "values/test_stream_config.py": "values/stream_info values/support",
+    "values/test_stream_config.py": "values/stream_info values/server_versions",
     "values/test_consumer_config.py": "values/consumer_info",
     "test_hostile_json.py": "values/account values/server_info",
     "test_options.py": "values/server_urls values/saved_context",

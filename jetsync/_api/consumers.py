@@ -17,8 +17,8 @@ from jetsync._base.log import get_logger
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
+from jetsync.values.server_versions import CONSUMER_NEEDS, check_reply, explain_refusal, require
 from jetsync.values.subjects import overlap, validate_filter, validate_name
-from jetsync.values.support import CONSUMER_NEEDS, check_reply, explain_refusal, require
 
 if TYPE_CHECKING:
     import datetime as dt

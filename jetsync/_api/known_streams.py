@@ -18,9 +18,9 @@ import attrs
 from jetsync import errors
 from jetsync._io.outbox import LaneState
 from jetsync.values.codec import from_wire
+from jetsync.values.server_versions import api_level_of
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
-from jetsync.values.support import api_level_of
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context

@@ -13,9 +13,9 @@ import attrs
 from jetsync import errors
 from jetsync._base.integers import read_count
 from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.server_versions import STREAM_NEEDS, check_reply, explain_refusal
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
-from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

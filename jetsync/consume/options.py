@@ -16,7 +16,7 @@ from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullRequest
 from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
-from jetsync.values.support import PULL_NEEDS, require
+from jetsync.values.server_versions import PULL_NEEDS, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,7 +17,7 @@ from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
 from jetsync.stream import Stream
 from jetsync.values.outbound import Expect, OutboundMessage
-from jetsync.values.support import api_level_of
+from jetsync.values.server_versions import api_level_of
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:

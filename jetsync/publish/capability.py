@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync.values.support import EXPECTED_SUBJECT_NEED, TTL_NEED, require
+from jetsync.values.server_versions import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,7 +28,7 @@ SPANNING = {
     "live/test_process_life.py": "_io/bridge _io/connection _io/session",
     "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox _io/reader publish/publisher",
     "test_errors.py": "publish/errors",
-    "values/test_consumer_config.py": "values/support",
+    "values/test_consumer_config.py": "values/server_versions",
 }
 """Test files about modules of several folders, and the modules that they are about."""
 

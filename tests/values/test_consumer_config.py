@@ -20,14 +20,14 @@ from jetsync.values.consumer_info import (
     PriorityGroupState,
     SequenceInfo,
 )
-from jetsync.values.subjects import overlap
-from jetsync.values.support import (
+from jetsync.values.server_versions import (
     CONSUMER_NEEDS,
     api_level_of,
     check_reply,
     explain_refusal,
     level_of_version,
 )
+from jetsync.values.subjects import overlap
 
 FIELDS = {
     *("durable_name", "name", "description", "deliver_policy", "opt_start_seq", "opt_start_time"),

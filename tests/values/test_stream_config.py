@@ -15,6 +15,12 @@ from jetsync.errors import (
     NotSupportedError,
 )
 from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.server_versions import (
+    CONSUMER_NEEDS,
+    STREAM_NEEDS,
+    check_reply,
+    explain_refusal,
+)
 from jetsync.values.stream_config import (
     ConsumerLimits,
     DiscardPolicy,
@@ -38,12 +44,6 @@ from jetsync.values.stream_info import (
     StreamInfo,
     StreamSourceInfo,
     StreamState,
-)
-from jetsync.values.support import (
-    CONSUMER_NEEDS,
-    STREAM_NEEDS,
-    check_reply,
-    explain_refusal,
 )
 
 FIELDS = {
