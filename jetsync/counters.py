@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -22,6 +22,7 @@ from jetsync.publish.one import publish_one
 from jetsync.values.headers import COUNTER_SOURCES, INCREMENT
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.server_info import decode_json
+from jetsync.values.server_versions import COUNTER_LEVEL
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Counter", "CounterEntry"]
-
-# The API level that counters need.
-COUNTER_LEVEL: Final = 2
 
 
 class CountingStream(Protocol):

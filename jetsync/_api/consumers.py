@@ -17,7 +17,13 @@ from jetsync._base.log import get_logger
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
-from jetsync.values.server_versions import CONSUMER_NEEDS, check_reply, explain_refusal, require
+from jetsync.values.server_versions import (
+    CONSUMER_COMMAND_NEEDS,
+    CONSUMER_NEEDS,
+    check_reply,
+    explain_refusal,
+    require,
+)
 from jetsync.values.subjects import overlap, validate_filter, validate_name
 
 if TYPE_CHECKING:
@@ -203,9 +209,6 @@ def pause(
     return from_wire(PauseState, command(context, "PAUSE", (stream, name), body, deadline))
 
 
-_COMMAND_NEEDS: Final = {"PAUSE": "2.11", "UNPIN": "2.11", "RESET": "2.14"}
-
-
 def command(
     context: Context,
     verb: str,
@@ -226,7 +229,7 @@ def command(
     if described is not None:
         # The version of the server that answered, from 2.11 up.
         version = (described.config.metadata or {}).get("_nats.ver", context.server.version)
-        require(f"consumer {verb.lower()}", _COMMAND_NEEDS[verb], version)
+        require(f"consumer {verb.lower()}", CONSUMER_COMMAND_NEEDS[verb], version)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)

@@ -34,13 +34,12 @@ from jetsync import errors
 from jetsync._base.integers import read_digits
 from jetsync.values import headers
 from jetsync.values.headers import NO_OWN_HEADERS, find_last, is_status, own_size, parse_status
+from jetsync.values.server_versions import NEEDS_PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jetsync.values.frame import Frame, Frames
-
-NEEDS_PAGES: Final = "server 2.11 or later"
 
 NUM_PENDING: Final = headers.NUM_PENDING.encode()
 SUBJECT: Final = headers.SUBJECT.encode()

@@ -21,10 +21,10 @@ from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.advisories import Advisories, listen
-from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
 from jetsync.values.server_info import decode_json
+from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

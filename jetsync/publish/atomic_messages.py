@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
-from jetsync.publish.capability import (
-    MARKER_LEVEL,
-    find_capable,
-    require_atomic,
-    stream_for,
-)
+from jetsync.publish.capability import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
 from jetsync.publish.staged_run import RUN_BYTES, SMALL
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
+from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -1,5 +1,5 @@
 """
-Check that the server supports what a message or a batch needs, before sending it.
+Check that the server and the stream support a batch, before sending it.
 
 Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 drop ``allow_batched``. They store
 the messages of a batch one by one. The configuration that the server returns for the stream is the
@@ -8,10 +8,10 @@ only reliable sign. Sources: facts about servers 2.10 to 2.15; ADR-50.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jetsync import errors
-from jetsync.values.server_versions import EXPECTED_SUBJECT_NEED, TTL_NEED, require
+from jetsync.values.server_versions import ATOMIC_LEVEL, BROKEN_ATOMIC, FAST_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,33 +19,6 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync.values.outbound import OutboundMessage
-    from jetsync.values.server_info import ServerInfo
-
-# API levels: servers that have atomic batches, servers that have fast ingest, and servers that
-# commit a batch without a message and keep counters correct in batches.
-ATOMIC_LEVEL: Final = 2
-FAST_LEVEL: Final = 4
-MARKER_LEVEL: Final = 4
-
-# Servers whose atomic batches are not atomic, and why.
-BROKEN: Final = {
-    "2.12.0": "checks the expectations of all messages against the last one's subject",
-    "2.12.1": "commits a batch without a message that it refused",
-}
-
-
-def require_message(message: OutboundMessage, server: ServerInfo) -> None:
-    """
-    Raise unless *server* supports the headers of *message*, which older servers ignore.
-
-    Raises:
-        NotSupportedError: It is too old for a time-to-live or for a condition on another subject.
-    """
-    if message.ttl is not None:
-        require("a time-to-live of a message", TTL_NEED, server.version)
-    if message.expect is not None and message.expect.last_subject_sequence_subject is not None:
-        require("last_subject_sequence_subject", EXPECTED_SUBJECT_NEED, server.version)
 
 
 def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool) -> None:
@@ -62,10 +35,10 @@ def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool
         AtomicPublishDisabledError: The stream does not allow it.
     """
     version = known.version or context.server.version
-    if version in BROKEN and not broken_servers:
+    if version in BROKEN_ATOMIC and not broken_servers:
         raise errors.NotSupportedError(
             "an atomic batch",
-            needs=f"server 2.12.5 or later, because this one {BROKEN[version]} "
+            needs=f"server 2.12.5 or later, because this one {BROKEN_ATOMIC[version]} "
             "(broken_servers=True uses it anyway)",
             server=version,
         )

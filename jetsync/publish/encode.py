@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._proto.frames import check_subject
 from jetsync.errors import JetSyncError
-from jetsync.publish.capability import require_message
 from jetsync.values.headers import SharedHeaders, encode_headers
 from jetsync.values.outbound import (
     coerce_outbound,
@@ -20,6 +19,7 @@ from jetsync.values.outbound import (
     payload_bytes,
     with_shared,
 )
+from jetsync.values.server_versions import require_message
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from jetsync.values import headers as names
 from jetsync.values.codec import format_time, parse_time_ns
 from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage
+from jetsync.values.server_versions import FULL_SCHEDULE_LEVEL, SCHEDULE_LEVEL
 from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import ttl_header
 
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload, PubAck
-
-SCHEDULE_LEVEL: Final = 2
-"""API level from which servers support schedules with ``@at``."""
-
-FULL_LEVEL: Final = 4
-"""API level from which they support everything else."""
 
 # Nanoseconds since 1970 at which the clock of servers overflows: 11 April 2262. Servers publish a
 # message for a later time at once. If an interval ends later, they publish its message several
@@ -69,7 +64,7 @@ class ScheduleOptions:
     def level(self) -> int:
         """The API level that the server needs."""
         more = (self.every, self.cron, self.time_zone, self.source)
-        return FULL_LEVEL if self.rollup or more != (None,) * 4 else SCHEDULE_LEVEL
+        return FULL_SCHEDULE_LEVEL if self.rollup or more != (None,) * 4 else SCHEDULE_LEVEL
 
     def pairs(self, subject: str) -> list[tuple[str, str]]:
         """

@@ -29,10 +29,10 @@ from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.direct import NEEDS_PAGES
 from jetsync._proto.page_runs import PageRuns, join_frames
 from jetsync.events import DirectReadOperation
 from jetsync.values.frame import FrameRun
+from jetsync.values.server_versions import NEEDS_PAGES
 from jetsync.values.stored import StoredPage, messages_of, page_of, stored_messages
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """
-Find out what a server does not support, from its version and from the configuration it returns.
+The first server version with each feature, and the checks of a server's version and answers.
 
 Servers before 2.12 silently drop unknown fields. They create a stream without ``allow_atomic``, and
 then store "atomic" batches message by message. Later servers refuse an unknown field with an error
@@ -12,9 +12,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import InvalidJsonError, NotSupportedError
+
+if TYPE_CHECKING:
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.server_info import ServerInfo
 
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
 
@@ -82,6 +86,43 @@ PULL_NEEDS: Final[Mapping[str, str]] = {
 }
 """The first version with each pull field. Older servers ignore them."""
 
+CONSUMER_COMMAND_NEEDS: Final[Mapping[str, str]] = {
+    "PAUSE": "2.11",
+    "UNPIN": "2.11",
+    "RESET": "2.14",
+}
+"""The first version with each command for a consumer. Older servers do not answer it."""
+
+NEEDS_PAGES: Final = "server 2.11 or later"
+"""Servers with direct reads of many messages, for the error."""
+
+ATOMIC_LEVEL: Final = 2
+"""The API level from which servers have atomic batches."""
+
+FAST_LEVEL: Final = 4
+"""The API level from which servers have fast ingest."""
+
+MARKER_LEVEL: Final = 4
+"""
+The API level from which servers commit a batch without a message and keep counters correct in
+batches.
+"""
+
+SCHEDULE_LEVEL: Final = 2
+"""The API level from which servers support schedules with ``@at``."""
+
+FULL_SCHEDULE_LEVEL: Final = 4
+"""The API level from which they support all other schedules."""
+
+COUNTER_LEVEL: Final = 2
+"""The API level from which servers have counters."""
+
+BROKEN_ATOMIC: Final[Mapping[str, str]] = {
+    "2.12.0": "checks the expectations of all messages against the last one's subject",
+    "2.12.1": "commits a batch without a message that it refused",
+}
+"""Servers whose atomic batches are not atomic, and why."""
+
 _VALUE_NEEDS: Final[Mapping[tuple[str, str], str]] = {
     ("priority_policy", "prioritized"): "2.12",
     ("ack_policy", "flow_control"): "2.14",
@@ -121,6 +162,19 @@ def require(feature: str, need: str, version: str) -> None:
     """
     if level_of_version(version) < level_of_version(need) and version != UNKNOWN:
         raise NotSupportedError(feature, needs=_or_later(need), server=version)
+
+
+def require_message(message: OutboundMessage, server: ServerInfo) -> None:
+    """
+    Raise unless *server* supports the headers of *message*, which older servers ignore.
+
+    Raises:
+        NotSupportedError: It is too old for a time-to-live or for a condition on another subject.
+    """
+    if message.ttl is not None:
+        require("a time-to-live of a message", TTL_NEED, server.version)
+    if message.expect is not None and message.expect.last_subject_sequence_subject is not None:
+        require("last_subject_sequence_subject", EXPECTED_SUBJECT_NEED, server.version)
 
 
 def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
