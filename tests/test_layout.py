@@ -37,7 +37,7 @@ COVERED_BY = {
     "publish/test_publisher.py": "publish/window publish/future",
     "live/publish/test_atomic_outcome.py": "publish/atomic_commit",
     "proto/test_frames.py": "values/frame",
-    "api/test_known_streams.py": "publish/capability",
+    "api/test_known_streams.py": "publish/batch_support",
     "live/publish/test_atomic.py": "publish/atomic_attempt publish/errors",
     "live/publish/test_ttl.py": "publish/ttl_floor",
     "live/publish/fast/test_fast.py": "publish/fast_link publish/fast_stream",

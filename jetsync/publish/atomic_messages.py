@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
-from jetsync.publish.capability import find_capable, require_atomic, stream_for
+from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
 from jetsync.publish.staged_run import RUN_BYTES, SMALL
 from jetsync.values import headers as names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors
 from jetsync._io.outbox import LaneState
 from jetsync._proto.fastingest import OP_APPEND, SUFFIX
-from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
+from jetsync.publish.batch_support import check_same_stream, find_capable, require_fast, stream_for
 from jetsync.publish.encode import Encoder
 
 if TYPE_CHECKING:

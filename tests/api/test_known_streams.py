@@ -13,7 +13,7 @@ from jetsync import errors
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import Deadline
 from jetsync._io.outbox import LaneState
-from jetsync.publish.capability import require_atomic, require_fast
+from jetsync.publish.batch_support import require_atomic, require_fast
 
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
 
