@@ -21,7 +21,7 @@ from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
 from jetsync.publish.atomic import AtomicBatch, publish_batch
-from jetsync.publish.atomic_commit import AtomicOptions
+from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.many import BulkPublish
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT, publish_one

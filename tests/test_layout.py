@@ -35,7 +35,7 @@ COVERED_BY = {
     "live/kv/test_handle.py": "kv/bucket kv/entry",
     "live/read/test_pages.py": "read/last",
     "publish/test_publisher.py": "publish/window publish/future",
-    "live/publish/test_atomic_outcome.py": "publish/atomic_commit",
+    "publish/test_atomic_messages.py": "publish/atomic_options",
     "proto/test_frames.py": "values/frame",
     "api/test_known_streams.py": "publish/batch_support",
     "live/publish/test_atomic.py": "publish/atomic_attempt publish/errors",

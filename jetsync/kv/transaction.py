@@ -16,7 +16,7 @@ from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX, check_key
 from jetsync.publish.atomic import publish_batch
-from jetsync.publish.atomic_commit import AtomicOptions
+from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.batch_support import find_capable, require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
 from jetsync.values.outbound import Expect, payload_bytes

@@ -21,13 +21,13 @@ from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.atomic_commit import (
+from jetsync.publish.atomic_messages import BatchMessages
+from jetsync.publish.atomic_resend import (
     NO_STREAM,
     SAFE_TO_REPEAT,
     batch_still_unknown,
     find_stored,
 )
-from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem
+    from jetsync.publish.atomic_options import AtomicOptions
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload
 

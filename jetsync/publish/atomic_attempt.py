@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
+    from jetsync.publish.atomic_options import AtomicOptions
     from jetsync.values.frame import Frame
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).

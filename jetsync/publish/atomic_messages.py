@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync.publish.atomic_commit import AtomicOptions
+    from jetsync.publish.atomic_options import AtomicOptions
 
 # Subject, header lines that follow those of the batch, payload.
 BatchItem: TypeAlias = tuple[bytes, bytes, bytes]

@@ -17,8 +17,8 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
-from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.atomic_messages import BatchMessages, Wire
+from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.staged_run import RUN_BYTES
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
