@@ -24,11 +24,11 @@ from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.atomic_resend import (
     NO_STREAM,
-    SAFE_TO_REPEAT,
-    batch_still_unknown,
-    find_stored,
+    ack_of_earlier_attempt,
+    check_resend,
+    no_resend,
+    repeatable_failure,
 )
-from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
@@ -53,14 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AtomicBatch"]
 
-# Why a batch cannot be sent again.
-_NO_RESEND: Final = {
-    BatchPhase.COMMITTING: "another call is committing the batch",
-    BatchPhase.BROKEN: (
-        "an add failed, so a message of this batch may be missing: build a new batch"
-    ),
-}
-NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
 USED: Final = "another call on the batch"
 
 # Errors of the stream lookup for the first message. They close the batch, because it must not be
@@ -348,14 +340,7 @@ class AtomicBatch:
         self._lane.check()
 
         def begin() -> Callable[[], None]:
-            attempt = self._attempt
-            if attempt is None or not attempt.engine.may_be_repeated:
-                raise errors.ConflictingUseError(NO_FAILED_COMMIT)
-            self._unknown |= attempt.engine.state is BatchState.UNKNOWN
-            if self._unknown and not attempt.all_have_ids:
-                raise errors.InvalidArgumentError(
-                    "the outcome is unknown, so every message needs a msg_id to be sent again"
-                )
+            self._unknown = check_resend(self._attempt, unknown=self._unknown)
             # Plugins see the id of the attempt, so it is chosen before they are called.
             self._id = self._connection.new_batch_id()
             return partial(self._send_again, deadline)
@@ -410,7 +395,7 @@ class AtomicBatch:
         """Return the error of a call that the phase does not allow."""
         if event == "commit":
             return self._closed_error()
-        return errors.ConflictingUseError(_NO_RESEND.get(self._phase, NO_FAILED_COMMIT))
+        return no_resend(self._phase)
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -636,10 +621,8 @@ class AtomicBatch:
             deadline: Deadline of all attempts together.
             operation: The operation for plugins; None without plugins.
         """
-        number = 1
+        number, options = 1, self._options
         while True:
-            failure: errors.JetSyncError
-            refused = False
             try:
                 send()
                 self._unknown = False
@@ -648,55 +631,31 @@ class AtomicBatch:
                 assert ack is not None
                 return ack
             except errors.DuplicateMessageIdError as error:
-                return self._after_duplicate(error, deadline)
-            except BatchOutcomeUnknownError as error:
-                error.batch = self
-                if not error.has_message_ids:
+                if not self._unknown or self._attempt is None:
                     raise
-                self._unknown, failure = True, error
+                ack = ack_of_earlier_attempt(
+                    error, self, self._attempt, self._context, deadline, ids=self._ids
+                )
+                self._unknown = False
+                return ack
             except errors.JetSyncError as error:
-                failure, refused = error, isinstance(error, NO_STREAM)
-                attempt = self._attempt
-                if isinstance(error, errors.NoStreamResponseError):
-                    failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
-                if self._unknown:
-                    failure = batch_still_unknown(self, attempt, failure)
-                if not isinstance(error, SAFE_TO_REPEAT):
-                    raise failure from failure.__cause__
-                unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
-                if unsent and attempt is not None and attempt.whole and not deadline.expired():
-                    # The connection was lost between two steps of this call. The lookup of the
-                    # stream waits for the next connection.
-                    send = partial(self._send_again, deadline)
-                    continue
-            options = self._options
-            wait_for_retry(
-                self._context,
-                operation,
-                failure,
-                deadline,
-                attempt=number,
-                delay=options.retry_wait if refused and number <= options.retries else None,
-            )
-            number += 1
+                failure = repeatable_failure(
+                    error, self, self._attempt, number, deadline, unknown=self._unknown
+                )
+                self._unknown |= failure.is_unknown
+            if not failure.at_once:
+                by_rule = failure.no_stream and number <= options.retries
+                wait_for_retry(
+                    self._context,
+                    operation,
+                    failure.error,
+                    deadline,
+                    attempt=number,
+                    delay=options.retry_wait if by_rule else None,
+                )
+                number += 1
             if self._attempt is not None:
                 send = partial(self._send_again, deadline)
-
-    def _after_duplicate(
-        self, error: errors.DuplicateMessageIdError, deadline: Deadline
-    ) -> BatchAck:
-        """Return the ack of an earlier attempt whose answer was lost, or raise."""
-        attempt = self._attempt
-        if not self._unknown or attempt is None:
-            raise error
-        # Another publisher may have used one of the ids.
-        ack = find_stored(self._context, attempt, self._ids, deadline)
-        if ack is None:
-            raise batch_still_unknown(
-                self, attempt, error, "an id is in the stream already, perhaps from another message"
-            ) from error
-        self._unknown = False
-        return ack
 
 
 def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

@@ -1,12 +1,13 @@
 """
-The steps after a failed commit of an atomic batch.
+Decide after a failed commit whether an atomic batch may be sent again, and whether it was stored.
 
 A batch is always sent again as a whole, with another id. This happens only if none of its messages
 can be stored already, or if message ids prevent the stream from storing them twice.
 
-Three files share the decisions after a lost commit ack. ``_proto/batch.py`` decides whether the
-outcome is unknown. ``atomic.py`` decides whether to send the batch again or to raise. If the stream
-then refuses the ids as duplicates, this file decides whether the earlier attempt was stored.
+Three files share the work after a lost commit ack. ``_proto/batch.py`` decides whether the outcome
+of an attempt is unknown. This file decides whether to send the batch again or to raise. If the
+stream then refuses the ids as duplicates, this file decides whether an earlier attempt was stored.
+``atomic.py`` sends the batch.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from jetsync import errors
 from jetsync._api.messages import leader_get
+from jetsync._proto.batch import BatchPhase, BatchState
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -37,8 +41,130 @@ SAFE_TO_REPEAT: Final = (
     errors.DisconnectedError,
 )
 
+# Why a batch cannot be sent again.
+_NO_RESEND: Final = {
+    BatchPhase.COMMITTING: "another call is committing the batch",
+    BatchPhase.BROKEN: (
+        "an add failed, so a message of this batch may be missing: build a new batch"
+    ),
+}
+NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
 
-def find_stored(
+
+@attrs.frozen
+class RepeatableFailure:
+    """
+    Why an attempt failed, if the batch may be sent again.
+    """
+
+    # For plugins, and for the caller if there is no other attempt.
+    error: errors.JetSyncError
+    # Whether the attempt may have been stored nevertheless.
+    is_unknown: bool = False
+    # Whether no stream answered. Then the options say how often the batch is sent again.
+    no_stream: bool = False
+    # Whether to send the batch again without a pause, which does not count as a retry.
+    at_once: bool = False
+
+
+def no_resend(phase: BatchPhase) -> errors.ConflictingUseError:
+    """Return the error of ``resend`` for a batch whose phase does not allow it."""
+    return errors.ConflictingUseError(_NO_RESEND.get(phase, NO_FAILED_COMMIT))
+
+
+def check_resend(attempt: BatchAttempt | None, *, unknown: bool) -> bool:
+    """
+    Raise unless ``resend`` may send the batch again; return whether its outcome is unknown.
+
+    Args:
+        attempt: The last attempt.
+        unknown: Whether an earlier one may have been stored although no answer came.
+
+    Raises:
+        ConflictingUseError: No commit has failed, or the server stored the messages one by one.
+        InvalidArgumentError: The outcome is unknown and a message has no id.
+    """
+    if attempt is None or not attempt.engine.may_be_repeated:
+        raise errors.ConflictingUseError(NO_FAILED_COMMIT)
+    unknown = unknown or attempt.engine.state is BatchState.UNKNOWN
+    if unknown and not attempt.all_have_ids:
+        raise errors.InvalidArgumentError(
+            "the outcome is unknown, so every message needs a msg_id to be sent again"
+        )
+    return unknown
+
+
+def repeatable_failure(
+    error: errors.JetSyncError,
+    batch: AtomicBatch,
+    attempt: BatchAttempt | None,
+    number: int,
+    deadline: Deadline,
+    *,
+    unknown: bool,
+) -> RepeatableFailure:
+    """
+    Return why an attempt failed, or raise that if the batch must not be sent again.
+
+    Args:
+        error: The error of the attempt.
+        batch: The batch.
+        attempt: The attempt; None if it failed before it began.
+        number: Its number, counted from 1.
+        deadline: Deadline of all attempts together.
+        unknown: Whether an earlier one may have been stored although no answer came.
+    """
+    if isinstance(error, BatchOutcomeUnknownError):
+        error.batch = batch
+        if not error.has_message_ids:
+            raise error
+        return RepeatableFailure(error, is_unknown=True)
+    failure = error
+    if isinstance(error, errors.NoStreamResponseError):
+        failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
+    if unknown:
+        failure = _still_unknown(batch, attempt, failure)
+    if not isinstance(error, SAFE_TO_REPEAT):
+        raise failure from failure.__cause__
+    # If the connection was lost between two steps of the call, nothing was sent. The lookup of the
+    # stream waits for the next connection.
+    unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
+    at_once = unsent and attempt is not None and attempt.whole and not deadline.expired()
+    return RepeatableFailure(failure, no_stream=isinstance(error, NO_STREAM), at_once=at_once)
+
+
+def ack_of_earlier_attempt(
+    error: errors.DuplicateMessageIdError,
+    batch: AtomicBatch,
+    attempt: BatchAttempt,
+    context: Context,
+    deadline: Deadline,
+    *,
+    ids: set[str],
+) -> BatchAck:
+    """
+    Return the ack of an earlier attempt whose answer was lost, after the stream refused an id.
+
+    Args:
+        error: The refusal.
+        batch: The batch.
+        attempt: The last attempt.
+        context: Context of the batch.
+        deadline: Deadline of the call.
+        ids: The ids of all attempts.
+
+    Raises:
+        BatchOutcomeUnknownError: Another publisher may have used the id.
+    """
+    ack = _find_stored(context, attempt, ids, deadline)
+    if ack is None:
+        raise _still_unknown(
+            batch, attempt, error, "an id is in the stream already, perhaps from another message"
+        ) from error
+    return ack
+
+
+def _find_stored(
     context: Context, attempt: BatchAttempt, ids: set[str], deadline: Deadline
 ) -> BatchAck | None:
     """
@@ -67,7 +193,7 @@ def find_stored(
     return None
 
 
-def batch_still_unknown(
+def _still_unknown(
     batch: AtomicBatch, attempt: BatchAttempt | None, certain: Exception, reason: str | None = None
 ) -> BatchOutcomeUnknownError:
     """Return the error of a batch whose last attempt failed after one with unknown outcome."""
