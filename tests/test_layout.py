@@ -4,6 +4,7 @@ Each module of the package has a test file with its name, or a named file that c
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,14 @@ def test_contributing_describes_each_folder():
     described = [line[3:].partition("/`: ")[0] for line in lines if "/`: " in line]
 
     assert sorted(described) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_design_describes_each_file_of_the_connection():
+    """
+    The table in docs/design.md names each file of `_io/`.
+    """
+    lines = (TESTS.parent / "docs" / "design.md").read_text("utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    files = [path.name for path in PACKAGE.glob("_io/*.py") if path.name != "__init__.py"]
+
+    assert sorted(re.findall(r"`(\w+\.py)`", " ".join(cells))) == sorted(files)
