@@ -2,7 +2,8 @@
 Watch a bucket: its entries, and then every change in order, with no gaps or duplicates.
 
 A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. This module
-decides when the initial entries are complete.
+decides when the initial entries are complete. After a lost message, consumer or connection, the
+watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source`).
 """
 
 from __future__ import annotations
