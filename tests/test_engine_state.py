@@ -17,18 +17,6 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jetsync"
 ENGINES = "jetsync/_proto/"
 
-ALLOWED = {
-    ("jetsync/consume/consumption.py", "core.buffer.popleft()"),
-    ("jetsync/consume/core.py", "self.buffer.popleft()"),
-    ("jetsync/consume/core.py", "self.engine.draining"),
-    ("jetsync/consume/core.py", "self.engine.buffer"),
-    ("jetsync/consume/core.py", "engine.parked"),
-    ("jetsync/consume/core.py", "engine.parked_bytes"),
-    ("jetsync/consume/core.py", "engine.refused"),
-    ("jetsync/consume/ordered_reads.py", "core.buffer.popleft()"),
-}
-"""Changes from outside that are left. Remove a line with the last change that it allows."""
-
 VALUES = {"Enum", "NamedTuple", "Protocol"}
 """Bases of classes in `_proto` that are not engines."""
 
@@ -204,18 +192,7 @@ def test_engines_own_their_state():
     """
     No code outside `_proto` assigns to an engine's attribute or changes a container of an engine.
     """
-    assert [
-        f"{file}:{line} changes {what}"
-        for file, line, what in all_changes()
-        if (file, what) not in ALLOWED
-    ] == []
-
-
-def test_allowed_changes_exist():
-    """
-    The list of allowed changes has no entry whose code is gone.
-    """
-    assert ALLOWED.difference((file, what) for file, _, what in all_changes()) == set()
+    assert [f"{file}:{line} changes {what}" for file, line, what in all_changes()] == []
 
 
 @pytest.mark.parametrize(

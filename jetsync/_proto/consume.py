@@ -46,7 +46,7 @@ from jetsync.values.server_info import decode_json
 from jetsync.values.ttl import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jetsync._proto.pull import Pull
     from jetsync.errors import JetSyncError
@@ -117,6 +117,9 @@ class ConsumeEngine:
         self._pins: Pins = {} if pins is None else pins
         # The messages that arrived and were not taken, oldest first.
         self.buffer: deque[Frame] = deque()
+        # Takes the oldest message, or raises IndexError; any thread. It is the deque's own method,
+        # because every message goes through it.
+        self.take_first: Callable[[], Frame] = self.buffer.popleft
         # Messages that were taken out of the buffer and still count as if they were in it.
         self.parked = 0
         self.parked_bytes = 0
@@ -296,6 +299,32 @@ class ConsumeEngine:
             self._silent_before = 0.0
             self.pulls.heard = now
 
+    def drain(self) -> None:
+        """Send no more pulls."""
+        self.draining = True
+
+    def park(self, frame: Frame) -> None:
+        """Count a message that was taken as if it were in the buffer; one thread at a time."""
+        self.parked += 1
+        self.parked_bytes += message_size(frame)
+
+    def unpark(self, frame: Frame) -> None:
+        """No longer count a parked message; one thread at a time."""
+        self.parked -= 1
+        self.parked_bytes -= message_size(frame)
+
+    def take_all(self) -> list[Frame]:
+        """Take the refused messages and those in the buffer; other threads may take some, too."""
+        taken, self.refused = self.refused, []
+        with contextlib.suppress(IndexError):  # None is left.
+            taken.extend(iter(self.take_first, None))
+        return taken
+
+    def take_refused(self) -> list[Frame]:
+        """Take the messages that arrived beyond ``stop_after``."""
+        refused, self.refused = self.refused, []
+        return refused
+
     def lost(self, epoch: int, now: float) -> None:
         """Remove the pulls that were sent on connections up to *epoch*, which are lost."""
         self.pulls.lost(epoch)
@@ -311,6 +340,16 @@ class ConsumeEngine:
         """End with *error*, unless it has ended with another error."""
         if self.error is None:
             self.error = error
+
+    def after_fork(self, error: BaseException) -> None:
+        """
+        End with *error* in a forked child, without the messages: they belong to the parent.
+
+        The deque is replaced, because a thread that does not exist here may have locked it.
+        """
+        self.buffer = deque()
+        self.take_first = self.buffer.popleft
+        self.fail(error)
 
     def snapshot(self) -> list[Frame]:
         """Return the messages in the buffer, while other threads may take some."""

@@ -134,7 +134,7 @@ class Consumption:
             self._before_taking()
         frame: Frame | None
         try:
-            frame = core.buffer.popleft()
+            frame = core.take_first()
         except IndexError:
             frame = None
         # Not in the `except` block: Ctrl-C would show the IndexError as its context.

@@ -18,12 +18,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT, Deadline
-from jetsync._base.locks import Latch, short_lock
+from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
@@ -35,6 +34,8 @@ from jetsync.consume.reading import Reading, shown
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from jetsync._hooks.calls import Entered
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
@@ -64,8 +65,8 @@ class ConsumptionCore:
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
     Any thread and any signal handler may call it. ``reading.lock`` protects the inbox and the
-    engine, and ``_lock`` the counts of parked messages. Taking a message from the buffer, and
-    setting ``closing`` or what ends the engine, is one step, so these need no lock.
+    engine, and the lock of the pool the engine's count of parked messages. Taking a message from
+    the buffer, and setting ``closing`` or what ends the engine, is one step, so these need no lock.
 
     Args:
         target: The consumer.
@@ -92,7 +93,8 @@ class ConsumptionCore:
         self._recovers = recovers
         self._inbox = PullInbox(target.context)
         self.engine: Final = ConsumeEngine(self._inbox.engine, options, target.pins)
-        self.buffer: deque[Frame] = self.engine.buffer
+        self.buffer: Collection[Frame] = self.engine.buffer
+        self.take_first: Callable[[], Frame] = self.engine.take_first
         # The number of buffered messages at which a pull may be due.
         self.low: int = -1
         # Whether pulls may be sent.
@@ -109,8 +111,6 @@ class ConsumptionCore:
         # Its lock is held by the thread that drives. Its takers are the threads that drive, or wait
         # for the driving thread, until there is a message.
         self.reading: Final = Reading("consumption", connection)
-        # Guards the counts of parked messages.
-        self._lock = short_lock()
         # Whether messages that were not taken are given back.
         self.closing: bool = False
         # Set once a thread has asked for another message and learned that there is none.
@@ -119,7 +119,7 @@ class ConsumptionCore:
         # Listed before the check: if a signal arrives between the two, its handler drains this one.
         connection.consumptions.add(self)
         if connection.stopping:
-            self.engine.draining = True
+            self.engine.drain()
         self.refill()
         if self.pool is not None:
             self.pool.start()
@@ -158,7 +158,7 @@ class ConsumptionCore:
     def drain(self) -> None:
         """Send no more pulls; never waits."""
         # Set first, so that a thread that drives at the moment sends no more pulls.
-        self.engine.draining = True
+        self.engine.drain()
         self._wake_driver()
 
     def wait(self, until: Deadline) -> bool:
@@ -212,10 +212,9 @@ class ConsumptionCore:
 
         Takes no lock. All locks are replaced: threads that do not exist here may hold the old ones.
         """
-        self._lock = short_lock()
-        self.buffer = self.engine.buffer = deque()
+        self.engine.after_fork(errors.ForkedProcessError())
+        self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
         self.is_open = False
-        self.engine.fail(errors.ForkedProcessError())
         self.reading.after_fork()
         if self.pool is not None:
             self.pool.after_fork()
@@ -225,7 +224,7 @@ class ConsumptionCore:
     def take_now(self) -> Frame | None:
         """Return the frame of the next message if it is in the buffer."""
         try:
-            return self.buffer.popleft()
+            return self.take_first()
         except IndexError:
             return None
 
@@ -241,13 +240,9 @@ class ConsumptionCore:
         if len(self.buffer) <= self.low:
             self.refill()
 
-    def park(self, messages: int, size: int) -> None:
-        """Count taken messages as buffered or, with negative numbers, no longer."""
-        engine = self.engine
-        with self._lock:
-            engine.parked += messages
-            engine.parked_bytes += size
-        if messages < 0 and len(self.buffer) <= engine.low_mark():
+    def wake_if_low(self) -> None:
+        """Have a pull sent if one may be due; to be called after a message was unparked."""
+        if len(self.buffer) <= self.engine.low_mark():
             # The driving thread may be in a long wait, because no pull was due.
             self._wake_driver()
 
@@ -345,7 +340,7 @@ class ConsumptionCore:
         if self.is_open and (self.closing or engine.is_ending):
             self._end_pulls()
         elif self.closing and self.buffer:
-            self.target.give_back(take_all(self.buffer))
+            self.target.give_back(engine.take_all())
         self.low = engine.low_mark()
         if not self.is_open and not self.buffer:
             if self._keeper is not None:
@@ -411,9 +406,7 @@ class ConsumptionCore:
         engine, inbox = self.engine, self._inbox
         if not self.closing:
             self._receive(time.monotonic())
-        unused, engine.refused = engine.refused, []
-        if self.closing:
-            unused += take_all(self.buffer)
+        unused = engine.take_all() if self.closing else engine.take_refused()
         # Servers before 2.14 refuse a pull for its group and still serve it.
         maybe_served = isinstance(engine.error, errors.InvalidGroupError)
         if engine.pulls.is_idle and not inbox.box.frames and not maybe_served:
@@ -438,8 +431,7 @@ class ConsumptionCore:
                     description=status.description,
                 )
         if engine.refused:
-            refused, engine.refused = engine.refused, []
-            self.target.give_back(refused)
+            self.target.give_back(engine.take_refused())
 
     def _send(self, now: float) -> None:
         """Send the pulls that are due, and the probe of the consumer."""

@@ -29,7 +29,6 @@ from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
-from jetsync._proto.pull import message_size
 from jetsync.consume.acks import answer_soon, nak_body
 from jetsync.errors import InvalidTypeError, JetSyncError, NotJetStreamMessageError
 from jetsync.values.message import ACK, IN_PROGRESS, Message
@@ -182,8 +181,7 @@ class HandlerPool:
                             self._parked[frame[0]] = deque()
                         else:
                             parked.append(frame)
-                    if parked is not None:
-                        core.park(1, message_size(frame))
+                            core.engine.park(frame)
             if frame is None:
                 if not core.wait_for_frame(None):
                     return None
@@ -200,7 +198,8 @@ class HandlerPool:
                 del self._parked[subject]
                 return None
             frame = parked.popleft()
-        self._core.park(-1, -message_size(frame))
+            self._core.engine.unpark(frame)
+        self._core.wake_if_low()
         return frame
 
     def _handle(self, frame: Frame | None) -> None:

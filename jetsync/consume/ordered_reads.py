@@ -198,7 +198,7 @@ class OrderedConsumption:
             reading.taker = me
             while (core := self._core or self._wait(deadline)) is not None:
                 try:
-                    frame = core.buffer.popleft()
+                    frame = core.take_first()
                 except IndexError:
                     frame = None
                 # Not in the `except` block: Ctrl-C would show the IndexError as its context.

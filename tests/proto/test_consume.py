@@ -87,7 +87,7 @@ class Rig:
 
     def take(self, count):
         for _ in range(count):
-            self.engine.buffer.popleft()
+            self.engine.take_first()
 
 
 class TestFilling:
@@ -123,6 +123,23 @@ class TestFilling:
         rig.clock.advance(1000)
         assert rig.engine.look(rig.clock()) is None
         assert rig.asked() == []
+
+    @pytest.mark.parametrize(
+        "limits", [{}, {"max_messages": UNBOUNDED_BATCH, "max_bytes": 400, "threshold": 200}]
+    )
+    def test_parked_messages_count(self, limits):
+        """A message that was taken and parked counts as if it were still in the buffer."""
+        rig = Rig(**limits)
+        rig.send()
+        rig.receive(*[message()] * 10)
+        taken = [rig.engine.take_first() for _ in range(5)]
+        for frame in taken:
+            rig.engine.park(frame)
+        assert (rig.asked(), rig.engine.low_mark()) == ([], 0)
+        for frame in taken:
+            rig.engine.unpark(frame)
+        assert rig.engine.low_mark() == 5
+        assert len(rig.asked()) == 1
 
     def test_bytes_are_counted_as_servers_do(self):
         """Bytes are counted as servers do, and requested up to the limit."""
@@ -168,7 +185,7 @@ class TestFilling:
         assert rig.asked() == [3]
         rig.receive(*[message(number) for number in range(4)])
         assert (len(rig.engine.buffer), rig.engine.is_ending) == (3, True)
-        assert rig.engine.refused == [message(3)]
+        assert rig.engine.take_refused() == [message(3)]
         assert rig.asked() == []
 
     def test_the_limit_of_the_consumer(self):
@@ -180,6 +197,46 @@ class TestFilling:
         assert rig.asked() == []
         rig.clock.advance(0.1)
         assert rig.asked() == [4, 4]
+
+
+class TestEnding:
+    def test_no_pull_follows_a_drain(self):
+        """A draining engine sends no pull, and its messages can still be taken."""
+        rig = Rig()
+        rig.send()
+        rig.receive(message(1), message(2))
+        rig.engine.drain()
+        assert (rig.asked(), rig.engine.is_ending) == ([], True)
+        assert rig.engine.take_all() == [message(1), message(2)]
+        assert rig.engine.take_all() == []
+
+    def test_refused_messages_are_taken_once(self):
+        """Messages beyond ``stop_after`` are given out once, to be given back to the server."""
+        rig = Rig(stop_after=1)
+        rig.send()
+        rig.receive(message(1), message(2))
+        assert rig.engine.take_refused() == [message(2)]
+        assert rig.engine.take_refused() == []
+        assert rig.engine.take_all() == [message(1)]
+
+    def test_closing_takes_what_is_left(self):
+        """All messages that were not handed out are taken at once, the refused ones first."""
+        rig = Rig(stop_after=1)
+        rig.send()
+        rig.receive(message(1), message(2))
+        assert rig.engine.take_all() == [message(2), message(1)]
+        assert rig.engine.take_all() == []
+
+    def test_a_forked_child_has_no_messages(self):
+        """In a forked child the engine ends with the error and hands out no message."""
+        rig = Rig()
+        rig.send()
+        rig.receive(message())
+        error = errors.ForkedProcessError()
+        rig.engine.after_fork(error)
+        assert (rig.engine.error, rig.engine.take_all(), rig.asked()) == (error, [], [])
+        with pytest.raises(IndexError):
+            rig.engine.take_first()
 
 
 class TestStatuses:
@@ -620,7 +677,7 @@ class World:
 
     def take(self, count):
         for _ in range(min(count, len(self.engine.buffer))):
-            frame = self.engine.buffer.popleft()
+            frame = self.engine.take_first()
             self.taken.append(int(frame[3]))
 
     def pass_time(self, seconds):

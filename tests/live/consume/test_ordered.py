@@ -237,7 +237,7 @@ class TestReset:
         assert take(messages, 1) == [0]
         core = messages._core
         eventually(lambda: core._inbox.box.frames or len(core.buffer) == 2)
-        core.buffer.popleft()
+        core.take_first()
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
 
