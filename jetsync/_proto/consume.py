@@ -164,7 +164,7 @@ class ConsumeEngine:
         )
 
     def low_mark(self) -> int:
-        """Return the number of buffered messages at which :meth:`due` may have a pull; or -1."""
+        """Return at how many buffered messages :meth:`next_pull` may have a pull; -1 for none."""
         if self.is_ending:
             # The thread that takes the last message notices the end.
             return 0
@@ -185,7 +185,7 @@ class ConsumeEngine:
             count += 1
         return count
 
-    def due(self, now: float) -> PullRequest | None:
+    def next_pull(self, now: float) -> PullRequest | None:
         """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
         if self.is_ending or now < self._not_before:
             return None
@@ -234,7 +234,7 @@ class ConsumeEngine:
         return self._probe
 
     def next_look(self) -> float | None:
-        """Return when :meth:`look` or :meth:`due` may have something next, or None."""
+        """Return when :meth:`look` or :meth:`next_pull` may have something next, or None."""
         moments = [self._lost_at, self.pulls.next_expiry()]
         if self._not_before:
             moments.append(self._not_before)

@@ -371,7 +371,7 @@ class FastIngest:
         """The sequence that the server must have. A commit does not count: it may be repeated."""
         return self._committed - 1 if self.phase is Phase.COMMITTING else self.ledger.sent
 
-    def due(self) -> float | None:
+    def next_timeout(self) -> float | None:
         """Return when :meth:`poll` is due even if no answer comes, or None."""
         if self._commit_due is not None:
             return self._commit_due
@@ -384,7 +384,7 @@ class FastIngest:
 
         The operation is ``OP_COMMIT`` to repeat the commit, or ``OP_PING`` to ask the server.
         """
-        due = self.due()
+        due = self.next_timeout()
         if due is None or now < due:
             return None
         self._ask_at = self._next_ask(now) if self.recovering else now + ACK_TIMEOUT

@@ -260,7 +260,7 @@ class Pipeline(Generic[Item]):
         while blocks and (blocks[0].due <= now or self._is_done(blocks[0])):
             self._give_up(blocks.popleft())
 
-    def due(self) -> float | None:
+    def next_timeout(self) -> float | None:
         """Return when the oldest message in flight times out; None if there is none."""
         while self._blocks and self._is_done(self._blocks[0]):
             self._give_up(self._blocks.popleft())

@@ -436,7 +436,7 @@ class ConsumptionCore:
     def _send(self, now: float) -> None:
         """Send the pulls that are due, and the probe of the consumer."""
         engine = self.engine
-        while (request := engine.due(now)) is not None:
+        while (request := engine.next_pull(now)) is not None:
             if not self._pull(request):
                 self._blocked = True
                 return

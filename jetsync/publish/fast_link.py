@@ -409,7 +409,7 @@ class FastLink:
             # The server answers only what it gets.
             self._write(b"", 0, deadline)
             return True
-        due = self.engine.due()
+        due = self.engine.next_timeout()
         until = deadline if due is None or due >= deadline.at else Deadline(due, deadline.total)
         if self._lane.wait(self._box, until):
             self.receive()

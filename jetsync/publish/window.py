@@ -422,7 +422,7 @@ class Window:
 
     def due(self) -> float | None:
         """Return when :meth:`settle` is due even if no answer arrives; None if it is not."""
-        due = self.pipeline.due()
+        due = self.pipeline.next_timeout()
         if self.waiting and (due is None or self.waiting[0].due < due):
             due = self.waiting[0].due
         if self.stalled and self.staged:

@@ -65,7 +65,7 @@ class Rig:
     def send(self):
         """Send the pull that is due, and return it."""
         sent = []
-        while (request := self.engine.due(self.clock())) is not None:
+        while (request := self.engine.next_pull(self.clock())) is not None:
             pull = self.engine.pulls.open(request, self.clock())
             pull.epoch = 1
             sent.append(pull)
@@ -277,7 +277,7 @@ class TestStatuses:
             assert rig.asked() == [10]
             assert rig.status(text) is PullOutcome.RETRIED
             start = rig.clock()
-            assert rig.engine.due(start) is None
+            assert rig.engine.next_pull(start) is None
             rig.clock.advance(rig.engine.next_look() - start)
             rig.engine.look(rig.clock())
             pauses.append(round(rig.clock() - start, 3))

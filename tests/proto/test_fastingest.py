@@ -313,7 +313,7 @@ class TestFlow:
         """The engine pings after a second without an ack, and after each further second."""
         talk = Talk(open_with=2)
         talk.send(3)
-        assert talk.engine.due() == NOW + ACK_TIMEOUT
+        assert talk.engine.next_timeout() == NOW + ACK_TIMEOUT
         assert talk.engine.poll(NOW + ACK_TIMEOUT - 0.01) is None
         assert talk.engine.poll(NOW + ACK_TIMEOUT) == (OP_PING, 4)
         assert talk.engine.poll(NOW + ACK_TIMEOUT) is None
@@ -385,10 +385,10 @@ class TestGapOk:
         if how == "503":
             talk.no_leader(4)
             talk.no_leader(5)
-            assert talk.engine.due() == NOW + 0.1
+            assert talk.engine.next_timeout() == NOW + 0.1
         else:
             talk.engine.lost_connection(NOW)
-            assert talk.engine.due() == NOW
+            assert talk.engine.next_timeout() == NOW
         assert (talk.engine.recovering, talk.engine.room) == (True, 0)
         assert talk.engine.poll(NOW + 1) == (OP_PING, 5)
         talk.ack(1, 10)
@@ -423,7 +423,7 @@ class TestGapOk:
         talk.engine.lost_connection(NOW)
         waits, last = [], NOW
         for _ in range(7):
-            due = talk.engine.due()
+            due = talk.engine.next_timeout()
             waits.append(round(due - last, 3))
             assert talk.engine.poll(due) == (OP_PING, 5)
             talk.now = last = due
@@ -596,7 +596,7 @@ class TestCommit:
         talk.end(3, 77)
         engine = talk.engine
         assert (engine.phase, talk.ledger.stream, engine.ack.sequence) == (Phase.DONE, "S", 77)
-        assert (talk.ledger.acknowledged, talk.ledger.lost, engine.due()) == (3, 0, None)
+        assert (talk.ledger.acknowledged, talk.ledger.lost, engine.next_timeout()) == (3, 0, None)
         talk.end(2, 99)
         talk.error(2)
         assert (engine.ack.sequence, talk.ledger.lost) == (77, 0)
@@ -614,7 +614,7 @@ class TestCommit:
         talk = Talk()
         talk.engine.open("S")
         assert talk.engine.commit(NOW, "s.x") == 1
-        assert talk.engine.due() is None
+        assert talk.engine.next_timeout() is None
         talk.end(1, 9, duplicate=True)
         assert talk.engine.phase is Phase.DONE
         assert (talk.engine.ack.sequence, talk.engine.ack.duplicate) == (9, True)
@@ -669,7 +669,7 @@ class TestCommit:
         seq = talk.engine.commit(NOW)
         talk.no_leader(seq, OP_END)
         assert talk.engine.poll(NOW) is None
-        assert talk.engine.due() == NOW + 0.1
+        assert talk.engine.next_timeout() == NOW + 0.1
         assert talk.engine.poll(NOW + 0.1) == (OP_COMMIT, seq)
         talk.end(1)
         assert talk.engine.phase is Phase.DONE
@@ -700,7 +700,7 @@ class TestCommit:
         seq = talk.engine.commit(NOW, "s.x")
         if cut:
             talk.engine.lost_connection(NOW)
-        due = talk.engine.due()
+        due = talk.engine.next_timeout()
         assert due == (NOW if cut else NOW + ACK_TIMEOUT)
         assert talk.engine.poll(due) == (OP_PING, 4)
         talk.now = due
@@ -990,7 +990,7 @@ class World:
         self._send(engine.commit(self.clock(), "s.x" if self.store else None), op, self.final)
         end = self.clock() + self.ASK_WAIT_LIMIT
         while engine.phase is Phase.COMMITTING:
-            self._pass_time(min(end, engine.due() or end))
+            self._pass_time(min(end, engine.next_timeout() or end))
             self._ask(op)
             if self.clock() >= end and engine.phase is Phase.COMMITTING:
                 engine.fail(errors.PublishOutcomeUnknownError("s.x"))
@@ -999,7 +999,7 @@ class World:
         """Wait for room as a handle does; end if none can come."""
         engine, end = self.engine, self.clock() + self.ASK_WAIT_LIMIT
         while not done() and engine.phase is not Phase.FAILED:
-            self._pass_time(min(end, engine.due()))
+            self._pass_time(min(end, engine.next_timeout()))
             self._ask()
             if self.clock() >= end:
                 engine.fail(errors.WaitTimeoutError("room", self.ASK_WAIT_LIMIT))

@@ -63,12 +63,12 @@ class TestSize:
         for start in (0, 2, 4):
             send(pipeline, range(start, start + 2), size=100)
         pipeline.settle([ack(2, 1), ack(3, 2), ack(0, 3)])
-        assert pipeline.due() == 10.0
+        assert pipeline.next_timeout() == 10.0
         assert pipeline.size == 300
         pipeline.prune()
         assert pipeline.size == 200
         pipeline.settle([ack(1, 4)])
-        assert pipeline.due() == 10.0
+        assert pipeline.next_timeout() == 10.0
         assert pipeline.size == 100
         send(pipeline, (6,), due=20.0, size=50)
         assert pipeline.size == 150
@@ -215,7 +215,7 @@ class TestRefused:
             pipeline.settle([refusal(number)])
             send(pipeline, (number + 1,), due=number + 1.0)
             pipeline.settle([ack(number + 1, number + 1)])
-        assert pipeline.due() is None
+        assert pipeline.next_timeout() is None
         assert not pipeline._blocks
 
 
@@ -225,24 +225,24 @@ class TestTime:
         send(pipeline, range(3), due=10.0)
         send(pipeline, range(3, 5), due=11.0)
         pipeline.settle([ack(1, 1)])
-        assert pipeline.due() == 10.0
+        assert pipeline.next_timeout() == 10.0
         pipeline.expire(9.5)
         assert pipeline.failed == []
         pipeline.expire(10.0)
         assert pipeline.failed == [(0, "m0", None), (2, "m2", None)]
-        assert pipeline.due() == 11.0
+        assert pipeline.next_timeout() == 11.0
 
     def test_nothing_is_due_if_nothing_is_in_flight(self, pipeline):
         """There is no time-out if nothing is in flight. Blocks that are done do not count."""
-        assert pipeline.due() is None
+        assert pipeline.next_timeout() is None
         send(pipeline, range(2), due=10.0)
         send(pipeline, range(2, 4), due=11.0)
         pipeline.settle([ack(0, 1), ack(1, 2)])
-        assert pipeline.due() == 11.0
+        assert pipeline.next_timeout() == 11.0
         pipeline.settle([ack(3, 3)])
-        assert pipeline.due() == 11.0
+        assert pipeline.next_timeout() == 11.0
         pipeline.settle([ack(2, 4)])
-        assert pipeline.due() is None
+        assert pipeline.next_timeout() is None
 
     def test_a_loss_ends_the_messages_of_older_connections(self, pipeline):
         """A loss ends the messages of that connection and of older ones."""
@@ -424,7 +424,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @invariant()
     def due_in_time(self):
         """While something is in flight, the time-out is known and not too late."""
-        due = self.pipeline.due()
+        due = self.pipeline.next_timeout()
         assert (due is None) is (not self.flying)
         assert due is None or due <= min(moment for _, moment in self.flying.values())
 
@@ -436,7 +436,7 @@ class PipelineMachine(RuleBasedStateMachine):
             self.end(number, self.failed, type(None))
         self.collect()
         assert self.pipeline.flying == {}
-        assert self.pipeline.due() is None
+        assert self.pipeline.next_timeout() is None
 
 
 TestAnything = PipelineMachine.TestCase

@@ -300,7 +300,7 @@ class TestRaces:
             futures[-1].result(20)
         assert publisher.pending == 0
         eventually(lambda: len(reports) == 50)
-        assert publisher._window.pipeline.due() is None
+        assert publisher._window.pipeline.next_timeout() is None
 
     def test_a_second_ack_changes_nothing(self, lane, make):
         """
