@@ -1,8 +1,9 @@
 """
 The consume engine: it keeps a buffer full by sending pulls, for as long as messages are taken.
 
-The engine decides when to pull and what to ask for. It interprets statuses and silence, and says
-when it has to look again. It uses no sockets, clocks or threads.
+The engine decides when to pull; `pull_size.py` decides how much each pull asks for. The engine
+interprets statuses and silence, and says when it has to look again. It uses no sockets, clocks or
+threads.
 
 The engine owns the buffer of messages that arrived and were not taken. The buffer and the messages
 that open pulls may still deliver never exceed the limit together. Once they are down to the
@@ -30,7 +31,6 @@ from jetsync._proto.pull import (
     NO_PRIORITIES,
     PULL_RETRY_WAIT,
     PULL_RETRY_WAIT_LIMIT,
-    UNBOUNDED_BATCH,
     Pins,
     Priorities,
     PullEngine,
@@ -39,6 +39,7 @@ from jetsync._proto.pull import (
     learn_pin,
     message_size,
 )
+from jetsync._proto.pull_size import pull_size
 from jetsync._proto.status import Effect, Status
 from jetsync.errors.answers import from_api_error
 from jetsync.events import PullOutcome
@@ -190,27 +191,17 @@ class ConsumeEngine:
         if self.is_ending or now < self._not_before:
             return None
         options, pulls = self.options, self.pulls
-        size: int | None = None
+        pending = pulls.pending_messages
         if options.max_bytes is None:
-            held = len(self.buffer) + self.parked + pulls.pending_messages
-            if held > options.threshold:
-                return None
-            messages = options.max_messages - held
+            held = len(self.buffer) + self.parked + pending
         else:
-            bound = sum(map(message_size, self.snapshot()), self.parked_bytes)
-            bound += pulls.pending_bytes
-            if bound > options.threshold or (bound and self._until_empty):
+            held = sum(map(message_size, self.snapshot()), self.parked_bytes) + pulls.pending_bytes
+            if held and self._until_empty:
                 return None
-            messages, size = UNBOUNDED_BATCH, options.max_bytes - bound
-            if options.max_batch_bytes is not None:
-                size = min(size, options.max_batch_bytes)
-            if size <= 0:
-                return None
-        if options.stop_after is not None:
-            messages = min(messages, options.stop_after - self.admitted - pulls.pending_messages)
-        if options.max_batch is not None:
-            messages = min(messages, options.max_batch)
-        if messages <= 0:
+        if held > options.threshold:
+            return None
+        messages, size = pull_size(options, held, self.admitted + pending)
+        if not messages:
             return None
         return PullRequest(
             max_messages=messages,
@@ -235,14 +226,12 @@ class ConsumeEngine:
 
     def next_look(self) -> float | None:
         """Return when :meth:`look` or :meth:`next_pull` may have something next, or None."""
-        moments = [self._lost_at, self.pulls.next_expiry()]
-        if self._not_before:
-            moments.append(self._not_before)
+        moments = [self._lost_at, self._not_before, self.pulls.next_expiry()]
         if self._wants_probe and self._probe is not None:
             moments.append(self._probe_again)
         if not self.pulls.is_idle:
             moments.append(self.pulls.next_miss())
-        return min([moment for moment in moments if moment is not None], default=None)
+        return min(filter(None, moments), default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
         """Put the messages of *frames* into the buffer; return each status and its outcome."""

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 NANOSECONDS: Final = 1_000_000_000
 
-# The batch of a pull that is only limited by bytes.
-UNBOUNDED_BATCH: Final = 1_000_000
-
 # Seconds to wait for the end of a pull whose time is over. A server ends a pull up to 3 ms
 # late, and its status has to travel. Giving up at once would lose a message that is in flight.
 GRACE: Final = 2.0

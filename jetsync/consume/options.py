@@ -12,7 +12,8 @@ import attrs
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count, wrong_type
 from jetsync._proto.consume import ConsumeOptions
-from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullRequest
+from jetsync._proto.pull import Priorities, PullRequest
+from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from jetsync._proto.pull import UNBOUNDED_BATCH
+from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.options import cached_request, consume_options, fetch_request

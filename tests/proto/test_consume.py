@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
-from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullEngine, message_size
+from jetsync._proto.pull import Priorities, PullEngine, message_size
+from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
 
