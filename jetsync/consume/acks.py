@@ -191,7 +191,8 @@ class UnwantedAcks:
     Servers treat such a message as acknowledged when they have sent it. An ``ack()`` does no harm,
     but waiting for a confirmation would always time out, and a ``nak()`` has no effect.
 
-    Any thread may call it. It has no lock: if two threads ack at the same moment, both may report.
+    Threads: any.
+    Locks: none; if two threads ack at the same moment, both may report.
     """
 
     __slots__ = ("_connection", "_is_reported")
@@ -234,7 +235,8 @@ class PluginAcks:
     Each ack there covers all earlier messages, so a plugin must not acknowledge: it would
     acknowledge messages that other threads are still handling.
 
-    Any thread may call it. Its only field never changes.
+    Threads: any.
+    Locks: none; the only field never changes.
     """
 
     __slots__ = ("_connection",)

@@ -41,8 +41,8 @@ class Consumer:
     message to one of the pulls.
     """
 
-    # Any thread may call it. It has no lock: `_info` is replaced in one step, and each fetch has a
-    # state of its own.
+    # Threads: any.
+    # Locks: none; `_info` is replaced in one step, and each fetch has a state of its own.
 
     __reduce__ = refuse_copy
 

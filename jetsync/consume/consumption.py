@@ -91,8 +91,8 @@ class Consumption:
     running.
     """
 
-    # Any thread and any signal handler may call it. It has no lock: `_last_taken` belongs to each
-    # thread, and the core protects the rest.
+    # Threads: any, and signal handlers.
+    # Locks: none of its own; `_last_taken` differs for each thread, and the core protects the rest.
 
     __reduce__ = refuse_copy
 

@@ -64,9 +64,10 @@ class ConsumptionCore:
     """
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
-    Any thread and any signal handler may call it. ``reading.lock`` protects the inbox and the
-    engine, and the lock of the pool the engine's count of parked messages. Taking a message from
-    the buffer, and setting ``closing`` or what ends the engine, is one step, so these need no lock.
+    Threads: any, and signal handlers.
+    Locks: ``reading.lock`` protects the inbox and the engine. The lock of the pool protects the
+    engine's count of parked messages. Taking a message from the buffer needs no lock, and neither
+    does setting ``closing`` or ending the engine, because each is one step.
 
     Args:
         target: The consumer.

@@ -88,8 +88,8 @@ class Fetch:
     """
     One bounded pull, which is repeated if it ends for a temporary reason.
 
-    The thread that iterates calls it, except :meth:`interrupt`, which any thread and any signal
-    handler may call. It has no lock: the iteration of the batch lets in one call at a time.
+    Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
+    Locks: none; the iteration of the batch lets in one call at a time.
 
     Args:
         target: The consumer.
@@ -451,8 +451,8 @@ class MessageBatch:
     messages back to the server. :meth:`close` and the end of a ``with`` block do the same.
     """
 
-    # One thread iterates and acknowledges. Any thread and any signal handler may close it. It has
-    # no lock: the iteration lets in one call at a time, and `_untaken` changes in one step.
+    # Threads: one iterates and acknowledges. Any thread and any signal handler may close it.
+    # Locks: none; the iteration lets in one call at a time, and `_untaken` changes in one step.
 
     __reduce__ = refuse_copy
 
@@ -621,7 +621,8 @@ class OrderedBatch(MessageBatch):
     raises AcksNotWantedError.
     """
 
-    # Threads use it as a MessageBatch.
+    # Threads: as for a MessageBatch.
+    # Locks: none.
 
     @property
     def closed(self) -> bool:

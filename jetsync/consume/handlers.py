@@ -78,9 +78,9 @@ class HandlerPool:
     """
     The workers of one consumption, and the thread that keeps their messages alive.
 
-    These threads call it. Any thread may ask for :attr:`done` and give back parked messages.
-    ``_lock`` protects the parked messages and the counts. ``_taking`` makes taking a message and
-    looking up its subject one step.
+    Threads: these. Any thread may ask for ``done`` and give back parked messages.
+    Locks: ``_lock`` protects the parked messages, the engine's count of them and the other counts.
+    ``_taking`` makes taking a message and looking up its subject one step.
     """
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:

@@ -37,8 +37,9 @@ class PullInbox:
     """
     The subscription that pulls are answered on; lent to one fetch at a time.
 
-    The thread that iterates over the batch or drives the consumption calls it. It has no lock,
-    because its owner lets in one call at a time. The lane fills the mailbox.
+    Threads: the one that iterates over the batch or drives the consumption. The thread that reads
+    the socket fills the mailbox.
+    Locks: none; the owner lets in one call at a time.
     """
 
     __slots__ = ("_listener", "box", "engine", "lane")
@@ -98,8 +99,8 @@ class ConsumerKeeper:
     thread sends a prepared pull on a timer, and decides nothing. No message fits into the one byte
     that the pull asks for, so it brings nothing. Servers 2.10 to 2.15 count it as a pull.
 
-    The loop thread calls it. Its flags need no lock, because the driving thread sets each in one
-    step.
+    Threads: the loop thread. The thread that drives the consumption sets the flags.
+    Locks: none; setting a flag is one step.
     """
 
     def __init__(self, target: PullTarget, priorities: Priorities, threshold: float) -> None:

@@ -156,8 +156,9 @@ class OrderedConsumer:
     reads raise StreamNotFoundError. Create another ordered consumer to read the new stream.
     """
 
-    # Any thread may call it. `_using` is held while a use begins and protects `_user`. After that,
-    # only the open use changes the source.
+    # Threads: any.
+    # Locks: `_using` is held while a use begins, and protects `_user`. After that, only the open
+    # use changes the source.
 
     __reduce__ = refuse_copy
 

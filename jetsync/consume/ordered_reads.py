@@ -59,8 +59,9 @@ class OrderedConsumption:
     errors are raised once. The end of a ``with`` block closes the consumption.
     """
 
-    # One thread at a time takes messages. Any thread and any signal handler may close, drain or
-    # wait. It has no lock: `_reading` refuses a second taker, and only the taker moves the cursor.
+    # Threads: one at a time takes messages. Any thread and any signal handler may close, drain or
+    # wait.
+    # Locks: none; `_reading` refuses a second taker, and only the taker moves the cursor.
 
     __reduce__ = refuse_copy
 
@@ -297,8 +298,8 @@ class OrderedFetch:
     """
     One bounded pull from an ordered consumer, repeated on as many consumers as it takes.
 
-    The thread that iterates calls it, except :meth:`interrupt`. It has no lock: the iteration of
-    the batch lets in one call at a time.
+    Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
+    Locks: none; the iteration of the batch lets in one call at a time.
     """
 
     def __init__(

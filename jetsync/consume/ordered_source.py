@@ -70,8 +70,8 @@ class OrderedSource:
     """
     The server's consumer of an ordered consumer, replaced as often as necessary.
 
-    One thread at a time calls it, except :attr:`closed`: the thread that begins a use or takes
-    messages. It has no lock, because the ordered consumer and its open use let in one call.
+    Threads: one at a time, which begins a use or takes messages. Any thread may set ``closed``.
+    Locks: none; the ordered consumer and its open use let in one call at a time.
 
     Args:
         context: The context of its requests.

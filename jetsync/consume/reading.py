@@ -31,8 +31,9 @@ class Reading:
     """
     Who takes messages from one handle, and how that ended.
 
-    Any thread and any signal handler may call it. ``lock`` is held by the thread that waits for
-    messages on behalf of all. The other fields change in one step each, so no lock protects them.
+    Threads: any, and signal handlers.
+    Locks: the thread that waits for messages on behalf of all holds ``lock``. The other fields
+    change in one step each, so no lock protects them.
 
     Args:
         what: The kind of handle, for errors.

@@ -48,8 +48,9 @@ class BoundedMailbox(Mailbox):
     The server sends every message that is published to the subject, so only the client can limit
     them.
 
-    The thread that reads the socket pushes messages, under the lane's read lock. The thread that
-    holds the lock of the subscription takes them. Each counter has one writer.
+    Threads: the one that reads the socket pushes messages. The one that holds the lock of the
+    subscription takes them.
+    Locks: none of its own; each counter has one writer.
     """
 
     def __init__(
@@ -129,8 +130,9 @@ class Subscription:
     a ResourceWarning.
     """
 
-    # Any thread and any signal handler may call it. The lock of `_reading` is held by the thread
-    # that takes a message. `_closed` is only ever set, so it needs no lock.
+    # Threads: any, and signal handlers.
+    # Locks: the thread that takes a message holds the lock of `_reading`. `_closed` needs none,
+    # because it is only ever set.
 
     __reduce__ = refuse_copy
 

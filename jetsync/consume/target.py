@@ -33,7 +33,8 @@ class PullTarget:
     """
     One consumer on the server, as pulls see it.
 
-    Any thread may call it. It has no lock: ``pool`` and ``pins`` change in one step each.
+    Threads: any.
+    Locks: none; ``pool`` and ``pins`` change in one step each.
 
     Args:
         context: The context that messages are pulled and acknowledged through.

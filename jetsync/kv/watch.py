@@ -71,8 +71,9 @@ class Watch:
     over.
     """
 
-    # Any thread and any signal handler may call it. The lock of `_reading` is held by the thread
-    # that takes an entry, and protects the counts and the position.
+    # Threads: any, and signal handlers.
+    # Locks: the thread that takes an entry holds the lock of `_reading`, which protects the counts
+    # and the position.
 
     __reduce__ = refuse_copy
 
