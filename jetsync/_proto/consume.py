@@ -6,9 +6,10 @@ interprets statuses and silence, and says when it has to look again. It uses no 
 threads.
 
 The engine owns the buffer of messages that arrived and were not taken. The buffer and the messages
-that open pulls may still deliver never exceed the limit together. Once they are down to the
-threshold, a pull is due that asks for everything that is missing. So a slow application never gets
-more than the limit, and silence means nothing while the buffer is full.
+that open pulls may still deliver never exceed the limit together. Once they have fallen to the
+threshold, the engine sends a pull for everything that is missing. So the server never sends more
+than the limit to a slow application. While the buffer is full, no pull is open, and silence means
+nothing.
 
 A status ends one pull. Usually another pull follows: at once, or after a growing pause if the
 reason is temporary. If a pull is not answered or heartbeats are missed, the engine asks for the
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from jetsync.errors import JetSyncError
     from jetsync.values.frame import Frame
 
-# If a pull ends empty before this part of its time, the next one waits. Otherwise a consumer that
-# refuses pulls without saying so would be asked in a tight loop.
+# If a pull ends empty before this fraction of its `expires`, the next one waits. Otherwise a
+# consumer that refuses pulls without saying so would be asked in a tight loop.
 QUICK: Final = 0.5
 
 # Seconds without an answer after which a probe is repeated.
@@ -82,7 +83,7 @@ class ConsumeOptions:
 
     stream: str
     consumer: str
-    # The limit of the buffer in messages. With `max_bytes`, the batch of a pull.
+    # The limit of the buffer in messages; unused with `max_bytes`.
     max_messages: int
     # The limit of the buffer in bytes; None if messages are counted.
     max_bytes: int | None
@@ -143,9 +144,9 @@ class ConsumeEngine:
         self._until_empty = False
         # Seconds of silence that were reported already.
         self._silent_before = 0.0
-        # When the driver went away; None before it was there.
+        # When the last thread stopped driving; None before the first one began.
         self._left: float | None = None
-        # Whether silence was ignored since the last sign of life, because the driver was away.
+        # Whether silence was ignored since the last frame, because no thread was driving.
         self._excused = False
         self._wants_probe = False
         self._probe: bytes | None = None
@@ -225,7 +226,7 @@ class ConsumeEngine:
         return self._probe
 
     def next_look(self) -> float | None:
-        """Return when :meth:`look` or :meth:`next_pull` may have something next, or None."""
+        """Return when to call :meth:`look` and :meth:`next_pull` again; None for no such moment."""
         moments = [self._lost_at, self._not_before, self.pulls.next_expiry()]
         if self._wants_probe and self._probe is not None:
             moments.append(self._probe_again)
@@ -270,16 +271,16 @@ class ConsumeEngine:
         return self._silent_before
 
     def leave(self, now: float) -> None:
-        """Note that the driver goes away. It sees what arrives from now on when it is back."""
+        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
         self._left = now
 
     def back(self, now: float) -> None:
         """
-        Note that the driver is back.
+        Note that a thread begins to drive.
 
-        After a long absence, silence counts from now on, because frames may have arrived that this
-        process has not read yet. This is done once for each sign of life. Otherwise a driver that
-        comes back now and then would never notice a lost pull.
+        If none was driving for long, silence counts from now on, because frames may have arrived
+        that are still unread. This is done once until the next frame. Otherwise a thread that
+        drives now and then would never notice a lost pull.
         """
         if self._left is None or self._excused:
             return
@@ -377,7 +378,7 @@ class ConsumeEngine:
             if status.pending_messages == asked.max_messages and now < (
                 pull.opened + QUICK * asked.expires
             ):
-                # It ended early and empty. Repeating it at once could go on in a tight loop.
+                # It ended early and empty. If the next one does too, this would be a tight loop.
                 self._back_off(now)
             else:
                 self._wait = PULL_RETRY_WAIT

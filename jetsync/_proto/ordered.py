@@ -72,22 +72,22 @@ class OrderedCursor:
         #: How many attempts to create a consumer have failed in a row.
         self.failures: int = 0
         self._token = b""
-        # The number of the next message of the current consumer, and how many messages in order
-        # there were before its first one.
+        # The number that the next message of the current consumer must have, and how many messages
+        # had arrived in order before the first one of this consumer.
         self._expected = 1
         self._before = 0
         self._pause = 0.0
-        # The position, and the one before the newest message: a stream sequence before the first
-        # message, and then the reply subject that contains it. Most are never read, and reading one
-        # takes 0.2 us.
+        # The position, and the one before the newest message. Until the first message, it is a
+        # stream sequence. After that, it is the reply subject of a message, which contains the
+        # sequence. Reading that takes 0.2 us, and most are never needed.
         self._position: int | bytes | None = None
         self._position_before: int | bytes | None = None
-        #: The reply subjects of the next messages, which were checked; the last one first.
+        #: The reply subjects that `look_ahead` has checked, in reverse order.
         self.ahead: list[bytes] = []
 
     @property
     def last(self) -> int | None:
-        """The stream sequence up to which everything is known; None before there is one."""
+        """The stream sequence after which the next consumer begins; None if not known yet."""
         position = self._position
         return _read(position).stream_sequence if isinstance(position, bytes) else position
 
@@ -128,7 +128,7 @@ class OrderedCursor:
             position: The stream sequence right before its first message, as its server says.
         """
         self.failures = 0
-        # These policies select another place each time, so the place of the first consumer counts.
+        # With these policies, each consumer would begin elsewhere. The first one decides.
         moving = (DeliverPolicy.NEW, DeliverPolicy.LAST)
         if self.last is None and self._wanted.deliver_policy in moving:
             self._position = position
@@ -140,7 +140,7 @@ class OrderedCursor:
 
     def pause(self) -> float:
         """
-        Return how many seconds to wait before the next attempt; call it once for each.
+        Return how many seconds to wait before the next attempt; call it once per attempt.
 
         The pause is 0 after a message, and grows as long as none arrives.
         """
@@ -182,11 +182,11 @@ class OrderedCursor:
 
         If any of them does not continue the sequence, this does nothing.
         """
-        # This takes a tenth of the time of `take` for each. If reply subjects increase, those
-        # between the first and the last one have the same consumer, and no message is repeated or
-        # out of order. A consumer numbers its messages in this order, so a missing one shows in the
-        # number of the last one. Where sequences get longer, as from 99 to 100, they are compared
-        # one by one, because these are bytes.
+        # Per message, this takes a tenth of the time of `take`. If the reply subjects increase from
+        # the first to the last one, all are from the same consumer, and no message is repeated or
+        # out of order. A missing message shows in the number of the last one, because the consumer
+        # numbers them. Compared as bytes, the subjects do not increase where a number gets longer,
+        # as from 99 to 100. There, `take` checks each message by itself.
         if not replies or not all(map(operator.lt, replies, replies[1:])):
             return
         first, newest = parse_ack_reply(replies[0]), parse_ack_reply(replies[-1])
@@ -206,7 +206,7 @@ class OrderedCursor:
         """
         Undo the last :meth:`take` that returned ``"next"``, as the message was not handed out.
 
-        All later messages of its consumer are gaps then.
+        After that, all later messages of its consumer count as gaps.
         """
         self.ahead.clear()
         self._expected -= 1

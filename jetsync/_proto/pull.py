@@ -12,8 +12,9 @@ subject of its pull and ends that pull. The engine ignores a second status of a 
 
 The total of what all pulls may still deliver is exact. How it is divided among the pulls is a
 guess. A status with the server's own count corrects it: the engine moves the difference to the
-other pulls. A pull that is full by our count may have room on the server, where another one is full
-instead. So the engine remembers it until nothing is left to deliver.
+other pulls. If the engine has counted a message against the wrong pull, it takes that pull for full
+while the server still keeps it open. So the engine remembers full pulls until nothing is left to
+deliver.
 
 Servers send no status for a full pull, nor for one that they dropped, for example when a leader
 stepped down. The engine removes such pulls some time after they expired.
@@ -61,8 +62,9 @@ The pin ids of a consumer's priority groups. Thread-safe: each use is one step o
 
 A consumer with the policy ``pinned_client`` serves one client of each group, until that client has
 been silent for the ``priority_timeout``. Messages to the pinned client carry an id in the header
-``Nats-Pin-Id``. A pull without the id counts as another client's and waits. So all pulls of one
-consumer handle send the id that any of them received. See ADR-42, and ADR-37, "Priority groups".
+``Nats-Pin-Id``. A pull without the id waits, because the server takes it for another client's. So
+all pulls of one consumer handle send the id that any of them received. See ADR-42, and ADR-37,
+"Priority groups".
 """
 
 
@@ -129,7 +131,7 @@ class Pull:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is complete. The server sends no status for a pull that fits exactly."""
+        """Whether it is complete, by our count. Servers send no status for a complete pull."""
         return self.messages <= 0 or (self.size is not None and self.size <= 0)
 
 
@@ -157,13 +159,13 @@ class PullEngine:
         self.opened: int = 0
         # The pulls that may deliver something, by our count, oldest first.
         self._open: dict[bytes, Pull] = {}
-        # Those that are full by our count, while there are others.
+        # Those that are full by our count, as long as others are open.
         self._full: dict[bytes, Pull] = {}
         # Whether one of them has a limit of bytes.
         self._sized = False
         # Seconds between the heartbeats that the last pull asked for; 0 without any.
         self.heartbeat: float = 0.0
-        # When the server gave the last sign of life, or silence began to count.
+        # When the last frame arrived, or when silence began to count.
         self.heard: float = 0.0
 
     def __repr__(self) -> str:

@@ -102,7 +102,7 @@ class ConsumptionCore:
         self.is_open: bool = True
         # How often the connection was lost.
         self.losses: int = 0
-        # Whether something was due that could not be sent.
+        # Whether nothing can be sent at the moment.
         self._blocked = False
         self._keeper: ConsumerKeeper | None = None
         if options.inactive_threshold is not None:
@@ -211,7 +211,7 @@ class ConsumptionCore:
         """
         End it in a forked child, because its messages belong to the parent process.
 
-        Takes no lock. All locks are replaced: threads that do not exist here may hold the old ones.
+        Takes no lock, and replaces all locks: threads that do not exist here may hold them.
         """
         self.engine.after_fork(errors.ForkedProcessError())
         self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
