@@ -2,7 +2,8 @@
 Engines own their state: only code in `jetsync/_proto` changes it.
 
 The tests read the files and import nothing. They find the names that the code uses for engines from
-annotations, from calls of their classes and from assignments of one such name to another.
+annotations, from calls of their classes, from calls of methods that return one and from assignments
+of one such name to another.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Names:
     def _from_value(self, file: str, target: ast.AST, value: ast.AST) -> None:
         name = ("" if isinstance(target, ast.Attribute) else file, last_name(target))
         if isinstance(value, ast.Call):
-            if last_name(value.func) in engines():
+            if last_name(value.func) in engines() or self.is_engine(file, value.func):
                 self.engines.add(name)
         elif not isinstance(value, (ast.Name, ast.Attribute)):
             pass
@@ -211,6 +212,7 @@ def test_engines_own_their_state():
         "self.engine.ledger.gaps[0] = None",
         "other.phase = Phase.DONE",
         "engine = FastIngest()\n        engine.phase = Phase.DONE",
+        "link = self.link()\n        link.phase = Phase.DONE",
     ],
 )
 def test_changes_are_found(line):
@@ -221,6 +223,8 @@ def test_changes_are_found(line):
 class Link:
     engine: FastIngest
     ledger: Ledger
+
+    def link(self) -> FastIngest: ...
 
     def run(self, other: FastIngest | None):
         {line}

@@ -205,6 +205,10 @@ class PullEngine:
         self.heartbeat, self.heard = request.heartbeat or 0.0, now
         return pull
 
+    def sent(self, pull: Pull, epoch: int) -> None:
+        """Note the connection that a pull was sent on, by its number."""
+        pull.epoch = epoch
+
     def next_miss(self) -> float | None:
         """Return when two heartbeats in a row will have been missed; None without heartbeats."""
         return self.heard + 2.0 * self.heartbeat if self.heartbeat else None

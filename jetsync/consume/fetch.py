@@ -608,7 +608,7 @@ class MessageBatch:
                 message = self._untaken.pop()
                 left[id(message)] = message
         self._made = [message for message in self._made if id(message) not in left]
-        return [frame_of(message) for message in left.values()]
+        return [*map(frame_of, left.values())]
 
 
 class OrderedBatch(MessageBatch):

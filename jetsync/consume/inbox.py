@@ -58,12 +58,13 @@ class PullInbox:
         pull = self.engine.open(request, time.monotonic())
         block = self._listener.line + frames.pub(subject, pull.subject, request.wire)
         try:
-            pull.epoch = self.lane.write(block, deadline)
+            epoch = self.lane.write(block, deadline)
+            self.engine.sent(pull, epoch)
         except BaseException:
             self.engine.remove(pull)
             raise
         self._listener.line = b""
-        if self.lane.lost_epoch >= pull.epoch:
+        if self.lane.lost_epoch >= epoch:
             self.box.lost(self.lane.lost_epoch)
         return pull
 

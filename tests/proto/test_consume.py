@@ -68,7 +68,7 @@ class Rig:
         sent = []
         while (request := self.engine.next_pull(self.clock())) is not None:
             pull = self.engine.pulls.open(request, self.clock())
-            pull.epoch = 1
+            self.engine.pulls.sent(pull, 1)
             sent.append(pull)
         self.pulls += sent
         return sent

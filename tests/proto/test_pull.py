@@ -240,7 +240,8 @@ class TestConnections:
         """A loss ends the pulls that were sent on that connection, and no others."""
         request = PullRequest(max_messages=5, expires=1.0)
         old, new, unsent = (engine.open(request, clock()) for _ in range(3))
-        old.epoch, new.epoch = 1, 2
+        engine.sent(old, 1)
+        engine.sent(new, 2)
         assert engine.lost(1) == [old]
         assert engine.pending_messages == 10
         assert engine.lost(1) == []
@@ -252,7 +253,7 @@ class TestConnections:
 
     def test_late_status(self, engine, pull, clock):
         """A status of a pull that ended with its connection is ignored."""
-        pull.epoch = 1
+        engine.sent(pull, 1)
         engine.lost(1)
         assert not that_ended(engine.receive([status(pull, EXPIRED)], clock()))
 
@@ -427,7 +428,7 @@ class PullMachine(RuleBasedStateMachine):
         pull = self.engine.open(request, self.clock())
         if sent:
             self.epoch = max(self.epoch, 1)
-            pull.epoch = self.epoch
+            self.engine.sent(pull, self.epoch)
         self.pulls[pull.subject] = pull
 
     @rule(data=st.data())
