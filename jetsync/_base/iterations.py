@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from jetsync.errors import ConflictingUseError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from typing_extensions import Self
 
@@ -142,9 +142,10 @@ class RunIteration(Iterator[T]):
         filling: Fills the empty list before each ``yield``. Once *source* is stopped, it ends.
         what: The kind of object that is iterated over, for the error.
         source: Once it is stopped, no more items are taken.
+        put_back: Called if Ctrl-C strikes after an item was removed from *rest*.
     """
 
-    __slots__ = ("__weakref__", "_filling", "_rest", "_source")
+    __slots__ = ("__weakref__", "_filling", "_put_back", "_rest", "_source")
 
     def __init__(
         self,
@@ -152,10 +153,12 @@ class RunIteration(Iterator[T]):
         filling: Generator[None, None, None],
         what: str,
         source: Stoppable = _NEVER,
+        put_back: Callable[[], object] | None = None,
     ) -> None:
         self._rest = rest
         self._filling = Iteration(filling, what)
         self._source = source
+        self._put_back = put_back
 
     @classmethod
     def of_runs(cls, runs: Generator[Sequence[T], None, None], what: str) -> Self:
@@ -177,7 +180,9 @@ class RunIteration(Iterator[T]):
             except IndexError:
                 pass
             except BaseException:
-                # Ctrl-C may strike here after an item was removed.
+                # Ctrl-C strikes here only after an item was removed.
+                if self._put_back is not None:
+                    self._put_back()
                 self.close()
                 raise
             next(self._filling)

@@ -551,7 +551,9 @@ class MessageBatch:
         """Return a new iteration."""
         fetch = self._fetch
         if isinstance(fetch, Fetch):
-            return RunIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
+            return RunIteration(
+                self._untaken, self._fill(fetch), "batch", fetch.connection, self._put_back
+            )
         return Iteration(fetch.messages(self), "batch")
 
     def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
@@ -600,14 +602,24 @@ class MessageBatch:
             yielded[:] = [message for message in yielded if not message.is_acked]
             self._prune_at = max(PRUNE_AT, 2 * len(yielded))
 
+    def _put_back(self) -> None:
+        """Put back the message that a call had taken and could not yield."""
+        left = len(self._untaken)
+        if left < len(self._made):
+            self._untaken.append(self._made[left])
+
     def _take_untaken(self) -> list[Frame]:
         """Take the messages that were not yielded, and return their frames."""
+        self._note_yielded()
+        # Before they are taken: a thread that acknowledges must not count them as yielded.
+        made, self._made = self._made, []
         left: dict[int, Message] = {}
         with contextlib.suppress(IndexError):
             while True:  # One by one, because another thread may take some at the same time.
                 message = self._untaken.pop()
                 left[id(message)] = message
-        self._made = [message for message in self._made if id(message) not in left]
+        if self._fetch.target.acked:
+            self._yielded += [each for each in reversed(made) if id(each) not in left]
         return [*map(frame_of, left.values())]
 
 

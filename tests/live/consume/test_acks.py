@@ -15,6 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import client_of, connection_of
+from helpers.interrupts import interrupted_at
 from helpers.streams import fill, numbers
 from helpers.waiting import eventually, timed, unless_late
 from jetsync.devserver import DevServer
@@ -390,6 +391,52 @@ class TestEffect:
         for message in first:
             with pytest.raises(jetsync.MessageAlreadyAckedError):
                 message.ack()
+
+    def test_an_interrupted_batch_acknowledges_only_what_was_yielded(self, js, stream):
+        """
+        If Ctrl-C strikes inside the iteration, a message that was taken is given back.
+        """
+        step, over = 1, False
+        while not over:
+            worker = stream.create_consumer(f"c{step}")
+            fill(js, stream, 5)
+            batch = worker.fetch(5, expires=5)
+            messages, got = iter(batch), []
+            got.append(next(messages))
+            # Not `next`: after an interrupt at its end, nobody knows that the message was taken.
+            take = messages.__next__
+            over = interrupted_at(step, lambda got=got, take=take: got.append(take()))
+            yielded = len(got)
+            batch.close()
+            assert batch.ack() == yielded
+            assert len(list(worker.fetch(5 - yielded, expires=5))) == 5 - yielded
+            stream.delete_consumer(worker.name)
+            stream.purge()
+            step += 1
+        assert step > 2
+
+    def test_a_batch_that_another_thread_closes_acknowledges_what_was_yielded(
+        self, js, stream, worker, monkeypatch
+    ):
+        """
+        While another thread gives the rest of a batch back, none of it is acknowledged.
+        """
+        fill(js, stream, 10)
+        batch = worker.fetch(10, expires=5)
+        next(messages := iter(batch))
+        acked = []
+
+        class Watched(list):
+            def pop(self):
+                item = super().pop()
+                acked.append(batch.ack())
+                return item
+
+        batch._untaken = Watched(batch._untaken)
+        batch.close()
+        del messages
+        assert sum(acked) == 1
+        assert len(list(worker.fetch(9, expires=5))) == 9
 
     @pytest.mark.parametrize("leave", ["break", "close"])
     def test_a_batch_that_is_left_early(self, js, stream, worker, leave):
