@@ -215,7 +215,8 @@ class Refusals:
         If that connection is lost, it refuses nothing any more. None means to send the PING.
         """
         if pong is not None and pong.ready:
-            self._older = set()
+            # Later: the loop first handles the refusals that came before the PONG.
+            lane.later(0.0, self._older.clear)
             return
         if pong is None:
             pong = Waiter(b"PING")

@@ -155,6 +155,7 @@ def test_a_message_that_nobody_counts(refusals, lane):
         lane.run()
         answer(lane)
         lane.run()
+        lane.run()
         last = lane.request()
         refusals.note(DENIED, lane)
     assert last.failure is DENIED
@@ -169,8 +170,21 @@ def test_a_lost_connection_answers_nothing(refusals, lane):
     pong.epoch = 1
     pong.lost(1)
     lane.run()
+    lane.run()
     refusals.note(DENIED, lane)
     assert refusals.note(DENIED, lane) == (False, DENIED)
+
+
+def test_a_refusal_that_came_before_the_pong(refusals, lane):
+    """The loop may see that the PONG has arrived before it handles an earlier refusal."""
+    refusals.add(b"x")
+    refusals.note(DENIED, lane)
+    lane.run()
+    answer(lane)
+    lane.run()
+    waiter = lane.request()
+    refusals.note(DENIED, lane)
+    assert waiter.failure.sent
 
 
 @pytest.fixture
@@ -195,6 +209,7 @@ def test_many_subjects(refusals, lane, few):
     assert not other.failure.sent
     lane.run()
     answer(lane)
+    lane.run()
     lane.run()
     waiter = lane.request()
     refusals.note(DENIED, lane)
