@@ -43,7 +43,8 @@ class Context:
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
         self.connection: Connection = connection
-        # Replaced in a forked child process that opens its own connection.
+        # In this order: a forked child that connects replaces the lanes of the contexts.
+        connection.contexts.add(self)
         self.lane: Lane = connection.lane
         self.plugins: Final = connection.plugins
         self.prefix: str = prefix
@@ -51,7 +52,6 @@ class Context:
         # Capped, because locks reject longer waits.
         self.default_timeout: float = min(default_timeout, MAX_SECONDS)
         self.streams: StreamCache = StreamCache(self)
-        connection.contexts.add(self)
 
     @property
     def server(self) -> ServerInfo:

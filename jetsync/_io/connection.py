@@ -19,6 +19,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch, Level, LongLock
+from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.session import Session
@@ -90,7 +91,7 @@ class Connection:
         session.connect(deadline or Deadline.after(self.options.connect_timeout))
         when_dropped(self, "client" if name is None else f"client {name!r}", session.end_unused)
         self.lane = session.lane
-        for context in list(self.contexts):
+        for context in list_of(self.contexts):
             context.lane = session.lane
         self._use(session)
 
@@ -162,12 +163,15 @@ class Connection:
             if not parent.forked:
                 return parent  # Another thread has connected.
             session = Session(self.options, self.plugins)
+            # If this fails, the plugins belong to the next attempt.
+            session.ends_plugins = False
             try:
                 if self.plugins.dispatcher is not None:
                     self.plugins.dispatcher.after_fork()
                 self.stopping = self.stopped = False
                 self._open(session)
                 self._inherited.append(parent)
+                session.ends_plugins = True
             except BaseException:
                 # After Ctrl-C the connection may exist already.
                 self._use(parent)

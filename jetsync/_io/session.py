@@ -74,6 +74,8 @@ class Session:
         self.closing: Latch = Latch()
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
+        # Whether the plugins end with it.
+        self.ends_plugins: bool = True
         self._probe = Probe()
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
@@ -216,7 +218,8 @@ class Session:
                 await nats.stop()
         finally:
             self._bridge.stop(0.0)
-            self._plugins.close(0.0)
+            if self.ends_plugins:
+                self._plugins.close(0.0)
 
     def begin_close(self) -> None:
         """
