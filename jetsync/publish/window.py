@@ -246,12 +246,17 @@ class Window:
                 except errors.ConnectionLostError:
                     if self._renew(self._lane.write(b"", deadline)):
                         block = self._encode_again(numbers)
-        except BaseException as error:
-            unsent: Exception = errors.DisconnectedError(reason=f"interrupted by {error!r}")
-            if isinstance(error, (errors.DisconnectedError, errors.ConnectionClosedError)):
-                unsent = error
+        except (errors.DisconnectedError, errors.ConnectionClosedError) as error:
             taken = self.pipeline.take_back(numbers)
-            self.failures += [(number, entry, unsent) for number, entry in taken]
+            self.failures += [(number, entry, error) for number, entry in taken]
+            raise
+        except BaseException as error:
+            # Ctrl-C may strike after the block was sent.
+            self._forget_messages()
+            for number, entry in self.pipeline.take_back(numbers):
+                reason = errors.ConnectionLostError(reason=f"interrupted by {error!r}")
+                unknown = unknown_outcome(coerce_outbound(_item(entry)), reason, 0.0)
+                self.failures.append((number, entry, unknown))
             raise
         self._listener.line = b""
         due = time.monotonic() + self.options.ack_timeout

@@ -4,6 +4,7 @@ publish_many on real servers: the window, the report and failures.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 
 import jetsync
 from helpers.connections import client_of
+from helpers.interrupts import interrupted_at
 from helpers.streams import memory_stream, messages_in
 from helpers.waiting import eventually, holds, timed
 from jetsync import Expect, OutboundMessage, PublishReport
@@ -660,6 +662,34 @@ class TestHooks:
         event = recorder.of("jetsync_status")[0]["event"]
         assert (event.acknowledged, event.failed, event.unknown, event.error) == (0, 150, 150, None)
         js.delete_stream(stream.name)
+
+    def test_messages_that_were_sent_when_it_was_interrupted(self, nats_server, stream):
+        """
+        If Ctrl-C strikes after the messages were sent, plugins hear of unknown outcomes.
+        """
+        recorder = HookRecorder("jetsync_status")
+        messages = [(f"{stream.name}.A", b"")] * 10
+        reported = 0
+        with jetsync.connect(nats_server.url, plugins=[recorder], reconnect_wait=0.01) as client:
+            js = client.jetstream()
+            js.publish_many(messages)
+            step, over = 1, False
+            while not over:
+                recorder.clear()
+                before = stream.info().state.messages
+                over = interrupted_at(step, lambda: js.publish_many(messages))
+                # An interrupt in the middle of a write ends the connection.
+                eventually(lambda: client.is_connected)
+                with contextlib.suppress(jetsync.ConnectionLostError):
+                    client.flush()
+                stored = stream.info().state.messages - before
+                for call in recorder.of("jetsync_status"):
+                    event = call["event"]
+                    if event.kind is jetsync.StatusKind.PUBLISH_COUNTS and event.failed:
+                        reported += 1
+                        assert stored <= 10 - (event.failed - event.unknown), step
+                step += 1
+        assert reported
 
     def test_each_message_is_prepared_once(self, nats_server, js, unique):
         """
