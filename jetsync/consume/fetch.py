@@ -452,7 +452,8 @@ class MessageBatch:
     """
 
     # Threads: one iterates and acknowledges. Any thread and any signal handler may close it.
-    # Locks: none; the iteration lets in one call at a time, and `_untaken` changes in one step.
+    # Locks: none; the iteration lets in one call at a time, and `_untaken` loses one message in one
+    # step.
 
     __reduce__ = refuse_copy
 
