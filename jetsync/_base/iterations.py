@@ -139,7 +139,8 @@ class RunIteration(Iterator[T]):
 
     Args:
         rest: The items that were not taken, the next one last.
-        filling: Fills the empty list before each ``yield``. Once *source* is stopped, it ends.
+        filling: Fills the empty list before each ``yield``, and empties it at its end. Once
+            *source* is stopped, it ends.
         what: The kind of object that is iterated over, for the error.
         source: Once it is stopped, no more items are taken.
         put_back: Called if Ctrl-C strikes after an item was removed from *rest*.
@@ -188,11 +189,8 @@ class RunIteration(Iterator[T]):
             next(self._filling)
 
     def close(self) -> bool:
-        """Close the generator as in :class:`Iteration`, and drop the items that were not taken."""
-        closed = self._filling.close()
-        if closed:
-            self._rest.clear()
-        return closed
+        """Close the generator as in :class:`Iteration`; it drops the items that were not taken."""
+        return self._filling.close()
 
     @property
     def is_running(self) -> bool:

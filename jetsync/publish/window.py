@@ -41,7 +41,7 @@ from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -253,10 +253,8 @@ class Window:
         except BaseException as error:
             # Ctrl-C may strike after the block was sent.
             self._forget_messages()
-            for number, entry in self.pipeline.take_back(numbers):
-                reason = errors.ConnectionLostError(reason=f"interrupted by {error!r}")
-                unknown = unknown_outcome(coerce_outbound(_item(entry)), reason, 0.0)
-                self.failures.append((number, entry, unknown))
+            reason = errors.ConnectionLostError(reason=f"interrupted by {error!r}")
+            self._doubt(self.pipeline.take_back(numbers), reason)
             raise
         self._listener.line = b""
         due = time.monotonic() + self.options.ack_timeout
@@ -419,9 +417,13 @@ class Window:
         self.pipeline.take_back(list(self.pipeline.flying))
         self.waiting.clear()
         self.staged.clear()
-        for entry in entries:
-            unknown = unknown_outcome(coerce_outbound(_item(entry)), error, 0.0)
-            self.failures.append((self.number, entry, unknown))
+        self._doubt([(self.number, entry) for entry in entries], error)
+
+    def _doubt(self, messages: Iterable[tuple[int, Any]], cause: Exception) -> None:
+        """Fail messages whose outcome is unknown because of *cause*."""
+        for number, entry in messages:
+            unknown = unknown_outcome(coerce_outbound(_item(entry)), cause, 0.0)
+            self.failures.append((number, entry, unknown))
 
     # Answers and retries.
 
