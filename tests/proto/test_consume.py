@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.consuming import options
 from jetsync import errors
-from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
+from jetsync._proto.consume import ConsumeEngine, read_gone
 from jetsync._proto.pull import Priorities, PullEngine, message_size
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
@@ -37,20 +38,6 @@ def message(number=0, size=40, header=None):
     data = b"%d" % number
     rest = size - 8 - len(header or b"") - len(data)
     return (b"or", b"$JS.AC", header, data + b" " * rest)
-
-
-def options(**changes):
-    """Return options for a buffer of ten messages that is refilled at half."""
-    plain = {
-        "stream": "S",
-        "consumer": "C",
-        "max_messages": 10,
-        "max_bytes": None,
-        "threshold": 5,
-        "expires": 30.0,
-        "heartbeat": 5.0,
-    }
-    return ConsumeOptions(**{**plain, **changes})
 
 
 class Rig:

@@ -2,22 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._proto.consume import ConsumeOptions
+from helpers.consuming import options
 from jetsync._proto.pull_size import UNBOUNDED_BATCH, pull_size
-
-
-def options(**changes):
-    """Return options for a buffer of ten messages that is refilled at half."""
-    plain = {
-        "stream": "S",
-        "consumer": "C",
-        "max_messages": 10,
-        "max_bytes": None,
-        "threshold": 5,
-        "expires": 30.0,
-        "heartbeat": 5.0,
-    }
-    return ConsumeOptions(**{**plain, **changes})
 
 
 @pytest.mark.parametrize(("held", "messages"), [(0, 10), (1, 9), (9, 1), (10, 0), (15, 0)])
