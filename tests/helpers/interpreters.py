@@ -1,8 +1,7 @@
 """
 The interpreters that jetsync supports, and the tests that each of them runs.
 
-As a script, it prints the supported interpreters that are missing. ``tox run`` and ``.ci/run`` end
-with it.
+As a script, it prints the supported interpreters that are missing. ``.ci/run`` ends with it.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: full, sensitive or threads.
+    Return the set of tests that one of the present interpreters runs: sensitive or threads.
+
+    ``tox run -e tests`` runs all tests on the newest one.
     """
-    if version >= max(versions):
-        return "full"
     return "sensitive" if version <= min(versions) else "threads"
 
 
