@@ -87,6 +87,8 @@ def run_page(
             env={**os.environ, "NATS_URL": used.url, **environment},
             capture_output=True,
             text=True,
+            # Before Python 3.12.4, the output of several threads may have bytes of other memory.
+            errors="backslashreplace",
             timeout=seconds,
             check=False,
         )

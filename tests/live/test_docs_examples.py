@@ -68,6 +68,7 @@ def test_getting_started_can_be_pasted():
             env={**os.environ, "NATS_URL": server.url},
             capture_output=True,
             text=True,
+            errors="backslashreplace",  # As in `run_page`.
             timeout=90,
             check=False,
         )
