@@ -2,7 +2,7 @@
 Run tox in a clone that has only Python 3.10 or newer: ``python3 tests/run.py [arguments of tox]``.
 
 Without arguments, tox runs the tests. tox gets a virtual environment of its own in ``.tox``, so
-that nothing is installed into your Python. Nothing else is needed, not even pip on most systems.
+that nothing is installed into your Python. Neither pip nor venv is needed.
 """
 
 import os
@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".tox" / "run"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 TOX = ("tox>=4.20", "--constraint", ROOT / "tests" / "constraints.txt")
+
+VIRTUALENV = "https://github.com/pypa/get-virtualenv"
 
 ADVICE = """\
 This Python can neither make a virtual environment nor install packages. On Debian and Ubuntu,
@@ -38,19 +40,19 @@ def make_environment() -> bool:
     shutil.rmtree(VENV, ignore_errors=True)
     if runs(sys.executable, "-m", "venv", VENV):
         return True
-    # Debian's Python has no ensurepip. virtualenv needs none, and `--target` leaves a Python alone
-    # that another package manager owns.
+    # Debian's Python has no ensurepip. virtualenv needs none.
     shutil.rmtree(VENV, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        pip = (sys.executable, "-m", "pip")
-        if not runs(*pip, "--version"):
-            return False
-        if not runs(*pip, "install", "--quiet", "--target", folder, "virtualenv", hidden=False):
-            return False
-        code = (
-            f"import sys; sys.path.insert(0, {folder!r}); import virtualenv.__main__ as v; v.run()"
-        )
-        return runs(sys.executable, "-c", code, "--quiet", VENV, hidden=False)
+        if runs(sys.executable, "-m", "pip", "--version"):
+            # `--target` leaves a Python alone that another package manager owns.
+            command = ("-m", "pip", "install", "--quiet", "--target", folder, "virtualenv")
+            start = f"import sys; sys.path.insert(0, {folder!r}); import virtualenv.__main__ as v"
+            make = ("-c", f"{start}; v.run()", "--quiet", VENV)
+            return runs(sys.executable, *command, hidden=False) and runs(sys.executable, *make)
+        # Nor has it pip. This repository holds virtualenv as one file.
+        command = ("clone", "--quiet", "--depth", "1", VIRTUALENV, folder)
+        make = (f"{folder}/public/virtualenv.pyz", "--quiet", VENV)
+        return runs("git", *command, hidden=False) and runs(sys.executable, *make, hidden=False)
 
 
 def add_interpreters() -> None:
