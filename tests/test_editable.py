@@ -20,13 +20,21 @@ from setuptools import build_meta
 print(build_meta.build_editable(sys.argv[1]))
 """
 
+# Runs without other installed packages, of which jetsync may be one.
+FIND = """
+import importlib.util
+import sys
+sys.path.append(sys.argv[1])
+print(importlib.util.find_spec("jetsync").origin)
+"""
 
-def run(code, *arguments, folder):
+
+def run(*arguments, folder):
     """
-    Return the output of *code*, which runs in *folder*.
+    Return the output of Python with these arguments, which runs in *folder*.
     """
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -44,7 +52,7 @@ def paths_of(source, clone):
     shutil.copytree(source, clone, ignore=hidden)
     wheels, installed = clone.parent / "wheels", clone.parent / "installed"
     wheels.mkdir()
-    name = run(BUILD, wheels, folder=clone).split()[-1]
+    name = run("-c", BUILD, wheels, folder=clone).split()[-1]
     zipfile.ZipFile(wheels / name).extractall(installed)
     lines = [line for file in installed.glob("*.pth") for line in file.read_text().splitlines()]
     return lines, [file.name for file in installed.glob("*.py")]
@@ -63,8 +71,7 @@ class TestEditableInstall:
         clone = tmp_path / "jetsync"
         lines, hooks = paths_of(ROOT, clone)
         assert (lines, hooks) == ([str(clone)], [])
-        code = "import sys; sys.path.append(sys.argv[1]); import jetsync; print(jetsync.__file__)"
-        found = run(code, *lines, folder=tmp_path)
+        found = run("-S", "-c", FIND, *lines, folder=tmp_path)
         assert Path(found.strip()) == clone / "jetsync" / "__init__.py"
 
     @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class TestInstall:
         result = run("completion", "bash")
 
         assert result.exit_code == 1
-        assert result.output.startswith("Error: completion is not installed: ")
+        assert result.output.splitlines()[-1].startswith("Error: completion is not installed: ")
         assert result.output.count("\n") == 1
         assert not (tmp_path / ".bashrc").exists()
 
