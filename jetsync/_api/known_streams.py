@@ -133,6 +133,10 @@ class StreamCache:
             return known
         return self._learn(name, epoch, deadline)
 
+    def forget(self, name: str) -> None:
+        """Have the next call that needs the stream called *name* look it up again."""
+        self._known.pop(name, None)
+
     def _epoch(self, deadline: Deadline) -> int:
         """Return the current connection, or wait for the next one."""
         outbox = self._context.lane.outbox

@@ -428,10 +428,6 @@ class AtomicBatch:
         if attempt is not None:
             attempt.stop_staging()
             size = len(attempt.engine.items)
-            dropped = attempt.abandoned(deadline)
-            if dropped is not None:
-                self._lose(dropped)
-                raise dropped
         try:
             attempt, admitted = self._admit(item, deadline)
             attempt.add(admitted, deadline)

@@ -13,17 +13,15 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync import errors, events
+from jetsync import errors
 from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._io.connection import was_sent
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
-from jetsync.publish.advisories import Advisories, listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
-from jetsync.values.server_info import decode_json
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
@@ -34,21 +32,15 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
-    from jetsync.values.frame import Frame
-
-# Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
-IDLE_LIMIT: Final = 10.0
-
-# Seconds to wait for a permission error once the batch is known to be incomplete, and between two
-# checks. The loop thread reads these errors, possibly slightly later than the answers.
-DENIAL_WAIT: Final = 0.25
-DENIAL_POLL: Final = 0.005
 
 # Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
 _OPEN: Final = LaneState.OPEN
 
-# The server's reason for dropping an idle batch.
-TIMED_OUT: Final = "timeout"
+# What the server's answer to a part of an incomplete batch does not say.
+INCOMPLETE: Final = (
+    "the server drops a batch after 10 s without a message, or after a message that it refuses or"
+    " does not get; servers before 2.14 drop it 10 s after its first message"
+)
 
 
 class BatchAttempt:
@@ -63,8 +55,7 @@ class BatchAttempt:
             message then asks for an answer, but the call does not wait for it.
     """
 
-    # Threads: those that hold the lock of the batch, any for `stage`, and the one that reads the
-    # socket for `on_advisory`.
+    # Threads: those that hold the lock of the batch, and any for `stage`.
     # Locks: `_staging` protects `_places` and the end of the engine's `items`.
 
     def __init__(
@@ -110,42 +101,8 @@ class BatchAttempt:
         # batch.
         self._is_answered = True
         self._dropped = False
-        # When the first and the last message were sent, and the seconds before the last one.
-        self._first_at = self._last_at = 0.0
-        self._idle = 0.0
-        # The advisory in which the server reports that it has dropped the batch.
-        self._advisory: Frame | None = None
-        self._advisories: Advisories | None = None
-        if not self.whole:
-            self._advisories = listen(self._lane, self)
-
-    def on_advisory(self, frame: Frame) -> None:
-        """Keep an advisory and report it; runs in the thread that reads the socket."""
-        self._advisory = frame
-        self._is_over = True
-        self._connection.emit(partial(self._read_advisory, frame))
-
-    def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
-        """Return the event of an advisory, or None if it is about another batch."""
-        try:
-            advisory = decode_json(frame[3])
-        except errors.ProtocolError:
-            return None
-        if advisory.get("batch") != self.id:
-            return None
-        return events.BatchAbandonedEvent(
-            stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
-        )
-
-    def abandoned(self, deadline: Deadline) -> Exception | None:
-        """Return why the server has dropped the batch, if it has reported that."""
-        event = None if self._advisory is None else self._read_advisory(self._advisory)
-        if event is None:
-            return None
-        cause = None if event.reason == TIMED_OUT else self._hidden_cause(deadline)
-        return cause or errors.BatchIncompleteError(
-            stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
-        )
+        # Permission errors that were read before do not concern the batch.
+        self._since = time.monotonic()
 
     @property
     def all_have_ids(self) -> bool:
@@ -153,12 +110,10 @@ class BatchAttempt:
         return self.messages.all_have_ids(len(self.engine.items))
 
     def end(self) -> None:
-        """Mark the batch as finished and stop listening for its advisory; never waits."""
+        """Mark the batch as finished; never waits."""
         self._is_over = True
         if self.engine.state is BatchState.OPEN:
             self.engine.given_up()
-        if self._advisories is not None:
-            self._advisories.attempts.pop(self.id, None)
         if not self._is_answered:
             self._forget_messages()
         # Later: the loop first handles the refusals that came before the answer.
@@ -266,10 +221,7 @@ class BatchAttempt:
         Errors are recorded in the engine before they are raised.
         """
         epoch, lane, wire = self._epoch, self._lane, self._wire
-        advisories = self._advisories
-        # A message subscribes to the advisories, unless another batch did.
-        line = b"" if advisories is None else advisories.line
-        frames = [line] if line else []
+        frames: list[bytes] = []
         self._is_answered = False
         self._connection.refusals.batches[self.id] = partial(_uses, self.engine.items)
 
@@ -277,10 +229,6 @@ class BatchAttempt:
             lane.write(b"".join(frames), deadline, epoch)
             frames.clear()
 
-        now = time.monotonic()
-        self._first_at = self._first_at or now
-        self._idle = now - (self._last_at or now)
-        self._last_at = now
         opening = b""
         try:
             if self.whole and len(self.engine.items) > 1:
@@ -301,8 +249,6 @@ class BatchAttempt:
                     self._ask(part, frames, deadline)
             if frames:
                 write()
-            if line and advisories is not None:
-                advisories.line = b""
             self._due = time.monotonic() + RUN_PAUSE
         except BaseException as error:
             self._fail(error)
@@ -378,58 +324,21 @@ class BatchAttempt:
     def _explained(
         self, error: errors.BatchIncompleteError, subject: str, deadline: Deadline
     ) -> Exception:
-        """Return the cause of *error* if it is known, or *error* with its likely reason."""
+        """Return the reason of *error* if the server has reported it before, or *error*."""
         if self._opening is not None and self._opening.reply is not None:
             try:
                 self.engine.answered(Part(1, []), self._opening.reply, subject)
             except (errors.ApiError, errors.PublishError) as cause:
                 return cause
-        abandoned = self.abandoned(deadline)
-        if abandoned is not None:
-            return abandoned
-        early = self.known.level < MARKER_LEVEL
-        idle = self._last_at - self._first_at if early else self._idle
-        if idle < IDLE_LIMIT:
-            return self._hidden_cause(deadline) or error
-        since = "its first message" if early else "the previous message"
-        return errors.BatchIncompleteError(
-            stream=error.stream,
-            reason=f"{idle:.1f} s have passed since {since}, and the server drops an idle batch"
-            f" after {IDLE_LIMIT:g} s",
-        )
-
-    def _hidden_cause(self, deadline: Deadline) -> Exception | None:
-        """
-        Return why the server did not take a message that asked for no answer, or None.
-
-        It has refused the subject or the size. For a subject it reports an error that does not name
-        the message; for a size it reports nothing.
-        """
+        # A message may exceed the current limit of the stream. The next batch looks it up.
+        self._streams.forget(self.known.name)
         with contextlib.suppress(errors.JetSyncError):
-            stream = self._streams.named(self.known.name, deadline, fresh=True)
-            limit, size = stream.config.max_msg_size, self._largest()
-            if limit is not None and 0 < limit < size:
-                return errors.MessageTooLargeError(
-                    description=f"message size exceeds maximum allowed: a message with the headers "
-                    f"of the batch has {size} bytes, and max_msg_size is {limit}",
-                    stream=stream.name,
-                )
-        subjects = {target.decode() for target, _, _ in self.engine.items}
-        end = deadline.at_most(DENIAL_WAIT)
-        while True:
-            for at, error in list(self._connection.refusals.denials):
-                about_us = error.operation == "publish" and error.subject in subjects
-                if about_us and at >= self._first_at:
-                    return copy.copy(error)
-            if end.expired():
-                return None
-            time.sleep(DENIAL_POLL)
-
-    def _largest(self) -> int:
-        """Return the bytes of the largest message."""
-        parts = (Part(number, [item]) for number, item in enumerate(self.engine.items, 1))
-        messages = (self._wire.last(part, part.items[0]) for part in parts)
-        return max(len(header) + len(payload) for _, header, payload in messages)
+            self._connection.flush_refusals(deadline)
+        for at, denied in list(self._connection.refusals.denials):
+            is_publish = denied.operation == "publish" and at >= self._since
+            if is_publish and _uses(self.engine.items, denied.subject.encode()):
+                return copy.copy(denied)
+        return errors.BatchIncompleteError(stream=error.stream, reason=INCOMPLETE)
 
 
 def _uses(items: Sequence[BatchItem], subject: bytes) -> bool:

@@ -280,7 +280,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, BatchAttempt, "abandoned")
+        Interrupt(monkeypatch, BatchAttempt, "add")
         with pytest.raises(KeyboardInterrupt):
             batch.add(f"{stream.name}.A", b"2", timeout=20)
         assert batch._attempt._dropped
