@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import attrs
 
 from jetsync import errors
-from jetsync._proto.puback import is_no_responders, parse_ack
+from jetsync._proto.puback import parse_ack
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 
@@ -47,7 +47,9 @@ class BatchPhase(enum.Enum):
 
     # It takes messages.
     OPEN = "open"
-    # A call commits it or sends it again.
+    # A call adds a message, or an interrupt has ended the call before it had added all of it.
+    ADDING = "adding"
+    # A call commits the batch or sends it again, or was interrupted before it knew the outcome.
     COMMITTING = "committing"
     COMMITTED = "committed"
     # The last commit failed. The state of its attempt tells whether it may be sent again.
@@ -59,11 +61,13 @@ class BatchPhase(enum.Enum):
 
 # The phase after an event. A pair that is missing changes nothing, or its call raises an error.
 NEXT_PHASE: Final = {
+    (BatchPhase.OPEN, "add"): BatchPhase.ADDING,
+    (BatchPhase.ADDING, "unharmed"): BatchPhase.OPEN,
+    (BatchPhase.ADDING, "lost"): BatchPhase.BROKEN,
+    (BatchPhase.ADDING, "discard"): BatchPhase.DISCARDED,
     (BatchPhase.OPEN, "commit"): BatchPhase.COMMITTING,
-    (BatchPhase.OPEN, "add failed"): BatchPhase.BROKEN,
+    (BatchPhase.OPEN, "lost"): BatchPhase.BROKEN,
     (BatchPhase.OPEN, "discard"): BatchPhase.DISCARDED,
-    # Ctrl-C, before the commit had begun.
-    (BatchPhase.OPEN, "commit failed"): BatchPhase.FAILED,
     (BatchPhase.COMMITTING, "stored"): BatchPhase.COMMITTED,
     (BatchPhase.COMMITTING, "commit failed"): BatchPhase.FAILED,
     (BatchPhase.FAILED, "resend"): BatchPhase.COMMITTING,
@@ -212,48 +216,30 @@ class AtomicBatchEngine(Generic[Item]):
             self._ask - 1 + self._hold_back, UNLIMITED if limit is None else limit
         )
 
-    def given_up(self) -> None:
-        """Record that the batch will not be committed."""
+    def not_stored(self) -> None:
+        """Record that the stream will have no message of the batch, so that nothing follows."""
         self.state = BatchState.FAILED
-
-    def unsent(self) -> None:
-        """Record that the latest part was certainly not sent."""
-        self.state = BatchState.FAILED
-
-    def no_stream(self) -> None:
-        """Record that no stream took the latest part."""
-        self.state = BatchState.FAILED
-
-    def lost(self, part: Part[Item]) -> BatchState:
-        """Record that *part* was sent and not answered, and return the new state."""
-        self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
-        return self.state
 
     def found_stored(self, ack: BatchAck) -> None:
         """Record that the stream has the messages, from an earlier attempt with another id."""
         self.state, self.ack = BatchState.COMMITTED, ack
 
     def in_doubt(self) -> None:
-        """Record that an earlier attempt may have been stored, although this one was not."""
+        """Record that the commit may have been sent, or that an earlier attempt may be stored."""
         self.state = BatchState.UNKNOWN
 
-    def answered(self, part: Part[Item], frame: Frame, subject: str) -> None:
+    def answered(self, part: Part[Item], frame: Frame) -> None:
         """
-        Read the answer to the last message of *part*, which was sent to *subject*.
+        Read the answer to the last message of *part*.
 
         Raises:
-            NoStreamResponseError, ApiError: The batch has ended. The stream has no message of it.
+            ApiError: The batch has ended. The stream has no message of it.
             AtomicityError: The batch has ended, and its messages were stored one by one.
-            ProtocolError: The answer cannot be read. The batch has ended and may be stored.
+            ProtocolError: The answer cannot be read. If *part* commits, the batch may be stored.
         """
-        if frame[2] is not None and is_no_responders(frame):
-            self.no_stream()
-            raise errors.NoStreamResponseError(subject)
         data = frame[3]
         if not data and not part.commit:
             return
-        # If the answer cannot be read.
-        self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         ack = parse_ack(data)
         if isinstance(ack, errors.ApiError):
             self.state = BatchState.FAILED

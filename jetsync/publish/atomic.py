@@ -20,9 +20,10 @@ from jetsync._base.dropped import when_dropped
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
-from jetsync.publish.atomic_attempt import BatchAttempt
+from jetsync.publish.atomic_attempt import WAS_INTERRUPTED, BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.atomic_resend import (
+    COMMITTING,
     NO_STREAM,
     ack_of_earlier_attempt,
     check_resend,
@@ -61,6 +62,19 @@ _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.Transpor
 
 _OPEN: Final = BatchPhase.OPEN
 
+# In these phases the server may have a batch that nothing but a discard ends.
+_OPEN_AT_SERVER: Final = (BatchPhase.OPEN, BatchPhase.ADDING)
+
+# In these phases an add has failed, was interrupted, or is running in another thread.
+_FAULTY: Final = (BatchPhase.ADDING, BatchPhase.BROKEN)
+
+# Why a batch in one of these phases takes no more messages, if no error closed it.
+_REASONS: Final = {
+    BatchPhase.ADDING: WAS_INTERRUPTED,
+    BatchPhase.COMMITTING: COMMITTING,
+    BatchPhase.COMMITTED: "it was committed",
+}
+
 
 class AtomicBatch:
     """
@@ -77,8 +91,9 @@ class AtomicBatch:
     The server drops a batch if it receives no message for 10 s. Servers before 2.14 drop it 10 s
     after its first message. jetsync discards an open batch when the client closes, when the
     interpreter exits, or when your program drops the last reference to the batch. In the last case
-    it emits a ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C
-    interrupts a call, the batch is closed.
+    it emits a ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C or
+    another exception of a signal handler interrupts a call that adds a message, the batch takes no
+    more messages, and you can only discard it.
     """
 
     # Threads: any. The thread of a commit waits without the lock; its phase keeps other calls out.
@@ -124,13 +139,12 @@ class AtomicBatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        phase = self._phase
         if kind is not None:
             self.discard()
-        elif self._phase is BatchPhase.BROKEN:
-            # The caller has already seen the error and carried on. Leaving the block without
-            # raising would suggest that the batch was stored.
-            raise self._closed_error()
-        elif self._phase is _OPEN and not self._discarding and self.size:
+        elif phase in _FAULTY or (phase is _OPEN and not self._discarding and self.size):
+            # Raises if an add has failed or was interrupted. Leaving the block without an error
+            # would suggest that the batch was stored.
             self.commit()
 
     @property
@@ -198,23 +212,17 @@ class AtomicBatch:
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
         attempt = self._attempt
-        try:
-            if (
-                attempt is not None
-                and headers is None
-                and msg_id is None
-                and ttl is None
-                and expect is None
-                and timeout is None
-                and self._hooks is None
-                and attempt.stage(subject, data)
-            ):
-                return
-        except BaseException as error:
-            # After Ctrl-C the message may be missing, or the caller may think that it is.
-            if not isinstance(error, Exception):
-                self._end(error, NO_WAIT)
-            raise
+        if (
+            attempt is not None
+            and headers is None
+            and msg_id is None
+            and ttl is None
+            and expect is None
+            and timeout is None
+            and self._hooks is None
+            and attempt.stage(subject, data)
+        ):
+            return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
         # Most messages are plain pairs, which cost less to create and to encode.
@@ -225,15 +233,7 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
         try:
             with Locked(self._lock, deadline, USED):
-                if self._phase is not _OPEN or self._discarding:
-                    raise self._closed_error()
-                try:
-                    self._add(item, deadline)
-                except BaseException as error:
-                    # After Ctrl-C a message of the batch may be missing.
-                    if not isinstance(error, Exception):
-                        self._lose(error)
-                    raise
+                self._add(item, deadline)
         finally:
             if self._discarding:
                 self._discard_now()
@@ -374,11 +374,7 @@ class AtomicBatch:
 
         # No other call can use the batch before this one has ended.
         self._phase = BatchPhase.COMMITTING
-        try:
-            return self._store(send, deadline, size=len(items), first=first)
-        except BaseException as error:
-            self._commit_failed(error)
-            raise
+        return self._store(send, deadline, size=len(items), first=first)
 
     # Steps of the calls above.
 
@@ -387,8 +383,7 @@ class AtomicBatch:
         self._phase = NEXT_PHASE.get((self._phase, event), self._phase)
 
     def _closed_error(self) -> errors.BatchClosedError:
-        is_committed = self._phase in {BatchPhase.COMMITTING, BatchPhase.COMMITTED}
-        reason = "it was committed" if is_committed else "it was discarded"
+        reason = _REASONS.get(self._phase, "it was discarded")
         return errors.BatchClosedError(reason=self._reason or reason)
 
     def _refused(self, event: str) -> errors.JetSyncError:
@@ -424,18 +419,25 @@ class AtomicBatch:
         if self._context.lane.outbox.held_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise errors.CallInSignalHandlerError
+        if self._phase is not _OPEN or self._discarding:
+            raise self._closed_error()
         size, attempt = 0, self._attempt
         if attempt is not None:
             attempt.stop_staging()
             size = len(attempt.engine.items)
+        # An interrupt leaves the batch in this phase.
+        self._phase = BatchPhase.ADDING
         try:
             attempt, admitted = self._admit(item, deadline)
             attempt.add(admitted, deadline)
-        except Exception as error:
+        except errors.JetSyncError as error:
             refused = self._attempt is None and isinstance(error, _LOOKUP_FAILED)
             if refused or self.size > size:
                 self._lose(error)
+            else:
+                self._phase = _OPEN
             raise
+        self._phase = _OPEN
 
     def _send_whole(
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
@@ -464,7 +466,7 @@ class AtomicBatch:
         while self._discarding:
             try:
                 with Locked(self._lock, NO_WAIT):
-                    if self._phase is _OPEN and self._attempt is not None:
+                    if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
                         self._attempt.discard()
                     self._after("discard")
                     self._discarding = False
@@ -479,22 +481,19 @@ class AtomicBatch:
         """Discard the batch if it is open, because the client or the interpreter ends."""
         self._end(errors.ConnectionClosedError(), deadline)
 
-    def _end(self, error: BaseException, deadline: Deadline) -> None:
+    def _end(self, error: errors.JetSyncError, deadline: Deadline) -> None:
         """Discard the batch if it is open, because of *error*."""
         with (
             contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
             Locked(self._lock, deadline, USED),
         ):
-            if self._phase is _OPEN and self._attempt is not None:
+            if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
                 self._attempt.discard()
                 self._lose(error)
 
-    def _lose(self, error: BaseException) -> None:
-        """Close the batch because adding a message failed; the lock is held."""
-        self._after("add failed")
-        if self._attempt is not None and not isinstance(error, Exception):
-            # Ctrl-C: the server may have the batch and would keep it for 10 s.
-            self._attempt.discard()
+    def _lose(self, error: errors.JetSyncError) -> None:
+        """Close the batch because of *error*; the lock is held."""
+        self._after("lost")
         self._close(error)
 
     def _close(self, error: BaseException) -> None:
@@ -519,27 +518,23 @@ class AtomicBatch:
             deadline: Deadline of the call.
             subject: The subject of the final message, if the commit has one.
         """
-        begun = False
         try:
             with Locked(self._lock, deadline, USED):
                 if self._attempt is not None:
                     self._attempt.stop_staging()
-                following = NEXT_PHASE.get((self._phase, event))
-                if following is None or (self._discarding and self._phase is _OPEN):
+                phase = self._phase
+                following = NEXT_PHASE.get((phase, event))
+                if following is None or (self._discarding and phase is _OPEN):
                     raise self._refused(event)
-                # Ctrl-C after this line makes the commit fail.
-                begun = True
+                # An interrupt leaves the batch in this phase.
+                self._phase = BatchPhase.ADDING
                 try:
                     send = begin()
-                except Exception:
-                    begun = False
+                except errors.JetSyncError:
+                    self._phase = phase
                     raise
                 self._phase, self._reason = following, None
             return self._store(send, deadline, subject)
-        except BaseException as error:
-            if begun:
-                self._commit_failed(error)
-            raise
         finally:
             if self._discarding:
                 self._discard_now()
@@ -563,45 +558,46 @@ class AtomicBatch:
             size: The number of messages, if *send* also adds them.
             first: The subject of the first message, likewise.
         """
-        commit = partial(self._send_until_stored, send, deadline)
-        plugins, attempt = self._context.plugins, self._attempt
-        if plugins.infos:
-            streams, epoch = self._context.streams, self._context.lane.epoch
-            known = streams.kept(first, epoch) if attempt is None else attempt.known
-            operation = attrs.evolve(
-                self._operation(),
-                size=self.size or size,
-                timeout=deadline.total,
-                subject=subject,
-                stream=None if known is None else known.name,
-            )
-            commit = partial(commit, operation)
-            if plugins.enter_batch_commit is not None:
-                commit = partial(plugins.enter_batch_commit(operation).run, commit)
-        self._ack = ack = commit()
-        self._phase = NEXT_PHASE[self._phase, "stored"]
-        attempt = self._attempt
-        assert attempt is not None
-        attempt.end()
-        for ttl_subject, ttl in attempt.messages.ttls:
-            report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
+        try:
+            commit = partial(self._send_until_stored, send, deadline)
+            plugins, attempt = self._context.plugins, self._attempt
+            if plugins.infos:
+                streams, epoch = self._context.streams, self._context.lane.epoch
+                known = streams.kept(first, epoch) if attempt is None else attempt.known
+                operation = attrs.evolve(
+                    self._operation(),
+                    size=self.size or size,
+                    timeout=deadline.total,
+                    subject=subject,
+                    stream=None if known is None else known.name,
+                )
+                commit = partial(commit, operation)
+                if plugins.enter_batch_commit is not None:
+                    commit = partial(plugins.enter_batch_commit(operation).run, commit)
+            self._ack = ack = commit()
+            self._phase = BatchPhase.COMMITTED
+            attempt = self._attempt
+            assert attempt is not None
+            attempt.end()
+            for ttl_subject, ttl in attempt.messages.ttls:
+                report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
+        except BaseException as error:
+            self._commit_failed(error)
+            raise
         return ack
 
     def _commit_failed(self, error: BaseException) -> None:
         """Close the batch after *error*. A plugin may have raised it after the commit."""
-        try:
-            attempt = self._attempt
-            if attempt is not None:
-                self._ack = attempt.engine.ack
-                if self._ack is not None:
-                    self._after("stored")
-                self._unknown |= attempt.engine.state is BatchState.UNKNOWN
-                if attempt.engine.state is BatchState.OPEN:
-                    # A plugin or Ctrl-C prevented the first attempt.
-                    attempt.discard()
-            self._close(error)
-        finally:
-            self._after("commit failed")
+        attempt = self._attempt
+        if attempt is not None:
+            self._ack = attempt.engine.ack
+            if self._ack is not None:
+                self._after("stored")
+            if attempt.engine.state is BatchState.OPEN:
+                attempt.discard()
+            self._unknown |= attempt.engine.state is BatchState.UNKNOWN
+        self._close(error)
+        self._after("commit failed")
 
     def _send_until_stored(
         self,

@@ -36,7 +36,19 @@ if TYPE_CHECKING:
 # Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
 _OPEN: Final = LaneState.OPEN
 
-# What the server's answer to a part of an incomplete batch does not say.
+# After these errors, the server has no batch to drop.
+_REFUSALS: Final = (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
+
+# Stands for the number of places while a call stages a message. Without another thread that does,
+# the call was interrupted.
+INTERRUPTED: Final = -1
+
+# Why a batch takes no more messages.
+WAS_INTERRUPTED: Final = (
+    "a call was interrupted while it added a message; discard this batch and build a new one"
+)
+
+# Why a batch may be incomplete, if the server has not reported the reason.
 INCOMPLETE: Final = (
     "the server drops a batch after 10 s without a message, or after a message that it refuses or"
     " does not get; servers before 2.14 drop it 10 s after its first message"
@@ -68,7 +80,6 @@ class BatchAttempt:
         known = messages.known
         assert known is not None
         self.known: KnownStream = known
-        self._epoch = known.epoch
         self.id: str = batch_id
         self.messages = messages
         self.whole: bool = options is None
@@ -78,8 +89,9 @@ class BatchAttempt:
             hold_back=known.level < MARKER_LEVEL,
             ack_first=options is not None and options.ack_first,
             ack_every=0 if options is None else options.ack_every,
-            limit=self._streams.batch_limits.get(self._epoch),
+            limit=self._streams.batch_limits.get(known.epoch),
         )
+        self._epoch = known.epoch
         self._connection = context.connection
         self._lane = context.lane
         self._outbox = context.lane.outbox
@@ -89,18 +101,13 @@ class BatchAttempt:
         self._staging = short_lock()
         # How many more messages may wait to be written.
         self._places = 0
-        # When the next message is written at once.
+        # When the next message is written at once. Always, before the first and after the end.
         self._due = 0.0
-        # Whether the batch has ended, or the server has reported something about one.
-        self._is_over = False
-        # Receives the answer to the first message if the call does not wait for it.
-        self._opening: Waiter | None = None
-        # The latest part that asked for an answer.
-        self._asked: Part[BatchItem] | None = None
-        # Whether the server has answered the last message, and whether it was asked to drop the
-        # batch.
+        # Whether the commit may have been sent, and whether the server has answered the last
+        # message, so that it refuses no more of them.
+        self._may_commit = False
         self._is_answered = True
-        self._dropped = False
+        self._is_dropped = False
         # Permission errors that were read before do not concern the batch.
         self._since = time.monotonic()
 
@@ -111,15 +118,18 @@ class BatchAttempt:
 
     def end(self) -> None:
         """Mark the batch as finished; never waits."""
-        self._is_over = True
+        self._due = 0.0
         if self.engine.state is BatchState.OPEN:
-            self.engine.given_up()
+            if self._may_commit:
+                self.engine.in_doubt()
+            else:
+                self.engine.not_stored()
         if not self._is_answered:
-            self._forget_messages()
+            self._note_unanswered()
         # Later: the loop first handles the refusals that came before the answer.
         self._lane.later(0.0, self._connection.refusals.batches.pop, self.id, None)
 
-    def _forget_messages(self) -> None:
+    def _note_unanswered(self) -> None:
         """Note that the server may still refuse messages of the batch."""
         for subject in {target for target, _, _ in self.engine.items}:
             self._connection.refusals.add(subject)
@@ -128,13 +138,13 @@ class BatchAttempt:
         """End the batch and make the server drop it; never waits."""
         self.end()
         engine = self.engine
-        if engine.sent and engine.state is BatchState.FAILED and not self._dropped:
-            self._dropped = True
+        if engine.sent and engine.state is BatchState.FAILED and not self._is_dropped:
+            self._is_dropped = True
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])
             target, header, payload = self._wire.last(gap, engine.items[-1])
-            self._forget_messages()
+            self._note_unanswered()
             self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
     def drop(self) -> bool:
@@ -148,21 +158,6 @@ class BatchAttempt:
         self.discard()
         return True
 
-    def _fail(self, error: BaseException) -> None:
-        """Record a failed write or answer, and discard the batch if the server still has it."""
-        engine = self.engine
-        if engine.state is BatchState.OPEN:
-            if self._asked is None:
-                engine.unsent()
-            else:
-                engine.lost(self._asked)
-        if isinstance(error, errors.PermissionDeniedError):
-            refused = error.operation == "publish"
-        else:
-            refused = isinstance(error, (errors.ApiError, errors.PublishError))
-        if engine.state is BatchState.FAILED and not refused:
-            self.discard()
-
     def stage(self, subject: Any, data: Any) -> bool:
         """
         Add a small message to those that wait to be written, or return False if :meth:`add` has to.
@@ -175,7 +170,6 @@ class BatchAttempt:
         item = self.messages.plain(subject, data)
         if (
             item is None
-            or self._is_over
             or outbox.epoch != self._epoch
             # Before the lock is taken: in a forked child, its owner may not exist.
             or outbox.state is not _OPEN
@@ -186,17 +180,23 @@ class BatchAttempt:
             places = self._places
             if places <= 0:
                 return False
-            # A signal handler that interrupts the next steps must not stage another message.
-            self._places = 0
+            self._places = INTERRUPTED
             self.engine.add_quietly(item)
             self._places = places - 1
             return True
 
     def stop_staging(self) -> None:
-        """Have other threads wait for the lock of the batch, which the caller holds."""
-        # A signal handler may have interrupted the thread that stages.
+        """
+        Have other threads wait for the lock of the batch, which the caller holds.
+
+        Raises:
+            CallInSignalHandlerError: The calling thread stages a message.
+            BatchClosedError: A call was interrupted while it staged a message.
+        """
         refuse_reentry(self._staging)
         with self._staging:
+            if self._places == INTERRUPTED:
+                raise errors.BatchClosedError(reason=WAS_INTERRUPTED)
             self._places = 0
 
     def add(self, item: BatchItem, deadline: Deadline) -> None:
@@ -212,7 +212,7 @@ class BatchAttempt:
             if parts:
                 self.send(parts, deadline)
         # Other threads may stage from here on.
-        self._places = min(engine.quiet, engine.sent + RUN_MESSAGES - 1) - len(engine.items)
+        self._places = max(0, min(engine.quiet, engine.sent + RUN_MESSAGES - 1) - len(engine.items))
 
     def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:
         """
@@ -221,91 +221,83 @@ class BatchAttempt:
         Errors are recorded in the engine before they are raised.
         """
         epoch, lane, wire = self._epoch, self._lane, self._wire
+        router, items = self._connection.router, self.engine.items
         frames: list[bytes] = []
         self._is_answered = False
-        self._connection.refusals.batches[self.id] = partial(_uses, self.engine.items)
+        self._connection.refusals.batches[self.id] = partial(_uses, items)
 
         def write() -> None:
             lane.write(b"".join(frames), deadline, epoch)
             frames.clear()
 
-        opening = b""
+        # Receives the answer to the first message, for which the call does not wait.
+        opening: Waiter | None = None
+        reply = b""
         try:
-            if self.whole and len(self.engine.items) > 1:
-                self._opening = Waiter(self.engine.items[0][0], in_batch=True)
-                self._opening.epoch = epoch
-                opening = self._connection.router.register(self._opening)
-                item = self.engine.items[0]
-                target, header, payload = wire.last(Part(1, [item]), item)
-                frames.append(hpub(target, opening, header, payload))
+            if self.whole and len(items) > 1:
+                opening = Waiter(items[0][0], in_batch=True)
+                opening.epoch = epoch
+                reply = router.register(opening)
+                target, header, payload = wire.last(Part(1, [items[0]]), items[0])
+                frames.append(hpub(target, reply, header, payload))
             for part in parts:
-                items, first = part.items, part.first
+                plain, first = part.items, part.first
                 if part.asks:
-                    items = items[:-1]
-                if opening and first == 1:
-                    items, first = items[1:], 2
-                wire.encode(items, first, frames, write)
+                    plain = plain[:-1]
+                if opening is not None and first == 1:
+                    plain, first = plain[1:], 2
+                wire.encode(plain, first, frames, write)
                 if part.asks:
                     self._ask(part, frames, deadline)
             if frames:
                 write()
             self._due = time.monotonic() + RUN_PAUSE
-        except BaseException as error:
-            self._fail(error)
-            if isinstance(error, errors.ConnectionLostError) and not error.sent:
-                dropped = "the server dropped the batch, so none of its messages is stored"
-                why = lane.why_lost(epoch)
-                raise errors.ConnectionLostError(
-                    reason=dropped if why is None else f"{dropped}: {why}", sent=False
-                ) from None
-            raise
+        except errors.JetSyncError as error:
+            cause = self._cause(error, opening, deadline)
+            if isinstance(cause, _REFUSALS):
+                self.end()
+            else:
+                self.discard()
+            if cause is error:
+                raise
+            raise cause from None
         finally:
-            if self._opening is not None and self._opening.reply is None:
-                self._connection.router.forget(opening)
+            if opening is not None and opening.reply is None:
+                router.forget(reply)
 
     def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:
         """Write *frames* and the last message of *part*, and wait for the answer to it."""
         engine, epoch = self.engine, self._epoch
         target, header, payload = self._wire.last(part, engine.items[-1])
         subject = target.decode()
-        self._asked = part
+        self._may_commit = bool(part.commit)
+        self._is_answered = False
         try:
             frame = self._connection.exchange(
                 target, header, payload, deadline, epoch=epoch, before=frames, in_batch=True
             )
+            frames.clear()
             self._is_answered = True
+            engine.answered(part, frame)
         except errors.NoRespondersError:
             self._is_answered = True
-            engine.no_stream()
+            engine.not_stored()
             raise errors.NoStreamResponseError(subject) from None
-        except (errors.RequestTimeoutError, errors.TransportError) as error:
-            if not was_sent(error):
-                engine.unsent()
+        except errors.BatchTooLargeError as error:
+            if error.limit is not None:
+                self._streams.batch_limits = {epoch: error.limit}
+            raise
+        except (errors.RequestTimeoutError, errors.TransportError, errors.ProtocolError) as error:
+            if not self._is_answered and not was_sent(error):
+                engine.not_stored()
                 if isinstance(error, errors.PermissionDeniedError):
                     # Other messages of the batch may be refused as well.
                     with contextlib.suppress(errors.JetSyncError):
                         self._connection.flush_refusals(deadline)
                         self._is_answered = True
                         self._connection.refusals.batches.pop(self.id, None)
-            elif engine.lost(part) is BatchState.UNKNOWN:
-                raise self._unknown(subject, deadline, error) from error
-            raise
-        except BaseException:
-            # For example Ctrl-C.
-            engine.lost(part)
-            raise
-        finally:
-            frames.clear()
-        try:
-            engine.answered(part, frame, subject)
-        except errors.BatchTooLargeError as error:
-            if error.limit is not None:
-                self._streams.batch_limits = {epoch: error.limit}
-            raise
-        except errors.BatchIncompleteError as error:
-            raise self._explained(error, subject, deadline) from None
-        except errors.ProtocolError as error:
-            if engine.state is BatchState.UNKNOWN:
+            elif part.commit:
+                engine.in_doubt()
                 raise self._unknown(subject, deadline, error) from error
             raise
 
@@ -321,13 +313,21 @@ class BatchAttempt:
             reason=None if timed_out else str(cause),
         )
 
-    def _explained(
-        self, error: errors.BatchIncompleteError, subject: str, deadline: Deadline
-    ) -> Exception:
-        """Return the reason of *error* if the server has reported it before, or *error*."""
-        if self._opening is not None and self._opening.reply is not None:
+    def _cause(
+        self, error: errors.JetSyncError, opening: Waiter | None, deadline: Deadline
+    ) -> errors.JetSyncError:
+        """Return what the server has reported about the batch before *error*, or *error*."""
+        if isinstance(error, errors.ConnectionLostError) and not error.sent:
+            dropped = "the server dropped the batch, so none of its messages is stored"
+            why = self._lane.why_lost(self._epoch)
+            return errors.ConnectionLostError(
+                reason=dropped if why is None else f"{dropped}: {why}", sent=False
+            )
+        if not isinstance(error, errors.BatchIncompleteError):
+            return error
+        if opening is not None and opening.reply is not None:
             try:
-                self.engine.answered(Part(1, []), self._opening.reply, subject)
+                self.engine.answered(Part(1, []), opening.reply)
             except (errors.ApiError, errors.PublishError) as cause:
                 return cause
         # A message may exceed the current limit of the stream. The next batch looks it up.
