@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -214,11 +213,10 @@ class Client:
                 for subscription in subscriptions:
                     subscription.drain()
             while any(subscription.pending for subscription in subscriptions):
-                if deadline.expired():
+                # No event tells when another thread takes a message.
+                if deadline.expired() or connection.closing.wait(min(0.01, deadline.remaining())):
                     outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
                     break
-                # No event tells when another thread takes a message.
-                time.sleep(min(0.01, deadline.remaining()))
             settled = [each for each in consumptions if each.settle(deadline)]
             if len(settled) < len(consumptions):
                 outcome["consuming"] = len(consumptions) - len(settled)

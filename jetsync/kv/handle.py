@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -208,7 +207,7 @@ class KeyValue:
                     ) from error
                 last = 0 if found is None else found.revision
             # Other clients create and delete the key at the same time.
-            time.sleep(min(pause, deadline.remaining()))
+            bucket.context.connection.closing.wait(min(pause, deadline.remaining()))
             pause = min(pause * 2.0 or FIRST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE)
 
     def update(

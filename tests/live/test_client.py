@@ -295,6 +295,23 @@ class TestSubscribe:
         client.flush()
         assert [message.data for message in subscription] == [b"%d" % n for n in range(10)]
 
+    def test_a_drain_ends_when_the_client_closes(self, nats_server, unique):
+        """
+        A drain that waits for messages to be taken ends if another thread closes the client.
+        """
+        with (
+            jetsync.connect(nats_server.url) as client,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            subscription = client.subscribe(unique)
+            client.publish(unique)
+            eventually(lambda: subscription.pending)
+            call = pool.submit(client.drain, timeout=60)
+            # It does not look for messages before it has unsubscribed.
+            eventually(lambda: " closed " in repr(subscription))
+            client.close()
+            assert call.exception(30) is None
+
     def test_draining_a_client_loses_nothing(self, nats_server, client, unique):
         """
         A queue group member that drains gets all messages that the server sent it before it left.

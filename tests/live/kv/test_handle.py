@@ -12,6 +12,7 @@ import pytest
 
 import jetsync
 from helpers.domains import domain_link
+from helpers.waiting import eventually
 from jetsync import KeyOperation
 
 OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
@@ -182,11 +183,37 @@ class TestKeys:
         A key with a marker is created without a pause, because no other client has changed it.
         """
         pauses = []
-        monkeypatch.setattr("jetsync.kv.handle.time", SimpleNamespace(sleep=pauses.append))
         kv.put("a", b"1")
         kv.delete("a")
+        closing = SimpleNamespace(wait=pauses.append)
+        monkeypatch.setattr(kv._bucket.context.connection, "closing", closing)
         assert kv.create("a", b"2") == 3
         assert pauses == [0.0]
+
+    def test_a_create_ends_when_the_client_closes(self, kv, nats_server, monkeypatch):
+        """
+        A create that pauses after a conflict ends at once if another thread closes the client.
+        """
+        for name in ("FIRST_CONFLICT_PAUSE", "LONGEST_CONFLICT_PAUSE"):
+            monkeypatch.setattr(f"jetsync.kv.handle.{name}", 60.0)
+
+        write, conflicts = type(kv._bucket).write, []
+
+        def conflict(bucket, *arguments, **options):
+            if client.is_closed:
+                return write(bucket, *arguments, **options)
+            conflicts.append(bucket)
+            raise jetsync.WrongLastSequenceError
+
+        monkeypatch.setattr(type(kv._bucket), "write", conflict)
+        monkeypatch.setattr(type(kv._bucket), "last_at_origin", lambda *_: None)
+        with jetsync.connect(nats_server.url) as client, ThreadPoolExecutor(1) as pool:
+            other = client.jetstream().key_value(kv.bucket)
+            call = pool.submit(other.create, "a", b"1", timeout=60)
+            # There is no pause after the first conflict.
+            eventually(lambda: len(conflicts) == 2)
+            client.close()
+            assert isinstance(call.exception(30), jetsync.ConnectionClosedError)
 
     def test_one_thread_creates(self, kv):
         """
