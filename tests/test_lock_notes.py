@@ -1,9 +1,9 @@
 """
-Classes say which threads call them and which lock protects what.
+What the classes of `_io`, `publish` and `consume` say about threads and locks.
 
 The notes are two lines, "Threads:" and "Locks:". They are comments below the docstring of the class
-or, if the class is internal, a paragraph of the docstring. The tests read the files and import
-nothing.
+or, if the class is internal, a paragraph of the docstring. A method of `_io` that says that a lock
+is held asserts that. The tests read the files and import nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,22 @@ import attrs
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "jetsync"
-CONSUME = [*sorted(PACKAGE.joinpath("consume").glob("*.py")), PACKAGE / "kv" / "watch.py"]
-FILES = [*sorted(PACKAGE.joinpath("publish").glob("*.py")), *CONSUME]
+IO, CONSUME, PUBLISH = (
+    sorted(PACKAGE.joinpath(folder).glob("*.py")) for folder in ("_io", "consume", "publish")
+)
+COMPLETE = [*IO, *CONSUME, PACKAGE / "kv" / "watch.py"]
+"""The files in which every class has notes. In `publish`, only a class with a lock needs them."""
+
+VALUES = {"Protocol", "Exception", "enum.Enum", "threading.local"}
+"""Bases of classes without a state that threads share."""
+
+SINGLE_USE = {"Attempt", "_Refused"}
+"""Values that are not frozen."""
+
+FLAGS = {"Outbox": {"_sending"}, "Signal": {"_lock"}}
+"""Locks that protect nothing: threads set them and look at them."""
+
+HELD = "lock is held"
 
 MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:LongLock|short_lock|threading\.Lock)\(")
 
@@ -51,7 +65,7 @@ def note_lines(node: ast.ClassDef, lines: list[str]) -> range:
 
 def noted_in(source: str) -> list[Noted]:
     """
-    Return the classes of a module, except values and those whose state differs for each thread.
+    Return the classes of a module, except values.
     """
     found = []
     lines = source.splitlines()
@@ -60,12 +74,13 @@ def noted_in(source: str) -> list[Noted]:
             continue
         if any("frozen" in ast.unparse(each) for each in node.decorator_list):
             continue
-        if "threading.local" in map(ast.unparse, node.bases):
+        if node.name in SINGLE_USE or not VALUES.isdisjoint(map(ast.unparse, node.bases)):
             continue
         place = note_lines(node, lines)
         notes = "\n".join(lines[index].strip(" #") for index in place)
         locks = set(MAKES_LOCK.findall(ast.get_source_segment(source, node)))
         others = [line for index, line in enumerate(lines) if index not in place]
+        locks -= FLAGS.get(node.name, set())
         found.append(Noted(node.name, notes, locks, set(re.findall(r"\w+", "\n".join(others)))))
     return found
 
@@ -77,7 +92,7 @@ def classes(files: list[Path]) -> list[Noted]:
     return [each for path in files for each in noted_in(path.read_text("utf-8"))]
 
 
-NOTED = [each for each in classes(FILES) if each.locks or "Locks: " in each.notes]
+NOTED = [each for each in classes(COMPLETE + PUBLISH) if each.locks or "Locks: " in each.notes]
 
 
 def test_classes_are_found():
@@ -88,13 +103,14 @@ def test_classes_are_found():
 
     assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "StagedRun"}
     assert names >= {"Consumption", "HandlerPool", "MessageBatch", "Reading", "Watch"}
+    assert names >= {"Connection", "Lane", "Outbox", "Session", "Signal"}
 
 
-def test_each_class_that_consumes_has_notes():
+def test_each_class_has_notes():
     """
-    Every class of `jetsync/consume` and `jetsync/kv/watch.py` has notes, unless it is a value.
+    Every class of `_io`, `consume` and `kv/watch.py` has notes, unless it is a value.
     """
-    assert [each.name for each in classes(CONSUME) if "Locks: " not in each.notes] == []
+    assert [each.name for each in classes(COMPLETE) if "Locks: " not in each.notes] == []
 
 
 @pytest.mark.parametrize("each", NOTED, ids=lambda each: each.name)
@@ -104,6 +120,8 @@ def test_notes(each):
     """
     threads, found, locks = each.notes.partition("Locks: ")
     named = {word for name in re.findall(r"`([\w.]+)`", each.notes) for word in name.split(".")}
+    # "on_" stands for all names that begin with it.
+    named = {word for word in named if not word.endswith("_")}
 
     assert threads.startswith("Threads: ")
     assert found
@@ -165,3 +183,40 @@ class Queue:
     )
 
     test_notes(each)
+
+
+def unasserted(tree):
+    """
+    List the functions that say that a lock is held and do not begin with an assertion.
+    """
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[1] if len(node.body) > 1 else None
+            if HELD in (ast.get_docstring(node) or "") and not isinstance(first, ast.Assert):
+                names.append(node.name)
+    return names
+
+
+@pytest.mark.parametrize("path", IO, ids=lambda path: path.stem)
+def test_a_held_lock_is_asserted(path):
+    """
+    A method that is called with a lock held begins with the assertion of that.
+    """
+    assert unasserted(ast.parse(path.read_text("utf-8"))) == []
+
+
+def test_missing_assertions_are_found():
+    """
+    The rule finds a method without an assertion, and accepts one with it.
+    """
+    text = """
+    def bad(self):
+        "Do it; the lock is held."
+        self.done = True
+
+    def good(self):
+        "Do it; the lock is held."
+        assert self.held_here()
+    """
+    assert unasserted(ast.parse(f"class A:\n{text}")) == ["bad"]
