@@ -287,6 +287,8 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
+            # An interrupt leaves the batch in this phase.
+            self._phase = BatchPhase.ADDING
             attempt = self._attempt
             final: tuple[BatchItem, ...] = ()
             if item is not None:
@@ -386,12 +388,6 @@ class AtomicBatch:
         reason = _REASONS.get(self._phase, "it was discarded")
         return errors.BatchClosedError(reason=self._reason or reason)
 
-    def _refused(self, event: str) -> errors.JetSyncError:
-        """Return the error of a call that the phase does not allow."""
-        if event == "commit":
-            return self._closed_error()
-        return no_resend(self._phase)
-
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
         return events.BatchCommitOperation(
@@ -475,21 +471,17 @@ class AtomicBatch:
 
     def begin_finish(self) -> None:
         """Discard the batch if no other call uses it, because the client begins to close."""
-        self._end(errors.ConnectionClosedError(), NO_WAIT)
+        self.finish(NO_WAIT)
 
     def finish(self, deadline: Deadline) -> None:
         """Discard the batch if it is open, because the client or the interpreter ends."""
-        self._end(errors.ConnectionClosedError(), deadline)
-
-    def _end(self, error: errors.JetSyncError, deadline: Deadline) -> None:
-        """Discard the batch if it is open, because of *error*."""
         with (
             contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
             Locked(self._lock, deadline, USED),
         ):
             if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
                 self._attempt.discard()
-                self._lose(error)
+                self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: errors.JetSyncError) -> None:
         """Close the batch because of *error*; the lock is held."""
@@ -525,9 +517,7 @@ class AtomicBatch:
                 phase = self._phase
                 following = NEXT_PHASE.get((phase, event))
                 if following is None or (self._discarding and phase is _OPEN):
-                    raise self._refused(event)
-                # An interrupt leaves the batch in this phase.
-                self._phase = BatchPhase.ADDING
+                    raise self._closed_error() if event == "commit" else no_resend(phase)
                 try:
                     send = begin()
                 except errors.JetSyncError:
@@ -617,7 +607,6 @@ class AtomicBatch:
         while True:
             try:
                 send()
-                self._unknown = False
                 assert self._attempt is not None
                 ack = self._attempt.engine.ack
                 assert ack is not None
@@ -625,16 +614,13 @@ class AtomicBatch:
             except errors.DuplicateMessageIdError as error:
                 if not self._unknown or self._attempt is None:
                     raise
-                ack = ack_of_earlier_attempt(
+                return ack_of_earlier_attempt(
                     error, self, self._attempt, self._context, deadline, ids=self._ids
                 )
-                self._unknown = False
-                return ack
             except errors.JetSyncError as error:
                 failure = repeatable_failure(
                     error, self, self._attempt, number, deadline, unknown=self._unknown
                 )
-                self._unknown |= failure.is_unknown
             if not failure.at_once:
                 by_rule = failure.no_stream and number <= options.retries
                 wait_for_retry(

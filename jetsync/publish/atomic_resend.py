@@ -63,8 +63,6 @@ class RepeatableFailure:
 
     # For plugins, and for the caller if there is no other attempt.
     error: errors.JetSyncError
-    # Whether the attempt may have been stored nevertheless.
-    is_unknown: bool = False
     # Whether no stream answered. Then the options say how often the batch is sent again.
     no_stream: bool = False
     # Whether to send the batch again without a pause, which does not count as a retry.
@@ -122,7 +120,7 @@ def repeatable_failure(
         error.batch = batch
         if not error.has_message_ids:
             raise error
-        return RepeatableFailure(error, is_unknown=True)
+        return RepeatableFailure(error)
     failure = error
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)

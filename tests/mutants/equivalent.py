@@ -88,9 +88,9 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ): "If the moments are equal, so are the two deadlines.",
     (
         "jetsync/publish/atomic_attempt.py",
-        "BatchAttempt._explained",
-        "self.engine.answered(Part(1, []), self._opening.reply, subject)",
-        "self.engine.answered(Part( 2, []), self._opening.reply, subject)",
+        "BatchAttempt._cause",
+        "self.engine.answered(Part(1, []), opening.reply)",
+        "self.engine.answered(Part( 2, []), opening.reply)",
     ): "The engine does not use the numbers of a part that has been answered.",
     (
         "jetsync/publish/window.py",
