@@ -219,14 +219,14 @@ class Transaction:
                 transaction. Nothing was changed.
             NoStreamResponseError, ConnectionLostError, DisconnectedError: The stream or the
                 connection was not available. Nothing was changed.
-            BatchClosedError: The transaction was committed or discarded.
+            BatchClosedError: The transaction was discarded, or a call has tried to commit it.
         """
         seconds = self._timeout if timeout is None else as_seconds(timeout)
         deadline = Deadline.after(seconds)
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
-            self._over = "it was committed"
+            self._over = "a call has tried to commit it"
         if self._changes:
             self._ack = ack = self._store(deadline)
             first = ack.sequence - ack.size + 1
