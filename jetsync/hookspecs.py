@@ -82,8 +82,9 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
 
     *Thread*: the publishing thread.
 
-    *When*: once per message, before it is sent, inside the wrappers of `jetsync_publish`. A retry
-    sends the prepared message again without calling the hook.
+    *When*: once per message, before it is sent, inside the wrappers of `jetsync_publish`. The
+    messages of a batch are prepared before the wrappers of its commit. A retry sends the prepared
+    message again without calling the hook.
 
     *Returns*: the message to send instead, or `None` to keep the given one.
 
@@ -116,8 +117,8 @@ def jetsync_shared_headers(
     thread that adds its first message.
 
     *When*: once per operation, after the wrappers of `jetsync_publish` have begun. For a batch,
-    when its first message is added. It always precedes `jetsync_prepare_message` for the first
-    message, which already has these headers.
+    when its first message is added, before the wrappers of its commit. It always precedes
+    `jetsync_prepare_message` for the first message, which already has these headers.
 
     *Returns*: headers, or `None` for none. Headers that are only valid for one message are an error
     of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.

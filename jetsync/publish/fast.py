@@ -440,6 +440,8 @@ class FastPublisher:
         self._lane.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         item = final_message(subject, data, headers, msg_id, ttl, expect)
+        if item is not None:
+            item = self._prepared(item)
         return self._commit(item, deadline)
 
     def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
@@ -464,8 +466,6 @@ class FastPublisher:
         )
 
     def _commit_now(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
-        if item is not None:
-            item = self._prepared(item)
         link = self._link
         try:
             with Locked(self._lock, deadline):

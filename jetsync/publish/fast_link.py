@@ -342,7 +342,7 @@ class FastLink:
                 del refusal
             if deadline.remaining() <= LEADER_POLL:
                 raise errors.NoStreamResponseError(subject, attempts=attempts)
-            time.sleep(LEADER_POLL)
+            self._connection.closing.wait(LEADER_POLL)
 
     def _await_start(self, deadline: Deadline) -> None:
         """Wait for the answer to the first message; if no batch starts, the engine knows why."""

@@ -4,7 +4,6 @@ The stream of a fast publisher: looked up on each connection, before anything is
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +74,7 @@ class FastStream:
                 temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)
                 if not temporary or deadline.remaining() <= LEADER_POLL:
                     raise
-                time.sleep(LEADER_POLL)
+                context.connection.closing.wait(LEADER_POLL)
                 continue
             if self.known is not None:
                 check_same_stream(subject, self.known, known)

@@ -330,3 +330,16 @@ class TestHooks:
             headers = [stream.get_message(n).headers["Stamp"] for n in range(1, 6)]
             assert headers == ["yes"] * 5
             js.delete_stream(unique)
+
+    def test_the_last_message_is_prepared_before_the_commit_is_wrapped(self, nats_server, unique):
+        """
+        Plugins see the message of the commit before the wrappers of the commit begin.
+        """
+        recorder = HookRecorder("jetsync_prepare_message", "jetsync_batch_commit")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            fast_stream(js, unique)
+            fast(js).commit(f"{unique}.a", b"x")
+            js.delete_stream(unique)
+        names = [call.hook for call in recorder.calls]
+        assert names == ["jetsync_prepare_message", "jetsync_batch_commit"]

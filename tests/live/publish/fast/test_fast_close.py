@@ -5,6 +5,8 @@ Fast publishers that are open when the client closes or the interpreter exits.
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +15,8 @@ from helpers.exits import EXIT_SECONDS, run_to_exit
 from helpers.fast_publishers import fast, stored_in
 from helpers.streams import fast_stream
 from helpers.waiting import eventually, timed
+from jetsync._api.known_streams import StreamCache
+from jetsync.publish import fast_stream as fast_stream_module
 
 
 class TestClientCloses:
@@ -79,6 +83,30 @@ class TestClientCloses:
             client.close()
         with pytest.raises((jetsync.ConnectionClosedError, jetsync.PublishOutcomeUnknownError)):
             publisher.close()
+
+    def test_a_call_that_waits_for_a_leader_ends_with_the_client(
+        self, nats_server, stream, monkeypatch
+    ):
+        """
+        A call that waits for a leader before its next attempt ends as soon as the client closes.
+        """
+        asked = threading.Event()
+
+        def find(*_, **__):
+            asked.set()
+            raise jetsync.TemporarilyUnavailableError
+
+        monkeypatch.setattr(StreamCache, "find", find)
+        monkeypatch.setattr(fast_stream_module, "LEADER_POLL", 60.0)
+        client = jetsync.connect(nats_server.url)
+        publisher = fast(client.jetstream(), timeout=100)
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(publisher.add, f"{stream.name}.a", b"0")
+            assert asked.wait(10)
+            with timed(0.0, 10.0):
+                client.close()
+                with pytest.raises(jetsync.ConnectionClosedError):
+                    call.result(20)
 
 
 class TestExit:
