@@ -334,7 +334,10 @@ class OrderedResetEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class BatchGapEvent(StatusEvent):
     """
-    Messages of a fast-ingest batch are not stored, and the batch continues (`gap="ok"`).
+    Messages of a fast-ingest batch are not stored (`gap="ok"`).
+
+    The batch continues, unless *error* is an error of the whole batch. In that case it is unknown
+    which of these messages are stored.
     """
 
     batch_id: str
@@ -347,7 +350,10 @@ class BatchGapEvent(StatusEvent):
     """The number of the last lost message."""
 
     error: Exception | None = None
-    """The error if the server refused the messages; `None` if they never reached the server."""
+    """
+    The error if the server refused the messages, or that of a batch that failed. `None` if the
+    messages never reached the server.
+    """
 
 
 @attrs.frozen(kw_only=True)

@@ -350,7 +350,7 @@ class JetStream:
             max_outstanding_acks: How many acks may be outstanding, 1 or more. At most this number
                 times *flow* messages are in flight.
             gap: What happens after a lost or refused message: ``"fail"`` ends the batch, and
-                ``"ok"`` continues without that message.
+                ``"ok"`` continues without that message. A lost connection always ends the batch.
             on_gap: Called with each :class:`BatchGapEvent` if *gap* is ``"ok"``, in the thread
                 whose call notices the gap.
             ttl: Time-to-live of messages without one; see :meth:`publish`.

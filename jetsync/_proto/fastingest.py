@@ -1,13 +1,12 @@
 """
-The protocol engine of fast ingest (ADR-50): one publisher and its batches.
+The protocol engine of fast ingest (ADR-50): one publisher and its batch.
 
 It numbers messages, decides how many may be in flight, reads the server's answers, notices losses,
-decides when to ask the server, and ends a batch. It does not encode, write, wait or read the clock.
-The :class:`Ledger` counts the messages. A message has a *number*, counted from 1 over the whole
-publisher, and a *sequence*, counted from 1 within its batch.
+decides when to ask the server, and ends the batch. It does not encode, write, wait or read the
+clock. The :class:`Ledger` counts the messages by their sequences in the batch, from 1 on.
 
-A publisher has one batch at a time on the server. A second one begins only if gaps are allowed and
-the server has forgotten the first.
+A publisher has one batch. If that does not start, the next message tries again, with another id.
+The batch belongs to one connection: if that is lost, the batch has failed.
 
 Behaviour of servers 2.14.6 and 2.15.1:
 
@@ -76,6 +75,9 @@ _API_LEVEL: Final = 412
 
 _NUMBER: Final = "a number in a batch's answer"
 
+# Why a batch failed whose call was interrupted.
+INTERRUPTED: Final = "a call was interrupted while it changed the batch, so begin another one"
+
 # How far behind the last ack a message can still be reported lost. Acks may overtake such reports
 # while the leader changes.
 LOSS_HORIZON: Final = 4096
@@ -84,7 +86,7 @@ LOSS_HORIZON: Final = 4096
 class Phase(enum.Enum):
     """The state of a publisher."""
 
-    # No batch is open: the next message starts one.
+    # The batch has not started: the next message starts it.
     NEW = "new"
     # The first message was sent, and nothing else may be sent until it is answered.
     STARTING = "starting"
@@ -102,8 +104,6 @@ class Ledger:
 
     stream: str = ""
     batch_id: str = ""
-    # Messages of earlier batches.
-    base: int = 0
     # The sequence of the last message sent, and the one up to which the server has confirmed.
     sent: int = 0
     covered: int = 0
@@ -117,14 +117,9 @@ class Ledger:
     _lost_ahead: int = attrs.field(default=0, init=False, repr=False)
 
     @property
-    def added(self) -> int:
-        """The number of messages sent, in all batches."""
-        return self.base + self.sent
-
-    @property
     def acknowledged(self) -> int:
-        """The number of messages that the server has confirmed, in all batches."""
-        return self.base + self.covered - self.lost + self._lost_ahead
+        """The number of messages that the server has confirmed."""
+        return self.covered - self.lost + self._lost_ahead
 
     @property
     def in_flight(self) -> int:
@@ -148,7 +143,6 @@ class Ledger:
         if seq <= covered:
             return
         if lost:
-            # Counted from the set, not subtracted: after Ctrl-C in here, this runs twice.
             self._lost_ahead = sum(each > seq for each in lost)
             if len(lost) > LOSS_HORIZON and min(lost) <= seq - LOSS_HORIZON:
                 self._lost_seqs = {each for each in lost if each > seq - LOSS_HORIZON}
@@ -162,31 +156,23 @@ class Ledger:
         ahead = sum(seq > self.covered for seq in new)
         # Sequences in a row differ from their places in the list by the same number.
         for _, group in groupby(enumerate(new), lambda pair: pair[1] - pair[0]):
-            row = [self.base + seq for _, seq in group]
+            row = [seq for _, seq in group]
             gap = BatchGapEvent(
                 stream=self.stream, batch_id=self.batch_id, first=row[0], last=row[-1], error=error
             )
             self.gaps.append(gap)
-        # Last, so that after Ctrl-C they are reported twice rather than never.
         self.lost += len(new)
         self._lost_ahead += ahead
         known.update(new)
 
-    def close_batch(self, error: Exception | None) -> None:
-        """Give up what is in flight, and count the next batch from 1."""
-        self.lose(self.covered + 1, self.sent, error)
-        self.base += self.sent
-        self.sent = self.covered = self._lost_ahead = 0
-        self._lost_seqs.clear()
-
 
 class FastIngest:
     """
-    The batches of one publisher.
+    The batch of one publisher.
 
     Args:
         inbox: The prefix of all reply subjects.
-        token: The beginning of the ids of the batches.
+        token: The beginning of the id of the batch. A number follows, one for each start.
         flow: The number of messages between two acks that jetsync asks for.
         max_outstanding_acks: How many acks may be missing.
         gap_ok: Whether the batch continues when messages are lost.
@@ -197,15 +183,13 @@ class FastIngest:
     ) -> None:
         self._inbox = inbox
         self._token = token
-        # How many batches were prepared.
+        # How often a batch was prepared.
         self._opened = 0
         self._asked_flow = flow
         self._outstanding = max_outstanding_acks
         self._gap_ok = gap_ok
         self.phase: Phase = Phase.NEW
         self.ledger: Final = Ledger()
-        # How many batches the server has started.
-        self.batches: int = 0
         # The reply subject up to the sequence.
         self.prefix: bytes = b""
         # Messages between two acks now.
@@ -213,9 +197,8 @@ class FastIngest:
         # Subject of the last message, for pings and errors.
         self.subject: str = ""
         self.pings: int = 0
-        # Stream sequence of the last message, from the ack of the commit.
-        self._sequence = 0
-        self._duplicate = False
+        # The ack of the commit, if the phase is DONE.
+        self.ack: BatchAck | None = None
         # Why the publisher failed, if the phase is FAILED.
         self.failure: Exception | None = None
         # Why no batch started, if the phase is NEW again.
@@ -224,8 +207,6 @@ class FastIngest:
         self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
         self.recovering: bool = False
-        # Whether that is because a connection was lost.
-        self._reconnecting = False
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None
@@ -237,25 +218,14 @@ class FastIngest:
 
     def __repr__(self) -> str:
         return (
-            f"<FastIngest {self.phase.value} batch={self.batches} "
-            f"in_flight={self.ledger.in_flight} "
+            f"<FastIngest {self.phase.value} in_flight={self.ledger.in_flight} "
             f"acknowledged={self.ledger.acknowledged} lost={self.ledger.lost}>"
         )
 
     @property
-    def ack(self) -> BatchAck | None:
-        """The ack of the commit; None unless the phase is DONE."""
-        if self.phase is not Phase.DONE:
-            return None
-        ledger = self.ledger
-        return BatchAck(
-            stream=ledger.stream,
-            sequence=self._sequence,
-            batch_id=ledger.batch_id,
-            size=ledger.added - ledger.lost,
-            lost=ledger.lost,
-            duplicate=self._duplicate,
-        )
+    def is_over(self) -> bool:
+        """Whether the batch was committed or has failed."""
+        return self.phase is Phase.DONE or self.phase is Phase.FAILED
 
     @property
     def window(self) -> int:
@@ -288,7 +258,7 @@ class FastIngest:
 
     @property
     def batch_id(self) -> str:
-        """The id of the open batch, or of the next one."""
+        """The id of the batch, or of the one that starts next."""
         return f"{self._token}{self._opened + (self.phase is Phase.NEW)}"
 
     def open(self, stream: str) -> None:
@@ -300,8 +270,6 @@ class FastIngest:
         self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
         self.flow = 1
         self._refusal = None
-        self.recovering = False
-        self._ask_wait = FIRST_ASK_WAIT
 
     def start(self, now: float, subject: str) -> None:
         """Record that the first message is about to be sent."""
@@ -328,16 +296,6 @@ class FastIngest:
         if self.phase is Phase.STARTING:
             self.phase = Phase.NEW
 
-    def doubt(self, count: int) -> None:
-        """
-        Report the last *count* messages as lost, because they were not or perhaps not written.
-
-        The server reports that too, but only once, and that report is lost if the connection is.
-        Without gaps, losing the connection ends the batch.
-        """
-        if self._gap_ok and self.phase is Phase.OPEN:
-            self.ledger.lose(self.ledger.sent - count + 1, self.ledger.sent, None)
-
     def give_up_start(self, reason: Exception | None = None) -> None:
         """Forget the first message, which got no answer because of *reason*. It is not counted."""
         self.phase = Phase.NEW
@@ -355,7 +313,6 @@ class FastIngest:
 
         It is a message to *subject* or, if that is None, one that is not stored.
         """
-        # This line comes first, so that after Ctrl-C the commit counts as sent.
         self.phase = Phase.COMMITTING
         self._committed = self.ledger.sent + 1
         if subject is not None:
@@ -395,39 +352,25 @@ class FastIngest:
         self.pings += 1
         return OP_PING, self._reached
 
-    def settle(self) -> None:
-        """
-        Finish without a commit, because the server has already ended the batch.
-
-        Each message was confirmed, or reported lost when the server had forgotten the batch.
-        """
-        self.phase = Phase.DONE
-
     # Answers and failures.
 
-    def lost_connection(self, now: float, why: str | None = None) -> None:
+    def lost_connection(self, why: str | None = None) -> None:
         """
         Handle the loss of the connection over which all messages so far were sent.
 
-        Call it once for each connection: a loss during the recovery from another one leaves it
-        unknown which messages in flight are stored.
-
-        Args:
-            now: The time.
-            why: Why the server ended the connection, if that is known.
+        It leaves unknown which messages in flight are stored. *why* says why the server ended the
+        connection, if that is known.
         """
         lost = "the connection was lost"
-        cause = "" if why is None else f": {why}"
-        if self.phase is Phase.STARTING or (self.phase is Phase.OPEN and not self._gap_ok):
-            self.stop(self._unknown(f"{lost}{cause}"))
-        elif self.phase is Phase.COMMITTING and not self._reached:
-            self.fail(self._unknown(f"{lost} before the commit was answered{cause}"))
-        elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
-            if self._reconnecting and self._gap_ok:
-                # The server reports missing messages once. That report may be lost, too.
-                self.ledger.lose(self.ledger.covered + 1, self._reached, None)
-            self._reconnecting = True
-            self._recover(now)
+        if self.phase is Phase.COMMITTING:
+            lost += " before the commit was answered"
+        self.stop(self._unknown(lost if why is None else f"{lost}: {why}"))
+
+    def interrupted(self) -> None:
+        """Fail the batch, because an exception interrupted a call while it changed the batch."""
+        if not self.is_over:
+            closed = errors.BatchClosedError("fast publisher", reason=INTERRUPTED)
+            self.fail(self._unknown(INTERRUPTED) if self.ledger.sent else closed)
 
     def commit_unanswered(
         self, reason: str, cause: Exception | None = None, timeout: float | None = None
@@ -475,7 +418,6 @@ class FastIngest:
         kind, seq = answer.get("type"), read_count(answer.get("seq", 0), _NUMBER)
         if kind is not None and self.phase is Phase.STARTING:
             self.phase = Phase.OPEN
-            self.batches += 1
         if kind == "ack":
             self._on_ack(seq, read_count(answer.get("msgs", 0), _NUMBER), op, now)
         elif kind == "gap":
@@ -494,7 +436,7 @@ class FastIngest:
     def _on_ack(self, seq: int, flow: int, op: int, now: float) -> None:
         if self.phase is not Phase.FAILED:
             if op == OP_PING:
-                self.recovering = self._reconnecting = False
+                self.recovering = False
                 self._ask_wait = FIRST_ASK_WAIT
                 if self.phase is Phase.COMMITTING and self._commit_due is None:
                     # The batch is still open, so the commit did not arrive. If its answer is in
@@ -528,11 +470,13 @@ class FastIngest:
             self.stop(error)
         elif isinstance(error, errors.FastBatchUnknownError):
             self._forgotten(error)
-        elif not self._gap_ok or (self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END}):
+        elif (
+            over
+            or not self._gap_ok
+            or (self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END})
+        ):
             # The server ends the batch at the next message and reports what it has.
             self.fail(error, awaits_end=not self._gap_ok and not over)
-        elif over:
-            self._forgotten(error)
         elif op == OP_PING:
             self._recover(now + self._ask_wait)
         else:
@@ -571,22 +515,21 @@ class FastIngest:
             self.awaits_end = False
         elif self.phase is not Phase.COMMITTING:
             # A message arrived late over another route, and the server took it for the end.
-            if self._gap_ok:
-                self._restart(None)
-            else:
-                self.fail(errors.BatchClosedError(reason="the server ended the batch"))
+            self.fail(errors.BatchClosedError(reason="the server ended the batch"))
+        elif count < ledger.sent and not self._gap_ok:
+            self.fail(self._gap(count + 1, ledger.sent))
         else:
-            self._sequence = sequence
-            self._duplicate = bool(answer.get("duplicate", False))
-            if self._committed == 1:
-                # The batch started and ended with one message.
-                self.batches += 1
-            if count < ledger.sent and not self._gap_ok:
-                self.fail(self._gap(count + 1, ledger.sent))
-                return
             if count < ledger.sent:
                 ledger.lose(count + 1, ledger.sent, None)
                 ledger.cover(ledger.sent)
+            self.ack = BatchAck(
+                stream=ledger.stream,
+                sequence=sequence,
+                batch_id=ledger.batch_id,
+                size=ledger.sent - ledger.lost,
+                lost=ledger.lost,
+                duplicate=bool(answer.get("duplicate", False)),
+            )
             self.phase = Phase.DONE
 
     # Steps of the calls above.
@@ -604,9 +547,6 @@ class FastIngest:
 
     def _forgotten(self, error: Exception) -> None:
         """Handle that the server does not have the batch any more."""
-        if self._gap_ok and self.phase is not Phase.COMMITTING:
-            self._restart(error)
-            return
         unknown = self._unknown(
             "the batch ended before the commit was answered"
             if self.phase is Phase.COMMITTING
@@ -615,14 +555,15 @@ class FastIngest:
         unknown.__cause__ = error
         self.fail(unknown)
 
-    def _restart(self, error: Exception | None) -> None:
-        """Complete the counts of a batch that has ended; the next message starts another one."""
-        self.ledger.close_batch(error)
-        self.recovering = False
-        self.phase = Phase.NEW
-
     def fail(self, error: Exception, *, awaits_end: bool = False) -> None:
-        """End the publisher with *error*."""
+        """
+        End the publisher with *error*.
+
+        If gaps are allowed, the messages in flight become one. So every message that is not
+        reported as lost is stored.
+        """
+        if self._gap_ok:
+            self.ledger.lose(self.ledger.covered + 1, self.ledger.sent, error)
         self.failure = error
         self.phase = Phase.FAILED
         self.recovering = False
@@ -630,12 +571,11 @@ class FastIngest:
         self._commit_due = None
 
     def _gap(self, first: int, last: int) -> errors.BatchGapError:
-        base = self.ledger.base
-        return errors.BatchGapError(base + first, base + last + 1, batch_id=self.ledger.batch_id)
+        return errors.BatchGapError(first, last + 1, batch_id=self.ledger.batch_id)
 
     def _unknown(self, reason: str) -> errors.PublishOutcomeUnknownError:
         ledger = self.ledger
         return errors.PublishOutcomeUnknownError(
             self.subject,
-            reason=f"{reason}; {ledger.acknowledged} of {ledger.added} messages are acknowledged",
+            reason=f"{reason}; {ledger.acknowledged} of {ledger.sent} messages are acknowledged",
         )

@@ -4,6 +4,7 @@ Fast ingest: publish many messages to one stream, with one ack for a few hundred
 A fast publisher numbers its messages and keeps a bounded number of them in flight. The server
 acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends the batch, and the
 next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and the batch continues.
+A lost connection and an interrupted call end the batch in both modes.
 
 A call takes the lock within its deadline and holds it while it waits for room. ``add`` stages small
 messages without that lock while there is room. No code of the user (``on_gap``, plugins, the
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -69,6 +70,8 @@ CHUNK_TIME: Final = 0.05
 EXIT_WAIT: Final = 0.1
 
 _logger = get_logger("jetsync.fast")
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -126,9 +129,6 @@ class FastStatistics:
     flow: int
     """Messages per ack at present; the server adjusts it."""
 
-    batches: int
-    """Batches that the server started. More than one if the server lost its state of a batch."""
-
     pings: int
     """How often jetsync asked the server for the state of the batch."""
 
@@ -148,7 +148,8 @@ class FastPublisher:
     message whose ``msg_id`` the stream already knows, and such a message counts as stored.
 
     A *gap* is a message that was lost or refused, or several in a row. The arguments ``gap`` and
-    ``on_gap`` of :meth:`JetStream.fast_publisher` decide what happens then.
+    ``on_gap`` of :meth:`JetStream.fast_publisher` decide what happens then. A lost connection ends
+    the batch, and the outcome of messages in flight is unknown.
     """
 
     # Threads: any.
@@ -225,7 +226,6 @@ class FastPublisher:
             lost=ledger.lost,
             pending=added - ledger.acknowledged - ledger.lost,
             flow=engine.flow,
-            batches=engine.batches,
             pings=engine.pings + self._link.quiet_pings,
             callback_errors=self._callback_errors,
         )
@@ -242,14 +242,15 @@ class FastPublisher:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Send a message and return its number, counted from 1 over the whole publisher.
+        Send a message and return its number, counted from 1.
 
         The first call waits for the server's answer. A later call waits only if too many messages
         are in flight: ``flow`` times ``max_outstanding_acks``, two arguments of
         :meth:`JetStream.fast_publisher`. jetsync also collects small messages for up to 4 ms. So
         the message may not be stored yet when the call returns. If a message fails, a later call
-        raises its error, or ``on_gap`` gets it. Any thread may add. After Ctrl-C the message may or
-        may not have been sent. If jetsync had counted it but not sent it, it is reported as a gap.
+        raises its error, or ``on_gap`` gets it. Any thread may add. Ctrl-C may end the batch: the
+        outcome of messages in flight is then unknown, and the next call raises an error that says
+        so.
 
         Args:
             subject: The subject. All messages belong to the stream of the first one.
@@ -289,7 +290,6 @@ class FastPublisher:
             and (number := run.stage(target, data))
         ):
             return number
-        link = self._link
         self._lane.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         # A plain pair is faster to create and to encode.
@@ -299,7 +299,7 @@ class FastPublisher:
         if not self._is_plain:
             item = self._prepared(item)
             subject = subject_of(item)
-        encoder = link.stream.encoder
+        encoder = self._link.stream.encoder
         if run.places > 0 and type(subject) is str and subject in encoder.targets:
             encoded = encoder.encode(item)
             target, header, payload, _ = encoded
@@ -310,16 +310,10 @@ class FastPublisher:
                     if encoder.has_ttl:
                         self._raised_ttls.check((item,))
                     return number
-        try:
-            with Locked(self._lock, deadline):
-                link.begin()
-                number = link.add(item, deadline)
-            if encoder.has_ttl:
-                self._raised_ttls.check((item,))
-            return number
-        finally:
-            if self._ledger.gaps:
-                self._report_gaps()
+        number = self._call(self._link.add, deadline, item)
+        if encoder.has_ttl:
+            self._raised_ttls.check((item,))
+        return number
 
     def add_many(
         self,
@@ -347,25 +341,19 @@ class FastPublisher:
         source = message_iterator(messages)
         chunk: list[Any] = []
         count, size, more = 0, FIRST_CHUNK, True
-        broken: BaseException | None = None
+        broken: Exception | None = None
         while more or chunk:
             wanted = size - len(chunk)
             if more and wanted > 0:
+                items = islice(source, wanted)
                 start, had = time.monotonic(), len(chunk)
                 try:
-                    # If the iterable raises, the list keeps the messages before the error.
-                    chunk.extend(islice(source, wanted))
-                except BaseException as error:  # noqa: BLE001 - raised below.
+                    # If the iterable or a plugin raises, the list keeps the messages before that.
+                    chunk.extend(items if self._is_plain else map(self._prepared, items))
+                except Exception as error:  # noqa: BLE001 - raised below.
                     broken = error
                 seconds = time.monotonic() - start
                 more = broken is None and len(chunk) - had == wanted
-                if not self._is_plain:
-                    given = chunk[had:]
-                    del chunk[had:]
-                    try:
-                        chunk.extend(map(self._prepared, given))
-                    except Exception as error:  # noqa: BLE001 - raised below.
-                        broken, more = error, False
                 size = _next_size(size, seconds, chunk)
             if chunk:
                 # Messages without room stay in the chunk. It is filled up again, so blocks stay
@@ -384,13 +372,29 @@ class FastPublisher:
     def _add_block(self, chunk: list[Any], timeout: Seconds | None) -> int:
         """Send the first messages of *chunk*, and return how many were sent."""
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
+        sent = self._call(self._link.add_block, deadline, chunk)
+        if self._link.stream.encoder.has_ttl:
+            self._raised_ttls.check(chunk[:sent])
+        return sent
+
+    def _call(self, call: Callable[..., T], deadline: Deadline, *arguments: Any) -> T:
+        """
+        Make a call of the link with the lock held, then report lost messages.
+
+        An interrupt, which may be any error that is not one of jetsync, ends the batch: the next
+        call finds that this one has not left the link.
+        """
+        link = self._link
         try:
             with Locked(self._lock, deadline):
-                self._link.begin()
-                sent = self._link.add_block(chunk, deadline)
-            if self._link.stream.encoder.has_ttl:
-                self._raised_ttls.check(chunk[:sent])
-            return sent
+                link.enter()
+                try:
+                    result = call(*arguments, deadline)
+                except errors.JetSyncError:
+                    link.leave()
+                    raise
+                link.leave()
+                return result
         finally:
             if self._ledger.gaps:
                 self._report_gaps()
@@ -416,11 +420,9 @@ class FastPublisher:
         End the batch, with a final message if a subject is given, and return its ack.
 
         The ack's ``size`` counts all messages except those known to be lost or refused, which
-        ``lost`` counts. Duplicates that the server skipped are part of ``size``. With ``gap="ok"``,
-        the server may lose the state of the batch before the commit. If jetsync then knows the
-        outcome of each message, it sends no commit, and ``sequence`` is 0. A publisher commits
-        once. Any thread may commit. After Ctrl-C the outcome is unknown, and the publisher is
-        closed.
+        ``lost`` counts. Duplicates that the server skipped are part of ``size``. A publisher
+        commits once. Any thread may commit. After Ctrl-C the outcome is unknown, and the publisher
+        is closed.
 
         Args:
             subject: Subject of the final message; None adds no message.
@@ -466,14 +468,7 @@ class FastPublisher:
         )
 
     def _commit_now(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
-        link = self._link
-        try:
-            with Locked(self._lock, deadline):
-                link.begin()
-                link.commit(item, deadline)
-        finally:
-            if self._ledger.gaps:
-                self._report_gaps()
+        self._call(self._link.commit, deadline, item)
         self._raised_ttls.check((item,))
         ack = self.ack
         assert ack is not None
@@ -492,26 +487,24 @@ class FastPublisher:
             # The connection belongs to the parent process, and so may the owner of the lock.
             return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
-        link = self._link
-        try:
-            with Locked(self._lock, deadline):
-                link.stop_staging()
-                if link.engine.failure is not None and not link.raised:
-                    link.raise_end(deadline)
-                if not self._ledger.added or link.engine.phase is Phase.DONE:
-                    link.abandon()
-                if link.closed:
-                    return
-                if self._lane.state is LaneState.CLOSED:
-                    self._lane.check()
-                if self._enter_commit is None:
-                    link.commit(None, deadline)
-                    return
-        finally:
-            if self._ledger.gaps:
-                self._report_gaps()
-        # Plugins run without the lock.
-        self._commit(None, deadline)
+        if self._call(self._close, deadline):
+            # Plugins run without the lock.
+            self._commit(None, deadline)
+
+    def _close(self, deadline: Deadline) -> bool:
+        """Commit or end the batch, or return whether plugins wrap the commit; the lock is held."""
+        link, engine = self._link, self._link.engine
+        if not self._ledger.sent or engine.phase is Phase.DONE:
+            link.abandon()
+        elif engine.failure is not None and not link.raised:
+            link.raise_end(deadline)
+        if link.closed:
+            return False
+        if self._lane.state is LaneState.CLOSED:
+            self._lane.check()
+        if self._enter_commit is None:
+            link.commit(None, deadline)
+        return self._enter_commit is not None
 
     def begin_finish(self) -> None:
         """Wake the calls that wait for room, because the client begins to close."""
@@ -530,8 +523,8 @@ class FastPublisher:
             self.close(timeout=deadline.remaining())
         except Exception as error:  # noqa: BLE001 - reported, also if a plugin raised it.
             link.raised = False
-            count = ledger.added - ledger.acknowledged
-            total = f"{ledger.added} messages of a fast publisher"
+            count = link.added - ledger.acknowledged
+            total = f"{link.added} messages of a fast publisher"
             return f"{count} of {total} are not confirmed: {error}"
         return None
 
@@ -542,7 +535,7 @@ class FastPublisher:
         link = self._link
         try:
             with Locked(self._lock, Deadline.after(EXIT_WAIT)):
-                link.stop_staging()
+                link.enter()
                 if not link.closed:
                     link.abandon()
         except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import held_here, refuse_reentry, take
+from jetsync._base.locks import refuse_reentry
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
@@ -75,7 +75,7 @@ class FastLink:
     """
 
     # Threads: those that hold the lock of the publisher. Any thread calls `wake`, `stop` and, if it
-    # collects the publisher, `drop`. The loop thread calls `_keep_alive`.
+    # collects the publisher, `drop`. The loop thread calls `_drop` and `_keep_alive`.
     # Locks: none of its own.
 
     def __init__(self, context: Context, options: FastOptions) -> None:
@@ -101,6 +101,8 @@ class FastLink:
         self._uses = partial(_uses, encoder.targets, encoder.forgotten)
         self._key: Final = self.engine.batch_id
         self._batches = connection.refusals.batches
+        # Whether a call changes the engine. It stays set if an exception interrupted the call.
+        self.is_inside: bool = False
         # Whether the server may still refuse messages.
         self._is_exposed = False
         # What the loop thread sends to keep the batch alive; empty while none is open.
@@ -109,8 +111,6 @@ class FastLink:
         self.quiet_pings: int = 0
         # How many messages there were when the loop thread last looked; None if it never did.
         self.added_before: int | None = None
-        # The last connection whose loss the engine knows of.
-        self._recovered_epoch = 0
         # Whether the failure was raised.
         self.raised: bool = False
         self.closed: bool = False
@@ -120,29 +120,32 @@ class FastLink:
 
     @property
     def added(self) -> int:
-        """The number of messages added, in all batches; any thread."""
-        return self.ledger.base + max(self.ledger.sent, self.run.last)
+        """The number of messages added; any thread."""
+        return max(self.ledger.sent, self.run.last)
 
-    # Sending.
+    # Calls.
 
-    def begin(self) -> None:
-        """Stop staging, and raise if the publisher was closed without a failure."""
-        self.stop_staging()
-        if self.closed and self.engine.phase is not Phase.FAILED:
-            reason = "it was committed" if self.engine.phase is Phase.DONE else None
-            raise errors.BatchClosedError("fast publisher", reason=reason)
+    def enter(self) -> None:
+        """
+        Begin a call, which ends with :meth:`leave` unless an exception interrupts it.
 
-    def stop_staging(self) -> None:
-        """Have other threads wait for the publisher's lock, which the caller holds."""
+        Other threads that stage messages wait for the publisher's lock, which the caller holds.
+        """
         run = self.run
         # A signal handler may have interrupted the thread that stages.
         refuse_reentry(run.lock)
         with run.lock:
             run.places = 0
-        if run.last:
-            # In this order: after Ctrl-C in between, the next call does it again.
+        if run.last > self.ledger.sent:
             self.ledger.staged(run.last)
-            run.last = 0
+        if self.is_inside:
+            self.engine.interrupted()
+        self.is_inside = True
+
+    def leave(self) -> None:
+        """End a call, unless it has left the engine waiting for an answer."""
+        phase = self.engine.phase
+        self.is_inside = phase is Phase.STARTING or phase is Phase.COMMITTING
 
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
@@ -158,8 +161,7 @@ class FastLink:
             break
         else:
             self._start(item, deadline)
-        run.base, run.last = self.ledger.base, self.ledger.sent
-        number = run.base + run.last
+        run.last = number = self.ledger.sent
         run.small = min(SMALL, stream.encoder.limit)
         if not self.closed and self._lane.outbox.reason is None:
             run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
@@ -167,11 +169,10 @@ class FastLink:
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
         """Send the first of *items* in one write, and return how many were sent."""
-        engine, ledger, run = self.engine, self.ledger, self.run
+        engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
         pieces: list[bytes] = []
         invalid: errors.JetSyncError | None = None
-        state = engine.prefix, ledger.sent, run.epoch
         if engine.phase is Phase.OPEN:
             # Encoded before there is room, while the server still has messages to store.
             try:
@@ -183,9 +184,6 @@ class FastLink:
         if not room:
             self._start(items[0], deadline)
             return 1
-        if state != (engine.prefix, ledger.sent, run.epoch):
-            # Meanwhile, another batch began, or another server has other limits.
-            return 0
         count = min(room, len(pieces))
         if count:
             engine.claim(count, time.monotonic(), subject_of(items[count - 1]))
@@ -200,12 +198,9 @@ class FastLink:
         """Commit, with a final message unless it is None, and wait until the batch has ended."""
         engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
-        while engine.phase is not Phase.DONE:
+        while True:
             self._make_room(1, deadline, while_closing=True)
             if engine.phase is Phase.NEW:
-                if item is None and ledger.added:
-                    engine.settle()
-                    break
                 if item is None:
                     raise errors.InvalidArgumentError(
                         "there is nothing to commit: no message was added", argument="subject"
@@ -216,17 +211,11 @@ class FastLink:
             subject = None if item is None else subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
-            try:
-                engine.commit(time.monotonic(), subject)
-                if self._write(block, 1, deadline):
-                    self._listener.line = b""
-                    self._await_commit(item, deadline)
-            except BaseException:
-                if engine.phase is Phase.COMMITTING:
-                    # After Ctrl-C no call waits for the answer.
-                    engine.commit_unanswered("the commit was interrupted")
-                    self.abandon()
-                raise
+            engine.commit(time.monotonic(), subject)
+            if self._write(block, 1, deadline):
+                break
+        self._listener.line = b""
+        self._await_commit(item, deadline)
         self.unsubscribe()
 
     def _frame(self, op: int, seq: int, item: Any = None) -> bytes:
@@ -243,27 +232,17 @@ class FastLink:
         """
         Write the staged messages and *count* claimed ones; return False if the connection is lost.
         """
-        engine, run = self.engine, self.run
-        staged: list[bytes] = []
-        # The loop thread may be sending some of them, so this is the most that can be unsure.
-        unsure = len(run.frames) + count
+        run = self.run
+        staged = run.take() if run.frames else []
         try:
-            if run.frames:
-                # After Ctrl-C they are not written twice.
-                staged = run.take()
-                block = b"".join([*staged, block])
-            self._lane.write(block, deadline, self.run.epoch, while_closing=True)
+            self._lane.write(b"".join([*staged, block]), deadline, run.epoch, while_closing=True)
         except errors.ConnectionLostError:
-            engine.unclaim(count)
-            engine.doubt(len(staged))
+            self.engine.unclaim(count)
             self._lose_connection()
             return False
         except _NOT_SENT:
-            engine.unclaim(count)
+            self.engine.unclaim(count)
             run.add(staged)
-            raise
-        except BaseException:
-            engine.doubt(unsure)
             raise
         return True
 
@@ -297,11 +276,9 @@ class FastLink:
         if self._box.ready:
             self.receive()
         stream = self.stream
-        self.run.epoch = stream.look_up(subject, deadline, wait=self.engine.batches > 0)
+        self.run.epoch = stream.look_up(subject, deadline)
         assert stream.known is not None
         self.engine.open(stream.known.name)
-        # After Ctrl-C, messages of an earlier batch may be left. They were reported as lost.
-        self.run.take()
         self.run.prefix = prefix = self.engine.prefix
         self.run.form = stream.encoder.form(prefix)
         if self.added_before is None:
@@ -317,19 +294,13 @@ class FastLink:
             block = self._listener.line + self._frame(OP_START, 1, item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
-            try:
-                self._batches[self._key] = self._uses
-                self._is_exposed = True
-                engine.start(time.monotonic(), subject)
-                if not self._write(block, 1, deadline):
-                    continue
-                self._listener.line = b""
-                self._await_start(deadline)
-            except BaseException:
-                if engine.phase is Phase.STARTING:
-                    # After Ctrl-C no call waits for the answer.
-                    self._give_up_start()
-                raise
+            self._batches[self._key] = self._uses
+            self._is_exposed = True
+            engine.start(time.monotonic(), subject)
+            if not self._write(block, 1, deadline):
+                continue
+            self._listener.line = b""
+            self._await_start(deadline)
             attempts += 1
             if engine.phase is not Phase.NEW:
                 return
@@ -351,18 +322,15 @@ class FastLink:
             in_time = self._advance(deadline)
             if (self.closed or not in_time) and engine.phase is Phase.STARTING:
                 closed = "the publisher was closed before it was answered"
-                self._give_up_start(
+                engine.give_up_start(
                     errors.PublishOutcomeUnknownError(
                         engine.subject,
                         timeout=None if in_time else deadline.total,
                         reason=closed if in_time else None,
                     )
                 )
-
-    def _give_up_start(self, reason: Exception | None = None) -> None:
-        """Forget the first message. If the server has it, end its batch to free the slot."""
-        self.engine.give_up_start(reason)
-        self._send_end(2)
+                # If the server has it, this ends its batch to free the slot.
+                self._send_end(2)
 
     # Waiting.
 
@@ -373,11 +341,12 @@ class FastLink:
         Raise if the client begins to close, unless *while_closing* is true.
         """
         engine = self.engine
+        if self.closed and not engine.is_over:
+            raise errors.BatchClosedError("fast publisher")
         if self._box.ready:
             self.receive()
         while True:
-            over = engine.phase is Phase.FAILED or engine.phase is Phase.DONE
-            if self.closed and not over:
+            if self.closed and not engine.is_over:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
                 raise errors.BatchClosedError("fast publisher")
@@ -386,7 +355,7 @@ class FastLink:
             room = engine.sendable(wanted)
             if room:
                 return room
-            if over:
+            if engine.is_over:
                 self.raise_end(deadline)
             if not while_closing:
                 self._lane.check()
@@ -429,11 +398,8 @@ class FastLink:
         self.run.is_over = False
         now = time.monotonic()
         box.interrupted = False
-        queue = box.frames
-        while queue:
-            engine.receive(queue[0], now)
-            # Removed after it was processed, in case of Ctrl-C.
-            queue.popleft()
+        while box.frames:
+            engine.receive(box.frames.popleft(), now)
         for subject, denial in box.take_denials():
             if subject.decode() in self.stream.encoder.targets:
                 if engine.phase is Phase.STARTING and not denial.sent:
@@ -442,9 +408,6 @@ class FastLink:
                     self._is_exposed = False
                 engine.stop(_doubt(denial) if denial.sent else denial)
         if lost and lost >= self.run.epoch:
-            # In this order: after Ctrl-C in between they are reported, perhaps twice.
-            engine.doubt(len(self.run.frames))
-            self.run.take()
             self._lose_connection()
         if failure is not None:
             engine.closed(failure)
@@ -455,20 +418,10 @@ class FastLink:
             self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
         else:
             self.ping_block = b""
-            if engine.phase is Phase.NEW:
-                # The batch is over, and its staged messages were reported as lost.
-                self.run.take()
 
     def _ask(self, deadline: Deadline, item: Any = None) -> None:
-        """
-        Send the ping or the repeated commit that is due, if there is a connection.
-
-        If it is lost, the engine sends another one.
-        """
-        engine, lane, run = self.engine, self._lane, self.run
-        if lane.lost_epoch >= run.epoch:
-            self._lose_connection()
-            run.epoch = self.stream.look_up(engine.subject, deadline, wait=True)
+        """Send the ping or the repeated commit that is due."""
+        engine = self.engine
         # Answers that have arrived are read first.
         due = None if self._box.ready else engine.poll(time.monotonic())
         if due is None:
@@ -479,20 +432,14 @@ class FastLink:
             item = None
         elif item is None:
             op = OP_END
-        # Encoded again, because the next server may have lower limits.
         block = self._frame(op, seq, item)
         try:
-            lane.write(block, deadline, run.epoch, while_closing=True)
+            self._lane.write(block, deadline, self.run.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self._lose_connection()
 
     def _lose_connection(self) -> None:
-        """Have the engine recover, once for each connection."""
-        epoch = self.run.epoch
-        if self._recovered_epoch < epoch:
-            self.engine.lost_connection(time.monotonic(), self._lane.why_lost(epoch))
-            # Last: after Ctrl-C, messages are reported twice rather than never.
-            self._recovered_epoch = epoch
+        self.engine.lost_connection(self._lane.why_lost(self.run.epoch))
 
     # Ending.
 
@@ -513,7 +460,7 @@ class FastLink:
             self.receive()
         self.raised = True
         self.abandon()
-        why = self._lane.why_lost(self._recovered_epoch)
+        why = self._lane.why_lost(self.run.epoch)
         if why is not None and failure.__cause__ is None:
             # Also if it is about messages that did not arrive.
             raise failure from errors.ConnectionLostError(reason=why)
@@ -534,22 +481,13 @@ class FastLink:
         """End the batch of a garbage-collected publisher, and return whether it was open."""
         if self.closed or self._box.failure is not None:
             return False
-        is_open = self.engine.phase is Phase.OPEN
-        # No thread can stage any more.
+        # Later: the garbage collector may run where the lane waits for a lock of this thread.
+        self._lane.later(0.0, self._drop)
+        return self.engine.phase is Phase.OPEN
+
+    def _drop(self) -> None:
         self.ledger.staged(self.run.last)
-        lock = self.run.lock
-        taken: list[bool] = []
-        try:
-            # The garbage collector may run where the loop thread sends the run, or waits for a lock
-            # that this thread has.
-            if not held_here(lock) and take(lock, taken):
-                self.abandon()
-            else:
-                self._lane.later(0.0, self.abandon)
-        finally:
-            if True in taken:
-                lock.release()
-        return is_open
+        self.abandon()
 
     def stop(self) -> None:
         """End the call of the thread that holds the lock, and with it the batch; never waits."""
@@ -594,7 +532,8 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     if link is None or link.closed:
         return
     added = link.added
-    if added == link.added_before and link.ping_block:
+    # An interrupted call leaves a batch that the server may drop.
+    if added == link.added_before and link.ping_block and not link.is_inside:
         link.quiet_pings += 1
         lane.post_nowait(link.ping_block, link.run.epoch)
     link.added_before = added

@@ -1,5 +1,5 @@
 """
-The stream of a fast publisher: looked up on each connection, before anything is sent on it.
+The stream of a fast publisher: looked up before the batch starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _NOT_YET: Final = (
     errors.RequestTimeoutError,
     errors.ConnectionLostError,
     errors.TemporarilyUnavailableError,
-    errors.JetStreamNotEnabledError,
 )
 
 
@@ -38,7 +37,7 @@ class FastStream:
     Looks up the stream of one publisher and encodes messages for it; not thread-safe.
 
     A server without fast ingest would store the messages, and even the pings, as ordinary messages.
-    So the stream is looked up before the first message of each connection.
+    So the stream is looked up before the first message, on the connection that is to carry it.
     """
 
     def __init__(self, context: Context) -> None:
@@ -50,14 +49,13 @@ class FastStream:
         # Deadline of the current call.
         self.deadline: Deadline
 
-    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> int:
+    def look_up(self, subject: str, deadline: Deadline) -> int:
         """
         Make sure that the stream supports fast ingest on the current connection, and return it.
 
         Args:
             subject: A subject of the stream.
             deadline: Deadline of the call.
-            wait: Whether to wait for JetStream if no server offers it, as it was there before.
         """
         context, find = self._context, self._context.streams.find
         while True:
@@ -70,9 +68,8 @@ class FastStream:
                     subject,
                     deadline.at_most(LOOKUP_TIMEOUT),
                 )
-            except _NOT_YET as error:
-                temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)
-                if not temporary or deadline.remaining() <= LEADER_POLL:
+            except _NOT_YET:
+                if deadline.remaining() <= LEADER_POLL:
                     raise
                 context.connection.closing.wait(LEADER_POLL)
                 continue

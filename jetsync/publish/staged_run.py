@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base.locks import short_lock, take
+from jetsync._base.locks import short_lock
 from jetsync.errors import TransportError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class StagedRun:
     # `is_over` without it.
 
     __slots__ = (
-        "_lane", "_was_taken", "base", "epoch", "form", "frames", "is_armed", "is_over", "last",
+        "_lane", "_was_taken", "epoch", "form", "frames", "is_armed", "is_over", "last",
         "lock", "places", "prefix", "size", "small",
     )  # fmt: skip
 
@@ -58,10 +58,8 @@ class StagedRun:
         self.lock: threading.RLock = short_lock()
         # How many more messages may be staged.
         self.places: int = 0
-        # The number of messages before the batch, and the sequence of the last staged message. The
-        # publisher tells it to the engine once for each run. Telling it for each message costs 5 %
-        # of the CPU of `add`.
-        self.base: int = 0
+        # The sequence of the last staged message. The publisher tells the engine once for each run.
+        # Telling it for each message costs 5 % of the CPU of `add`.
         self.last: int = 0
         # Whether no more messages may be staged until the publisher has read an answer.
         self.is_over: bool = False
@@ -118,7 +116,7 @@ class StagedRun:
             if not self.is_armed:
                 self.arm()
             self.places = places - 1
-            return self.base + seq
+            return seq
 
     def add(self, frames: list[bytes]) -> None:
         """Add frames at the end, and have the loop thread send them."""
@@ -131,7 +129,6 @@ class StagedRun:
     def arm(self) -> None:
         """Have the loop thread send the staged messages."""
         if not self.is_armed:
-            # In this order: after Ctrl-C in between, the next call arms it once more.
             self._lane.later(0.0, self._send)
             self.is_armed = True
 
@@ -152,14 +149,13 @@ class StagedRun:
 
         Ends after a pause in which no message was staged.
         """
-        taken: list[bool] = []
-        try:
-            # The loop thread waits for no lock here: a signal handler may have interrupted the
-            # thread that holds it, and may wait for the loop.
-            if take(self.lock, taken) and not self._send_staged():
-                return
-        finally:
-            if True in taken:
+        # The loop thread waits for no lock here: a signal handler may have interrupted the thread
+        # that holds it, and may wait for the loop.
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self._send_staged():
+                    return
+            finally:
                 self.lock.release()
         self._lane.later(RUN_PAUSE, self._send)
 

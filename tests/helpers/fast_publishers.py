@@ -36,9 +36,10 @@ def lose(publisher, count):
     """
     Lose the next messages: they get sequences and are never sent.
     """
-    engine = publisher._link.engine
-    publisher._link.stop_staging()
+    link, engine = publisher._link, publisher._link.engine
+    link.enter()
     engine.claim(count, time.monotonic(), engine.subject)
+    link.leave()
 
 
 def unread(publisher):

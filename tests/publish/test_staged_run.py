@@ -164,17 +164,17 @@ class TestOwner:
 class TestStage:
     @pytest.fixture
     def run(self, lane):
-        """A run of a batch with room for three messages, the first of which has the number 8."""
+        """A run of a batch with room for three messages, the first of which has the number 3."""
         run = StagedRun(lane)
-        run.base, run.last = 5, 2
+        run.last = 2
         run.prefix, run.form, run.places = b"r.", b"%b r.%d %d %b.", 3
         return run
 
     def test_staged_messages_are_numbered_and_framed_at_the_end(self, run):
         """Messages are numbered when they are staged, and their frames are made at the end."""
-        assert run.stage(b"a", b"xyz") == 8
-        assert run.stage(b"b", b"", lambda prefix, number: b"h %b%d." % (prefix, number)) == 9
-        assert run.stage(b"c", b"%d") == 10
+        assert run.stage(b"a", b"xyz") == 3
+        assert run.stage(b"b", b"", lambda prefix, number: b"h %b%d." % (prefix, number)) == 4
+        assert run.stage(b"c", b"%d") == 5
         assert run.stage(b"d", b"") == 0
         assert run.take() == [b"a r.3 3 xyz.", b"h r.4.", b"c r.5 2 %d."]
 

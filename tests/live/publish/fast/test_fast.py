@@ -74,7 +74,7 @@ class TestBasic:
                 publisher.commit()
             with pytest.raises(jetsync.InvalidArgumentError, match="needs a subject"):
                 publisher.commit(data=b"x")
-        assert publisher.statistics().batches == 0
+        assert publisher.statistics().added == 0
         assert subscriptions(client) == before
 
     def test_after_the_end(self, client, js, stream):
