@@ -83,14 +83,13 @@ class BulkPublish:
                     broken = error
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
-            while self._window.open_count:
-                self._wait()
+            while self._window.open_count and self._wait():
                 self._settle()
         finally:
             self._window.close()
             if self._hooks.reports is not None:
                 self._note_failures()
-                # After Ctrl-C, the outcome of the messages in flight is unknown.
+                # After an interrupt, the outcome of the messages in flight is unknown.
                 self._hooks.reports.send(interrupted=self._window.open_count)
         broken = broken or self._callback_error
         if broken is not None:
@@ -111,9 +110,7 @@ class BulkPublish:
         """
         Send until the source is exhausted, or until a full window of messages has failed.
         """
-        window, size = self._window, self._options.size
-        # Writing into a few free places would make the blocks ever smaller.
-        least = max(min(BLOCK_MESSAGES, size) // 2, 1)
+        window, size, least = self._window, self._options.size, self._options.least_room
         while not self._exhausted and len(window.failures) < size:
             self._settle()
             if self._callback_error is not None:
@@ -148,12 +145,19 @@ class BulkPublish:
             if block:
                 window.write(block, range(first, self._number))
 
-    def _wait(self) -> None:
-        """Wait for an answer, at most until a retry, a timeout or a report to plugins is due."""
+    def _wait(self) -> bool:
+        """
+        Wait for an answer, at most until a retry, a timeout or a report to plugins is due.
+
+        Return False if none is awaited: an interrupt left messages in flight that were not sent.
+        """
         due = self._window.due()
-        if due is not None and self._hooks.reports is not None:
+        if due is None:
+            return False
+        if self._hooks.reports is not None:
             due = min(due, self._hooks.reports.due)
         self._window.wait(due)
+        return True
 
     def _settle(self) -> None:
         window = self._window

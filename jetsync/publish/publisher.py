@@ -177,10 +177,8 @@ class Publisher:
         )
         # Set if messages are in flight, or if the publisher closes.
         self._work = work = Signal()
-        # Threads that wait for room are woken at this many messages in the window. Waking them for
-        # a few free places costs more than it gains.
-        self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
-        # Notified if the window has room, or if the publisher closes.
+        # Notified if the window has room for a block, or if the publisher closes. Waking threads
+        # for a few free places costs more than it gains.
         self._room = Notifier()
         # Notified if messages have ended.
         self._ended = Notifier()
@@ -649,7 +647,7 @@ class Publisher:
                 for number, future, _ in failures:
                     self._keep_failure(number, future)
             self._counters.failed += len(failures)
-            if window.open_count <= self._roomy:
+            if window.open_count <= self._options.size - self._options.least_room:
                 self._room.notify()
             self._ended.notify()
             if observed or report_due:

@@ -41,7 +41,7 @@ from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -88,6 +88,11 @@ class WindowOptions:
         check_count("window", self.size, 1)
         check_count("window_bytes", self.max_bytes, 1)
         check_count("retries", self.retries, 0)
+
+    @property
+    def least_room(self) -> int:
+        """The free places that are worth a write: writing into fewer makes the blocks smaller."""
+        return max(min(BLOCK_MESSAGES, self.size) // 2, 1)
 
     def operation(self) -> events.PublishOperation:
         """Describe the bulk publish to plugins."""
@@ -250,12 +255,6 @@ class Window:
             taken = self.pipeline.take_back(numbers)
             self.failures += [(number, entry, error) for number, entry in taken]
             raise
-        except BaseException as error:
-            # Ctrl-C may strike after the block was sent.
-            self._forget_messages()
-            reason = errors.ConnectionLostError(reason=f"interrupted by {error!r}")
-            self._doubt(self.pipeline.take_back(numbers), reason)
-            raise
         self._listener.line = b""
         due = time.monotonic() + self.options.ack_timeout
         self.pipeline.sent(numbers, epoch, due, len(block))
@@ -417,13 +416,9 @@ class Window:
         self.pipeline.take_back(list(self.pipeline.flying))
         self.waiting.clear()
         self.staged.clear()
-        self._doubt([(self.number, entry) for entry in entries], error)
-
-    def _doubt(self, messages: Iterable[tuple[int, Any]], cause: Exception) -> None:
-        """Fail messages whose outcome is unknown because of *cause*."""
-        for number, entry in messages:
-            unknown = unknown_outcome(coerce_outbound(_item(entry)), cause, 0.0)
-            self.failures.append((number, entry, unknown))
+        for entry in entries:
+            unknown = unknown_outcome(coerce_outbound(_item(entry)), error, 0.0)
+            self.failures.append((self.number, entry, unknown))
 
     # Answers and retries.
 
@@ -437,10 +432,9 @@ class Window:
             due = poll if due is None else min(due, poll)
         return due
 
-    def wait(self, due: float | None) -> None:
-        """Wait for an answer or an interrupt, at most until *due*; None does not wait."""
-        if due is not None:
-            self._lane.wait(self.box, Deadline(due, self.options.ack_timeout))
+    def wait(self, due: float) -> None:
+        """Wait for an answer or an interrupt, at most until *due*."""
+        self._lane.wait(self.box, Deadline(due, self.options.ack_timeout))
 
     def settle(self) -> None:
         """

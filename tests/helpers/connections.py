@@ -4,6 +4,8 @@ The connection behind the public handles, for tests that hold its locks or need 
 
 from __future__ import annotations
 
+import contextlib
+
 import jetsync
 
 
@@ -26,3 +28,13 @@ def redirect(proxy, port):
     Let a proxy connect to another port of this machine from now on.
     """
     proxy._forwarder._target = ("127.0.0.1", port)
+
+
+def answers(client):
+    """
+    Return whether the server answers the client now, and not only before its connection was lost.
+    """
+    with contextlib.suppress(jetsync.TransportError):
+        client.flush()
+        return True
+    return False

@@ -9,9 +9,9 @@ import itertools
 import sys
 
 
-def interrupted_at(step, call):
+def interrupted_at(step, call, error=KeyboardInterrupt):
     """
-    Raise KeyboardInterrupt at one step of a call; return whether it ended before that step.
+    Raise *error* at one step of a call; return whether it ended before that step.
     """
     steps = itertools.count(1)
     # A collection would run finalizers of other tests during the call. The interpreter swallows an
@@ -21,12 +21,12 @@ def interrupted_at(step, call):
     def strike(frame, event, argument):
         if event in {"call", "c_return"} and next(steps) == step:
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            raise error
 
     sys.setprofile(strike)
     try:
         call()
-    except KeyboardInterrupt:
+    except error:
         return False
     finally:
         sys.setprofile(None)

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 import jetsync
-from helpers.connections import client_of
+from helpers.connections import answers, client_of
 from helpers.interrupts import interrupted_at
 from helpers.streams import memory_stream, messages_in
 from helpers.waiting import eventually, holds, timed
@@ -690,6 +690,31 @@ class TestHooks:
                         assert stored <= 10 - (event.failed - event.unknown), step
                 step += 1
         assert reported
+
+    def test_a_time_limit_that_strikes_at_any_step_ends_the_call(self, nats_server, stream):
+        """
+        If a signal handler raises an ordinary exception at any step, the call ends with it soon.
+        """
+
+        class TimeLimitError(Exception):
+            pass
+
+        messages = [(f"{stream.name}.A", b"")] * 10
+        with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
+            js = client.jetstream()
+            step, over = 1, False
+            while not over:
+                # An interrupt in the middle of a write ends the connection.
+                eventually(lambda: answers(client))
+
+                def publish():
+                    with contextlib.suppress(jetsync.PublishManyError):
+                        js.publish_many(messages, ack_timeout=0.2)
+
+                with timed(0.0, 5.0):
+                    over = interrupted_at(step, publish, TimeLimitError)
+                step += 1
+            assert step > 50
 
     def test_each_message_is_prepared_once(self, nats_server, js, unique):
         """

@@ -9,6 +9,7 @@ import contextlib
 import pytest
 
 import jetsync
+from helpers.connections import answers
 from helpers.fast_publishers import fast, lose, ranges, stored_in, subscriptions, unread
 from helpers.interrupts import interrupted_at
 from helpers.streams import fast_stream
@@ -117,11 +118,6 @@ class TestGaps:
         lost, payloads = set(), []
         options = {"on_gap": lambda event: lost.update(range(event.first, event.last + 1))}
 
-        def is_up(client):
-            # An interrupt in the middle of a write ends the connection.
-            with contextlib.suppress(jetsync.TransportError):
-                return client.flush() is None
-
         def add_and_commit(publisher):
             for number in range(1, 7):
                 publisher.add(subject, b"%d" % number)
@@ -148,7 +144,8 @@ class TestGaps:
                     assert set(range(1, count + 1)) - lost <= set(payloads), step
                 confirmed = publisher.acknowledged
                 assert set(range(1, confirmed + 1)) - lost <= set(payloads), step
-                eventually(lambda: is_up(client))
+                # An interrupt in the middle of a write ends the connection.
+                eventually(lambda: answers(client))
             assert payloads == list(range(1, 9))
             eventually(lambda: subscriptions(client) == before)
         assert step > 100
