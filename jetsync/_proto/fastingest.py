@@ -181,11 +181,11 @@ class FastIngest:
     def __init__(
         self, inbox: bytes, token: str, *, flow: int, max_outstanding_acks: int, gap_ok: bool
     ) -> None:
-        self._inbox = inbox
+        # The reply subject around the id of the batch, up to the sequence.
+        self._around_id = inbox + b".", b".%d.%b." % (flow, b"ok" if gap_ok else b"fail")
         self._token = token
         # How often a batch was prepared.
         self._opened = 0
-        self._asked_flow = flow
         self._outstanding = max_outstanding_acks
         self._gap_ok = gap_ok
         self.phase: Phase = Phase.NEW
@@ -199,10 +199,8 @@ class FastIngest:
         self.pings: int = 0
         # The ack of the commit, if the phase is DONE.
         self.ack: BatchAck | None = None
-        # Why the publisher failed, if the phase is FAILED.
+        # Why the publisher failed, if the phase is FAILED, or why no batch started, if it is NEW.
         self.failure: Exception | None = None
-        # Why no batch started, if the phase is NEW again.
-        self._refusal: Exception | None = None
         # Whether the server has not yet reported the end of a batch that failed.
         self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
@@ -266,10 +264,8 @@ class FastIngest:
         self.ledger.stream = stream
         self.ledger.batch_id = batch_id = self.batch_id
         self._opened += 1
-        gap = b"ok" if self._gap_ok else b"fail"
-        self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
+        self.prefix = batch_id.encode().join(self._around_id)
         self.flow = 1
-        self._refusal = None
 
     def start(self, now: float, subject: str) -> None:
         """Record that the first message is about to be sent."""
@@ -296,15 +292,15 @@ class FastIngest:
         if self.phase is Phase.STARTING:
             self.phase = Phase.NEW
 
-    def give_up_start(self, reason: Exception | None = None) -> None:
+    def give_up_start(self, reason: Exception) -> None:
         """Forget the first message, which got no answer because of *reason*. It is not counted."""
         self.phase = Phase.NEW
         self.ledger.sent = 0
-        self._refusal = reason
+        self.failure = reason
 
     def take_refusal(self) -> Exception | None:
         """Return why no batch started, and forget it: its traceback refers to its callers."""
-        refusal, self._refusal = self._refusal, None
+        refusal, self.failure = self.failure, None
         return refusal
 
     def commit(self, now: float, subject: str | None = None) -> int:

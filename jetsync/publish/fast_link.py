@@ -97,14 +97,11 @@ class FastLink:
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
         self.stream: Final = FastStream(context)
-        encoder = self.stream.encoder
-        self._uses = partial(_uses, encoder.targets, encoder.forgotten)
+        # It is in the dictionary while the server may still refuse messages of the batch.
         self._key: Final = self.engine.batch_id
         self._batches = connection.refusals.batches
         # Whether a call changes the engine. It stays set if an exception interrupted the call.
         self.is_inside: bool = False
-        # Whether the server may still refuse messages.
-        self._is_exposed = False
         # What the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
         # How often the loop thread has sent it. No other thread changes this number.
@@ -294,8 +291,8 @@ class FastLink:
             block = self._listener.line + self._frame(OP_START, 1, item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
-            self._batches[self._key] = self._uses
-            self._is_exposed = True
+            encoder = self.stream.encoder
+            self._batches[self._key] = partial(_uses, encoder.targets, encoder.forgotten)
             engine.start(time.monotonic(), subject)
             if not self._write(block, 1, deadline):
                 continue
@@ -405,7 +402,6 @@ class FastLink:
                 if engine.phase is Phase.STARTING and not denial.sent:
                     # The first message is sent alone.
                     self._batches.pop(self._key, None)
-                    self._is_exposed = False
                 engine.stop(_doubt(denial) if denial.sent else denial)
         if lost and lost >= self.run.epoch:
             self._lose_connection()
@@ -502,7 +498,7 @@ class FastLink:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
         self.run.is_over = True
-        if self._is_exposed and self.engine.phase is not Phase.DONE:
+        if self._key in self._batches and self.engine.phase is not Phase.DONE:
             for subject in list(self.stream.encoder.targets.values()):
                 self._connection.refusals.add(subject)
         # Later: the loop first handles the refusals that came before the last answer.

@@ -923,7 +923,7 @@ class World:
             while engine.phase is Phase.STARTING:
                 self._pass_time(end)
                 if self.clock() >= end and engine.phase is Phase.STARTING:
-                    engine.give_up_start()
+                    engine.give_up_start(errors.WaitTimeoutError("the answer", 60.0))
         elif most := engine.sendable(self.count - self.ledger.sent):
             self._send_some(most)
         else:
