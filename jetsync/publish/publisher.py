@@ -168,13 +168,11 @@ class Publisher:
         self._options = options
         self._on_report = on_report
         self._window = Window(context, options, keep_acks=True, while_closing=True)
-        self._pipeline = self._window.pipeline
+        pipeline = self._window.pipeline
         self._counters = Counters(context.plugins.faults)
         self._hooks = BulkHooks(context.plugins)
         self._lock = LongLock(Level.HANDLE)
-        self._owner = FutureOwner(
-            self._lock, self._check_locks, self._wait, self._pipeline.full_ack
-        )
+        self._owner = FutureOwner(self._lock, self._check_locks, self._wait, pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
         self._work = work = Signal()
         # Notified if the window has room for a block, or if the publisher closes. Waking threads
@@ -217,7 +215,7 @@ class Publisher:
             name="jetsync-publisher",
             daemon=True,
         )
-        self._hooks.begin(options.operation, self._pipeline.tally)
+        self._hooks.begin(options.operation, pipeline.tally)
         try:
             self._window.open()
             # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
@@ -304,13 +302,14 @@ class Publisher:
 
     def _send(self, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
-        window, options, staged = self._window, self._options, self._window.staged
+        window, options = self._window, self._options
+        pipeline, staged = window.pipeline, window.staged
         deadline: Deadline | None = None
         while True:
             if (
                 self._stopped is not None
-                or len(self._pipeline.flying) + len(staged) >= options.size
-                or self._pipeline.size + window.staged_bytes >= options.max_bytes
+                or len(pipeline.flying) + len(staged) >= options.size
+                or pipeline.size + window.staged_bytes >= options.max_bytes
                 or window.waiting
             ):
                 self._wait_room()
@@ -484,7 +483,7 @@ class Publisher:
         """
         failures = self._close(timeout)
         if failures:
-            raise PublishManyError(self._pipeline.tally.report(failures))
+            raise PublishManyError(self._window.pipeline.tally.report(failures))
 
     def _close(self, timeout: Seconds | None) -> list[PublishFailure]:
         """Close, and return the failures that ``close`` raises."""

@@ -558,7 +558,7 @@ class TestStaging:
         The outcome of the block is unknown, and no message is lost or sent twice.
         """
         publisher = make(ack_timeout=3)
-        flying = publisher._pipeline.flying
+        flying = publisher._window.pipeline.flying
 
         class Interrupting(type(publisher._window.staged)):
             def __delitem__(self, place):
