@@ -110,7 +110,9 @@ class BulkPublish:
         """
         Send until the source is exhausted, or until a full window of messages has failed.
         """
-        window, size, least = self._window, self._options.size, self._options.least_room
+        window, size = self._window, self._options.size
+        # Writing into a few free places would make the blocks ever smaller.
+        least = max(min(BLOCK_MESSAGES, size) // 2, 1)
         while not self._exhausted and len(window.failures) < size:
             self._settle()
             if self._callback_error is not None:

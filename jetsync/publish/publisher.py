@@ -175,8 +175,8 @@ class Publisher:
         self._owner = FutureOwner(self._lock, self._check_locks, self._wait, pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
         self._work = work = Signal()
-        # Notified if the window has room for a block, or if the publisher closes. Waking threads
-        # for a few free places costs more than it gains.
+        # Notified if the window has room for half a block, or if the publisher closes. Waking
+        # threads for a few free places costs more than it gains.
         self._room = Notifier()
         # Notified if messages have ended.
         self._ended = Notifier()
@@ -646,7 +646,8 @@ class Publisher:
                 for number, future, _ in failures:
                     self._keep_failure(number, future)
             self._counters.failed += len(failures)
-            if window.open_count <= self._options.size - self._options.least_room:
+            size = self._options.size
+            if window.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
                 self._room.notify()
             self._ended.notify()
             if observed or report_due:

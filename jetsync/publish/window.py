@@ -89,11 +89,6 @@ class WindowOptions:
         check_count("window_bytes", self.max_bytes, 1)
         check_count("retries", self.retries, 0)
 
-    @property
-    def least_room(self) -> int:
-        """The free places that are worth a write: writing into fewer makes the blocks smaller."""
-        return max(min(BLOCK_MESSAGES, self.size) // 2, 1)
-
     def operation(self) -> events.PublishOperation:
         """Describe the bulk publish to plugins."""
         return events.PublishOperation(
