@@ -4,6 +4,7 @@ Forked children of the scripts that tests run.
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 
 import jetsync
@@ -13,7 +14,10 @@ def run_in_child(function: Callable[[], object], leave: Callable[[int], object] 
     """
     Call a function in a forked child, and return the child's exit status: 0 unless it raised.
     """
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # From Python 3.12 on, a fork beside other threads is a warning, and pytest has one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         status = 1
         try:
