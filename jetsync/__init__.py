@@ -19,6 +19,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
+from jetsync._base.locks import interrupt_safe_lock as interrupt_safe_lock
 from jetsync._base.log import EventLogger as EventLogger
 from jetsync._base.log import get_logger as get_logger
 from jetsync._base.reprs import tolerant_repr as _tolerant_repr

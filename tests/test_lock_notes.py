@@ -33,7 +33,7 @@ FLAGS = {"Outbox": {"_sending"}, "Signal": {"_lock"}}
 
 HELD = "lock is held"
 
-MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:LongLock|short_lock|threading\.Lock)\(")
+MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:LongLock|\w+_lock|threading\.Lock)\(")
 
 
 @attrs.frozen

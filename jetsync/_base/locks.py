@@ -15,10 +15,10 @@ thread that waits for such a lock. Two kinds of locks make that certain:
 No code of jetsync breaks this order by itself, so a call that would break it was made by a signal
 handler or by a finalizer. It raises CallInSignalHandlerError.
 
-Ctrl-C may strike at any step of Python code. ``with`` and a lock that is written in C leave no step
-at which the lock is taken and would not be released. ``lock.acquire()`` followed by ``try`` has
-such a step, and so has an ``__exit__`` in Python. To take a lock without ``with``, use
-:func:`take`.
+Ctrl-C may strike at any step of Python code. ``with`` and a lock of this module leave no step at
+which the lock is taken and would not be released. ``lock.acquire()`` followed by ``try`` has such a
+step. So have an ``__exit__`` in Python, a ``threading.Condition`` and, on Python 3.14, ``with`` and
+any lock of ``threading``. To take a lock without ``with``, use :func:`take`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import sys
 import threading
 import time
 import weakref
@@ -104,9 +105,56 @@ if hasattr(os, "register_at_fork"):  # Not on Windows.
     os.register_at_fork(after_in_child=_forget_locks)
 
 
+if sys.version_info >= (3, 14) and sys.version_info < (3, 15, 2):
+
+    class _Lock(type(threading.RLock())):
+        """
+        A lock for the Pythons that run signal handlers between ``__enter__`` in C and the block.
+
+        These Pythons run signal handlers after each call of a function written in C. The call of
+        ``__enter__`` is no part of the block, so ``with`` would not release the lock (CPython issue
+        148874). They do not run handlers when a Python function returns. ``__exit__`` stays in C.
+        """
+
+        __slots__ = ()
+
+        def __enter__(self) -> bool:
+            try:
+                return self.acquire()
+            except BaseException:
+                # Either `acquire` took the lock, or the lock belongs to another thread.
+                if self._is_owned():
+                    self.release()
+                raise
+
+    _new_lock = _new_rlock = _Lock
+else:
+    _new_lock, _new_rlock = threading.Lock, threading.RLock
+
+
+def interrupt_safe_lock() -> threading.RLock:
+    """
+    Return a ``threading.RLock`` that Ctrl-C never leaves held, if it is taken by ``with``.
+
+    On Python 3.14, Ctrl-C may leave the locks of ``threading`` held after their ``with`` block, so
+    that other threads wait for them forever. Use this lock in plugins, because jetsync calls hooks
+    in the thread that Ctrl-C strikes. On other versions of Python it is a plain ``RLock``.
+
+    A signal handler may take the lock again while its own thread holds it.
+    """
+    return _new_rlock()
+
+
+def flag_lock() -> threading.Lock:
+    """
+    Return a lock that is taken by ``with``, and whose ``locked()`` any thread may call.
+    """
+    return _new_lock()
+
+
 def short_lock() -> threading.RLock:
     """Return a lock whose holder must not wait for another lock, thread, or answer."""
-    lock, known = threading.RLock(), _locks[Level.SHORT]
+    lock, known = _new_rlock(), _locks[Level.SHORT]
     known.add(weakref.ref(lock, known.discard))
     return lock
 
@@ -234,8 +282,19 @@ class Locked:
         self._what = what
 
     def __enter__(self) -> None:
-        if not self._lock.enter(self._deadline):
-            raise WaitTimeoutError(self._what, self._deadline.total)
+        lock = self._lock
+        if lock.held_here():
+            raise CallInSignalHandlerError
+        taken: list[bool] = []
+        try:
+            # Python 3.10 runs signal handlers after a call of a Python function, and after a jump,
+            # so both are in this block.
+            if not lock.take(taken, self._deadline):
+                raise WaitTimeoutError(self._what, self._deadline.total)
+        except BaseException:
+            if True in taken:
+                lock.release()
+            raise
 
 
 class Latch:

@@ -19,7 +19,6 @@ import contextlib
 import enum
 import socket
 import ssl
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import owner_check, short_lock, take
+from jetsync._base.locks import flag_lock, owner_check, short_lock, take
 from jetsync._io.mailbox import take_all
 from jetsync._io.wakeups import Notifier
 from jetsync._proto import frames
@@ -35,6 +34,7 @@ from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
     import asyncio
+    import threading
     from collections.abc import Callable
 
     from jetsync._io.replies import Waiter
@@ -145,7 +145,7 @@ class Outbox:
         # True in a signal handler or a finalizer that interrupted a write of its own thread.
         self.held_here: Callable[[], bool] = owner_check(self.lock)
         # Held during the system call that sends. A lock, because Ctrl-C cannot leave it held.
-        self._sending = threading.Lock()
+        self._sending = flag_lock()
 
     @property
     def can_send(self) -> bool:

@@ -21,6 +21,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from jetsync._base.locks import interrupt_safe_lock
 from jetsync.errors import DevServerError
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class _Spawner:
     Run calls in a daemon thread that never ends. Each process has one, started on first use.
     """
 
-    _lock = threading.Lock()
+    _lock = interrupt_safe_lock()
     _instance: _Spawner | None = None
 
     def __init__(self) -> None:

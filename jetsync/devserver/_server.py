@@ -9,13 +9,13 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import interrupt_safe_lock
 from jetsync._base.reprs import tolerant_repr
 from jetsync.devserver import _config, _monitor, _ready
 from jetsync.devserver._binary import find_server
@@ -91,7 +91,7 @@ class DevServer:
         self._asked_port = port or 0
         self._asked_name = name
         self._start_timeout = start_timeout
-        self._lock = threading.RLock()
+        self._lock = interrupt_safe_lock()
         self._owner = os.getpid()
         self._folder: Path | None = None
         self._closed = False

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import attrs
 
+from jetsync._base.locks import interrupt_safe_lock
 from jetsync._base.reprs import tolerant_repr
 from jetsync.devserver._ports import PortReservation
 
@@ -118,7 +119,8 @@ class Forwarder:
         """Bytes that may still pass before the connection is cut."""
         self.reset = False
         """Whether that cut is a reset."""
-        self.changed = threading.Condition()
+        self.lock = interrupt_safe_lock()
+        self.changed = threading.Condition(self.lock)
         """Notified when a counter changes. Only the thread writes counters."""
         self.accepted = 0
         self.cuts = 0
@@ -323,7 +325,7 @@ class Forwarder:
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pipes = (_Pipe("to_server", client, server), _Pipe("to_client", server, client))
-        with self.changed:
+        with self.lock:
             self._links.append(_Link(client, server, pipes))
             self.accepted += 1
             self.changed.notify_all()
@@ -392,7 +394,7 @@ class Forwarder:
         self._drop(link, reset=reset, cut=True)
 
     def _drop(self, link: _Link, *, reset: bool, cut: bool = False) -> None:
-        with self.changed:
+        with self.lock:
             self._links.remove(link)
             # A peer may disconnect before its last bytes are written. That counts as a cut, so that
             # `wait_cuts` ends.

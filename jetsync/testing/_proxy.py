@@ -180,7 +180,7 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
-        with self._forwarder.changed:
+        with self._forwarder.lock:
             return self._forwarder.changed.wait_for(lambda: self._forwarder.cuts >= count, timeout)
 
     def wait_accepted(self, count: int, *, timeout: float = 10.0) -> bool:
@@ -194,7 +194,7 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
-        with self._forwarder.changed:
+        with self._forwarder.lock:
             return self._forwarder.changed.wait_for(
                 lambda: self._forwarder.accepted >= count, timeout
             )
@@ -210,5 +210,5 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
-        with self._forwarder.changed:
+        with self._forwarder.lock:
             return self._forwarder.changed.wait_for(lambda: self._forwarder.open >= count, timeout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from jetsync._base.locks import interrupt_safe_lock
 from jetsync._base.reprs import tolerant_repr
 from jetsync.hookspecs import hookimpl
 
@@ -93,7 +94,8 @@ class HookRecorder:
         if unknown:
             raise ValueError(f"there is no hook {', '.join(unknown)}")
         self._hooks = hooks or HOOKS
-        self._changed = threading.Condition()
+        self._lock = interrupt_safe_lock()
+        self._changed = threading.Condition(self._lock)
         self._calls: list[HookCall] = []
         for name in HOOKS:
             if name not in self._hooks:
@@ -105,7 +107,7 @@ class HookRecorder:
         """
         A copy of all calls so far, oldest first.
         """
-        with self._changed:
+        with self._lock:
             return list(self._calls)
 
     @property
@@ -125,7 +127,7 @@ class HookRecorder:
         """
         Forget the calls so far.
         """
-        with self._changed:
+        with self._lock:
             self._calls.clear()
 
     def wait_for(self, hook: str, count: int = 1, *, timeout: float = 5.0) -> list[HookCall]:
@@ -147,7 +149,7 @@ class HookRecorder:
         def done() -> list[HookCall]:
             return [call for call in self._calls if call.hook == hook and call.finished]
 
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: len(done()) >= count, timeout):
                 raise TimeoutError(
                     f"{hook} was called {len(done())} times within {timeout:g} s, not {count} times"
@@ -158,7 +160,7 @@ class HookRecorder:
         return iter(self.calls)
 
     def __len__(self) -> int:
-        with self._changed:
+        with self._lock:
             return len(self._calls)
 
     def __repr__(self) -> str:
@@ -236,7 +238,7 @@ class HookRecorder:
     def _record(self, hook: str, *, finished: bool = True, **arguments: Any) -> HookCall:
         thread = threading.current_thread().name
         call = HookCall(hook, arguments, thread, finished=finished)
-        with self._changed:
+        with self._lock:
             self._calls.append(call)
             self._changed.notify_all()
         return call
@@ -249,7 +251,7 @@ class HookRecorder:
             call.error = error
             raise
         finally:
-            with self._changed:
+            with self._lock:
                 call.finished = True
                 self._changed.notify_all()
         return call.result

@@ -4,7 +4,10 @@ Locks and latches that a signal handler may meet.
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +21,123 @@ from helpers.interrupts import handled_at, interrupted_at, is_locked
 from helpers.waiting import eventually
 from jetsync._base import locks
 from jetsync._base.deadline import NO_WAIT, Deadline
-from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_reentry, short_lock
+from jetsync._base.locks import (
+    Latch,
+    Level,
+    Locked,
+    LongLock,
+    flag_lock,
+    interrupt_safe_lock,
+    refuse_reentry,
+    short_lock,
+)
+
+KINDS = [
+    "flag_lock()",
+    "interrupt_safe_lock()",
+    "short_lock()",
+    "LongLock(Level.HANDLE)",
+    "Locked(LongLock(Level.HANDLE), Deadline.after(100))",
+]
+"""Expressions that make all kinds of locks that ``with`` may take."""
+
+SIGNALLED = """
+import signal, sys
+from jetsync._base.locks import *
+from jetsync._base.locks import Deadline
+
+class Struck(Exception):
+    pass
+
+def use(lock):
+    while True:
+        with lock:
+            pass
+
+def strike(number, frame):
+    while frame is not None:
+        if frame.f_code is use.__code__:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise Struck
+        frame = frame.f_back
+
+signal.signal(signal.SIGALRM, strike)
+held = 0
+for _ in range(1000):
+    lock = eval(sys.argv[1])
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        use(lock)
+    except Struck:
+        held += repr(getattr(lock, "_lock", lock)).startswith("<locked")
+print(held)
+"""
+"""Print how many of 1,000 signals at random moments leave a lock held."""
+
+
+def is_held(lock):
+    """
+    Return whether a thread holds a lock of any kind.
+    """
+    return is_locked(lock._lock if isinstance(lock, Locked) else lock)
+
+
+class TestEveryKind:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_ctrl_c_at_any_step(self, kind):
+        """
+        Ctrl-C at any step of a block that takes a lock leaves the lock free.
+        """
+
+        def use(lock):
+            with lock:
+                len("")
+
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            lock = eval(kind)
+            ended = interrupted_at(step, lambda: use(lock))  # noqa: B023
+            assert not is_held(lock), step
+        assert step > 4
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_signals(self, kind):
+        """
+        Signals whose handler raises, at random moments, leave no lock held.
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", SIGNALLED, kind], capture_output=True, text=True, check=False
+        )
+        assert (done.stdout, done.stderr) == ("0\n", "")
+
+    def test_locked(self):
+        """
+        Any thread can see whether another one holds a flag lock.
+        """
+        lock = flag_lock()
+        with ThreadPoolExecutor(1) as pool:
+            with lock:
+                assert pool.submit(lock.locked).result(5)
+            assert not pool.submit(lock.locked).result(5)
+
+    def test_in_an_own_block(self):
+        """
+        The holder may take an interrupt-safe lock again, and Ctrl-C then leaves it held once.
+        """
+
+        def use():
+            with lock:
+                pass
+
+        lock = interrupt_safe_lock()
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            with lock:
+                ended = interrupted_at(step, use)
+                assert is_locked(lock), step
+            assert not is_locked(lock), step
 
 
 class TestRefuseReentry:
@@ -164,13 +283,63 @@ class TestLongLock:
         assert {level: len(known) for level, known in locks._locks.items()} == before
 
 
+BARE = {
+    ("jetsync/_base/locks.py", "Lock"): "makes the locks, and latches, which `with` never takes",
+    ("jetsync/_base/locks.py", "RLock"): "makes the locks",
+    ("jetsync/_io/reader.py", "RLock"): "`with` never takes it",
+    ("jetsync/_io/wakeups.py", "Lock"): "`with` never takes it",
+    ("jetsync/consume/handlers.py", "Lock"): "only threads that no signal interrupts take it",
+    ("jetsync/testing/_forwarder.py", "Condition"): "`with` takes its lock",
+    ("jetsync/testing/_recorder.py", "Condition"): "`with` takes its lock",
+}
+"""Locks of ``threading`` in the packages, and why Ctrl-C cannot leave them held."""
+
+
+def locks_of_threading(source: str) -> set[str]:
+    """
+    Return the kinds of locks that a module takes from ``threading``.
+    """
+    kinds = {"Barrier", "BoundedSemaphore", "Condition", "Lock", "RLock", "Semaphore"}
+    tree = ast.parse(source)
+    # Annotations name a type and make no lock.
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {ast.unparse(call).removeprefix("threading.") for call in calls}
+    return named & kinds
+
+
+def test_with_takes_no_lock_of_threading():
+    """
+    The packages take locks that Ctrl-C cannot leave held, on every version of Python.
+    """
+    root = Path(__file__).parents[2]
+    found = {
+        (path.relative_to(root).as_posix(), kind)
+        for pattern in ("jetsync",)
+        for folder in root.glob(pattern)
+        for path in folder.rglob("*.py")
+        for kind in locks_of_threading(path.read_text("utf-8"))
+    }
+    assert found == set(BARE)
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("with threading.Lock(): pass", {"Lock"}),
+        ("def make(lock: threading.RLock): return Condition()", {"Condition"}),
+        ("lock = _make.Lock()", set()),
+    ],
+)
+def test_locks_of_threading_are_found(source, kinds):
+    """
+    The rule finds locks that are made, with and without the name of their module.
+    """
+    assert locks_of_threading(source) == kinds
+
+
 UNLEVELED = {
     ("_io/reader.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
     ("_io/wakeups.py", "Lock"): "a signal: one thread waits for another one to release it",
-    (
-        "_io/outbox.py",
-        "Lock",
-    ): "held during one call of the system, by the holder of the short lock",
     ("consume/handlers.py", "Lock"): "only threads of jetsync take it, which no signal interrupts",
 }
 """Locks without a level, and why they need none."""
