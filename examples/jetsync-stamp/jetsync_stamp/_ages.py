@@ -4,8 +4,9 @@ The age of messages when they were read.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+
+import jetsync
 
 PROGRAMS = 1000
 """How many programs are counted separately. A header can have any value, and memory is limited."""
@@ -38,7 +39,7 @@ class Ages:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._by_program: dict[str, AgeStatistics] = {}
 
     def add(self, program: str, age: float) -> None:

@@ -4,7 +4,6 @@ Errors in telemetry, which are logged once each to ``jetsync_otel`` and never ra
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
@@ -23,7 +22,7 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._seen: set[tuple[str, type[BaseException]]] = set()
 
     def guarded(self, doing: str, call: Callable[..., T], *arguments: Any) -> T | None:

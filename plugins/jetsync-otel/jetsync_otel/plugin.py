@@ -7,7 +7,6 @@ Errors in telemetry are logged once and never affect the traffic.
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import metrics, propagate, trace
@@ -229,7 +228,7 @@ class OTel:
         return result
 
 
-_lock = threading.RLock()
+_lock = jetsync.interrupt_safe_lock()
 _default: list[OTel] = []
 
 

@@ -14,7 +14,6 @@ Guarantees:
 from __future__ import annotations
 
 import os
-import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -89,7 +88,7 @@ class Retry:
         self.budget = budget_of(os.environ) if budget is None else _seconds("budget", budget)
         self.id_window = _seconds("id_window", id_window)
         self._counters = Counters()
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._last: dict[tuple[int, int, type[Exception]], tuple[float, float]] = {}
         """The last waits of bulk publishes: when each was last used, and its seconds."""
 

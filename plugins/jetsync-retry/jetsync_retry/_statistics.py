@@ -5,10 +5,11 @@ Counts of decisions.
 from __future__ import annotations
 
 import enum
-import threading
 from collections import Counter
 
 import attrs
+
+import jetsync
 
 
 class Decision(str, enum.Enum):
@@ -86,7 +87,7 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._counts: Counter[tuple[str, str, Decision]] = Counter()
 
     def add(self, operation: str, error: Exception, decision: Decision) -> None:

@@ -5,7 +5,6 @@ their subject.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -137,7 +136,7 @@ class Schemas:
         self._models = dict(models or {})
         self._directory = None if directory is None else Path(directory)
         self._own = _definitions(contracts or {})
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         """Guards the counts and the sources of the table. Never held while a hook waits."""
 
         self._counts = {"refused": 0, "raised": 0, "terminated": 0, "marked": 0}
@@ -176,7 +175,7 @@ class Schemas:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
 
     # Sources of contracts.
 

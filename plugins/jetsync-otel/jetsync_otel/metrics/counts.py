@@ -56,7 +56,7 @@ class Tally:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.thread = threading.current_thread()
-        self.lock = threading.RLock()
+        self.lock = jetsync.interrupt_safe_lock()
         """Guards the results of inspecting a message, which is rare."""
 
         self.prefix = NEVER
@@ -163,7 +163,7 @@ class Tallies:
         self._report = report
         self._on_first = on_first
         self._by_line = fields <= {"traceparent", "tracestate", "baggage"}
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._all: dict[Source, list[Tally]] = {}
         self._look_at = MANY
         """Number of consumers above which tallies of ended threads are dropped."""

@@ -10,7 +10,6 @@ context of its own short span.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
@@ -75,7 +74,7 @@ class Sender:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._by_message = telemetry.settings.granularity == "message"
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._open: dict[int, Sending] = {}
         """Open publishes, by the identity of their operations."""
 

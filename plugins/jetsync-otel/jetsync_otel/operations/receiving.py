@@ -60,7 +60,7 @@ class Receiver:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._pulls: dict[tuple[str, str], tuple[int, float]] = {}
         """The open pulls of each consumption, and the time of its last span."""
 

@@ -121,13 +121,14 @@ class BucketSource:
         self._unreadable: Problem | None = None
         self._conflicts: list[Problem] = []
         self._problems: tuple[Problem, ...] = ()
-        self._telling = threading.RLock()
+        self._telling = jetsync.interrupt_safe_lock()
         """Held briefly while the problems are collected."""
 
         self._stopping = threading.Event()
-        self._progress = threading.Condition()
+        self._lock = jetsync.interrupt_safe_lock()
+        self._progress = threading.Condition(self._lock)
         self._revision = 0
-        """The last revision that has taken effect. Protected by the condition."""
+        """The last revision that has taken effect. Protected by `_lock`."""
 
         self._watch: jetsync.Watch | None = None
 
@@ -168,7 +169,7 @@ class BucketSource:
         """
         Wait until a revision has taken effect; return whether it has.
         """
-        with self._progress:
+        with self._lock:
             return self._progress.wait_for(lambda: self._revision >= revision, timeout)
 
     # The thread.
@@ -279,7 +280,7 @@ class BucketSource:
     def _publish(self, revision: int) -> None:
         """Apply the definitions that were read, and report their problems."""
         self.note_conflicts(self._changed(dict(self._good)))
-        with self._progress:
+        with self._lock:
             self._revision = revision
             self._progress.notify_all()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -65,14 +64,14 @@ class _Pooled:
     """Streams by name. Their configuration may be out of date."""
 
 
-_lock = threading.RLock()
+_lock = jetsync.interrupt_safe_lock()
 _pool: dict[Settings, _Pooled] = {}
 
 
 def _after_fork() -> None:
     # The connections belong to the parent, so their file descriptors stay untouched.
     global _lock, _pool
-    _lock, _pool = threading.RLock(), {}
+    _lock, _pool = jetsync.interrupt_safe_lock(), {}
 
 
 os.register_at_fork(after_in_child=_after_fork)

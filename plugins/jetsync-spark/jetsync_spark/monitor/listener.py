@@ -5,7 +5,6 @@ A listener that reports the progress of all queries of a session.
 from __future__ import annotations
 
 import json
-import threading
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -56,7 +55,7 @@ class ProgressListener(StreamingQueryListener):
     ) -> None:
         self._report = report
         self._options = options
-        self._lock = threading.RLock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._running: dict[str, QueryProgress] = {}
         self._metrics = self._make_metrics(meter_provider)
 

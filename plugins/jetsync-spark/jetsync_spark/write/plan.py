@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -158,13 +157,13 @@ def make_plan(
 
 
 _configurations: dict[tuple[Settings, str], tuple[float, jetsync.StreamConfig]] = {}
-_lock = threading.RLock()
+_lock = jetsync.interrupt_safe_lock()
 
 
 def _after_fork() -> None:
     # A thread of the parent may have held the lock.
     global _lock  # noqa: PLW0603 - the module's own state.
-    _lock = threading.RLock()
+    _lock = jetsync.interrupt_safe_lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
