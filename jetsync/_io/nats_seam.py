@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -35,6 +37,7 @@ from jetsync.values.server_urls import without_login
 
 with deferred("aiohttp", "multidict"):
     import nats.aio.client
+    import nats.aio.transport
     import nats.errors
 
 if TYPE_CHECKING:
@@ -46,7 +49,64 @@ if TYPE_CHECKING:
 # Seconds between two checks whether a PONG has arrived.
 PONG_CHECK: Final = 0.005
 
+# The oldest and the newest version of nats-py that the tests run with.
+OLDEST: Final = (2, 10)
+NEWEST: Final = (2, 16)
+
+# The arguments of nats-py's connect that the seam uses.
+CONNECT_ARGUMENTS: Final = frozenset(
+    {
+        *("servers", "name", "tls", "tls_hostname", "tls_handshake_first", "inbox_prefix"),
+        *("connect_timeout", "reconnect_time_wait", "max_reconnect_attempts"),
+        *("ping_interval", "max_outstanding_pings", "no_echo"),
+        *("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb"),
+    }
+)
+
 _logger = get_logger("jetsync.transport")
+
+
+def check_nats_py(version: str, client: Any, transport: Any) -> None:
+    """
+    Raise ImportError if this nats-py is too old, or lacks what the seam uses.
+
+    A newer version than the tested ones is accepted if it lacks nothing. An upper bound in the
+    metadata would keep applications from every new version, and this check only from those that
+    cannot work.
+    """
+    # Without its metadata, as in some frozen applications, nats-py says 0.0.0.
+    found = re.match(r"([1-9]\d*)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < OLDEST:
+        problems = ["is too old"]
+    else:
+        problems = _changes(client, transport)
+    if problems:
+        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+        raise ImportError(
+            f"jetsync was tested with nats-py {oldest} to {newest}. nats-py {version}"
+            f" {', '.join(problems)}. Install another version:"
+            f" python -m pip install 'nats-py>={oldest},<{NEWEST[0]}.{NEWEST[1] + 1}'"
+        )
+
+
+def _changes(client: Any, transport: Any) -> list[str]:
+    """Return how nats-py's client and transport differ from what the seam needs."""
+    names = ("_attempt_reconnect", "close", "connect", "discovered_servers", "last_error")
+    changes = [f"has no Client.{name}" for name in names if not hasattr(client, name)]
+    if changes:
+        return changes
+    if "_transport" not in client.__init__.__code__.co_names:
+        changes.append("has no Client._transport")
+    unknown = CONNECT_ARGUMENTS - inspect.signature(client.connect).parameters.keys()
+    changes += [f"has no argument {name} of Client.connect" for name in sorted(unknown)]
+    # Of ABCMeta. nats-py calls these methods of its transport.
+    new: frozenset[str] = getattr(transport, "__abstractmethods__", frozenset())
+    return changes + [
+        f"needs the method Transport.{name}" for name in sorted(new - set(dir(LaneTransport)))
+    ]
+
+
+check_nats_py(nats.aio.client.__version__, nats.aio.client.Client, nats.aio.transport.Transport)
 
 
 class _Client(nats.aio.client.Client):
@@ -57,11 +117,18 @@ class _Client(nats.aio.client.Client):
     Locks: none.
     """
 
-    def __init__(self, on_unexpected: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, on_unexpected: Callable[[Exception], None], on_last_loss: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._on_unexpected = on_unexpected
+        self._on_last_loss = on_last_loss
 
     async def _attempt_reconnect(self) -> None:
+        if self.options["max_reconnect_attempts"] == 0:
+            # nats-py before 2.15 calls no callbacks if its own option allow_reconnect is False.
+            self._on_last_loss()
+            return
         failures = 0
         while True:
             try:
@@ -95,7 +162,7 @@ class NatsConnection:
         # $NATS_URL is read once, because it may change, and its login is needed for reconnects.
         options = options.evolve(servers=options.server_list())
         self._options = options
-        self._client = _Client(self._on_unexpected)
+        self._client = _Client(self._on_unexpected, self._on_last_loss)
         websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}
         kind = WebSocketLaneTransport if websocket else LaneTransport
         self.transport: LaneTransport = kind(loop, observer, options)
@@ -134,7 +201,6 @@ class NatsConnection:
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_closed,
                 discovered_server_cb=self._on_discovered,
-                lame_duck_mode_cb=self._on_lame_duck,
                 **arguments,
             )
         except _FirstConnectFailedError as failed:
@@ -212,8 +278,17 @@ class NatsConnection:
         repeated = self._refused_logins.get(attempt.target) == attempt.login.identity
         self._refused_logins[attempt.target] = attempt.login.identity
         if repeated and not self._options.retry_refused_logins and self._close_task is None:
-            self._given_up = error
-            self._close_task = self._loop.create_task(self._client.close())
+            self._give_up(error)
+
+    def _on_last_loss(self) -> None:
+        """Give up, because the option ``max_reconnects`` is 0."""
+        lost = errors.ConnectError("the connection was lost, and max_reconnects is 0")
+        self._give_up(self.transport.attempt.server_error or lost)
+
+    def _give_up(self, reason: Exception) -> None:
+        self._given_up = reason
+        # A task of its own, because nats-py's close cancels the tasks that lead here.
+        self._close_task = self._loop.create_task(self._client.close())
 
     def _on_unexpected(self, error: Exception) -> None:
         _logger.error("reconnect_failed", exc_info=error)
@@ -249,9 +324,6 @@ class NatsConnection:
             urls = (redact_url(self.transport.resolve(url).geturl()) for url in new)
             self._observer.on_discovered(tuple(urls))
 
-    async def _on_lame_duck(self) -> None:
-        self._observer.on_lame_duck()
-
 
 class _FirstConnectFailedError(Exception):
     """Ends nats-py's attempts with a failure of the first connect."""
@@ -277,7 +349,6 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         # The transport limits each attempt by itself, and reports why one has failed.
         "connect_timeout": options.connect_timeout + 1.0,
         "reconnect_time_wait": options.reconnect_wait,
-        "allow_reconnect": options.max_reconnects != 0,
         "max_reconnect_attempts": options.max_reconnects,
         "ping_interval": options.ping_interval,
         "max_outstanding_pings": options.max_outstanding_pings,

@@ -373,7 +373,7 @@ class LaneTransport:
         assert attempt.info is not None
         self._observer.on_info(attempt.info)
         if attempt.listed:
-            self._tell({**attempt.greeting, "connect_urls": attempt.listed, "ldm": False})
+            self._tell({**attempt.greeting, "connect_urls": attempt.listed})
             self.known.update(attempt.listed)
         sock, received = self._sock, attempt.received
         assert sock is not None
@@ -489,6 +489,8 @@ class LaneTransport:
                 self._observer.on_error(error)
                 return
             self._observer.on_info(server)
+            if server.lame_duck:
+                self._observer.on_lame_duck()
             self._tell(info)
         elif line.startswith(b"-ERR"):
             # nats-py would close the client because of this line, also if the server goes on.

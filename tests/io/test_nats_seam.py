@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import abc
 import ast
 import asyncio
 import contextlib
 import errno
+import importlib.metadata
 import inspect
 import json
 import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from urllib.parse import urlparse
@@ -18,6 +22,7 @@ import nats.aio.client
 import nats.aio.transport
 import nats.errors
 import pytest
+from packaging.requirements import Requirement
 
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
@@ -262,18 +267,94 @@ class TestSeam:
         # super() may also be nats-py's transport, which has no private attributes.
         assert used == set(re.findall(r"``Client\.(_\w+)``", _transport.__doc__))
 
-    def test_nats_py_accepts_our_callbacks_and_arguments(self):
-        """nats-py's connect accepts the callbacks and all the arguments that jetsync passes."""
-        parameters = set(inspect.signature(nats.aio.client.Client.connect).parameters)
-        given = set(nats_arguments(ConnectOptions()))
-        callbacks = "error disconnected reconnected closed discovered_server lame_duck_mode"
-        assert given | {f"{name}_cb" for name in callbacks.split()} <= parameters
-
     def test_nats_py_has_the_properties_we_read(self):
         """The public properties that jetsync reads exist."""
         client = nats.aio.client.Client()
         for name in ("discovered_servers", "last_error"):
             assert isinstance(getattr(type(client), name), property)
+
+
+class TestNatsPyVersion:
+    """The check of nats-py when jetsync is imported."""
+
+    CLIENT = nats.aio.client.Client
+    TRANSPORT = nats.aio.transport.Transport
+
+    @pytest.mark.parametrize("version", ["2.10.0", "2.16.0", "2.17.0", "2.100.0rc1", "0.0.0", "?"])
+    def test_a_version_that_lacks_nothing_is_accepted(self, version):
+        """A nats-py with all names is accepted, also if it is newer or its version is unknown."""
+        _transport.check_nats_py(version, self.CLIENT, self.TRANSPORT)
+
+    @pytest.mark.parametrize("version", ["2.9.1", "1.9.9"])
+    def test_an_older_version_is_refused(self, version):
+        """A nats-py that is too old is refused. The error names both versions and a command."""
+        with pytest.raises(ImportError) as caught:
+            _transport.check_nats_py(version, self.CLIENT, self.TRANSPORT)
+        assert str(caught.value) == (
+            f"jetsync was tested with nats-py 2.10 to 2.16. nats-py {version} is too old."
+            " Install another version: python -m pip install 'nats-py>=2.10,<2.17'"
+        )
+
+    def test_a_renamed_method(self):
+        """A nats-py without a name that the seam uses is refused, and the error names it."""
+        with pytest.raises(
+            ImportError, match=r"nats-py 2\.17\.0 has no Client\._attempt_reconnect"
+        ):
+            _transport.check_nats_py("2.17.0", type("Client", (), {}), self.TRANSPORT)
+
+    def test_a_renamed_argument_and_attribute(self):
+        """Arguments of connect and the attribute of the transport are checked, too."""
+
+        class Renamed(self.CLIENT):
+            def __init__(self):
+                self._carrier = None
+
+            async def connect(self, *, hosts, error_cb):
+                pass
+
+        with pytest.raises(ImportError) as caught:
+            _transport.check_nats_py("2.17.0", Renamed, self.TRANSPORT)
+        assert "has no Client._transport" in str(caught.value)
+        assert "has no argument servers of Client.connect" in str(caught.value)
+        assert "error_cb" not in str(caught.value)
+
+    def test_a_new_method_of_the_transport(self):
+        """A nats-py that calls another method of its transport is refused."""
+
+        class Transport(self.TRANSPORT):
+            @abc.abstractmethod
+            def pause(self):
+                pass
+
+        with pytest.raises(ImportError, match=r"needs the method Transport\.pause\."):
+            _transport.check_nats_py("2.17.0", self.CLIENT, Transport)
+
+    def test_the_import_checks_the_installed_version(self, tmp_path):
+        """`import jetsync` fails with this error if the installed nats-py is too old."""
+        program = """if True:
+            import nats.aio.client
+            nats.aio.client.__version__ = "2.9.1"
+            import jetsync
+            jetsync.Client
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert "ImportError: jetsync was tested with nats-py 2.10 to 2.16." in done.stderr
+
+    def test_the_bounds_are_those_of_the_metadata(self):
+        """The metadata requires the oldest version, and no version that the check would accept."""
+        requires = map(Requirement, importlib.metadata.requires("jetsync"))
+        (nats_py,) = (str(each.specifier) for each in requires if each.name == "nats-py")
+        major, minor = _transport.OLDEST
+        assert set(nats_py.split(",")) == {f">={major}.{minor}", f"<{major + 1}"}
+
+    def test_the_checked_arguments_are_those_in_use(self):
+        """The check knows each argument that the seam passes to nats-py's connect."""
+        callbacks = {name for name in _transport.CONNECT_ARGUMENTS if name.endswith("_cb")}
+        assert set(nats_arguments(ConnectOptions())) == _transport.CONNECT_ARGUMENTS - callbacks
+        assert all(f"{name}=" in inspect.getsource(NatsConnection.start) for name in callbacks)
 
 
 class TestTranslation:
@@ -633,6 +714,24 @@ class TestConnection:
 
         run(main)
         assert (text in str(causes[0])) is ends
+        assert ("the connection was lost, and max_reconnects is 0" in str(causes[0])) is not ends
+
+    def test_a_client_that_may_not_reconnect_tries_each_server(self, server):
+        """With max_reconnects=0, the first connect tries each server once, and names them all."""
+
+        async def main():
+            other = ScriptedServer()
+            try:
+                server.manners, other.manners = ["slam"], ["slam"]
+                connection = connection_of(Listener(), server, other, max_reconnects=0)
+                with pytest.raises(ConnectError) as caught:
+                    await connection.start()
+            finally:
+                await asyncio.to_thread(other.close)
+            assert server.url in str(caught.value)
+            assert other.url in str(caught.value)
+
+        run(main)
 
     def test_a_flood_of_pings(self, server):
         """PINGs that arrive together get one answer, so that a flood does not fill the memory."""
@@ -976,7 +1075,6 @@ class TestNatsArguments:
             "inbox_prefix": "_INBOX",
             "connect_timeout": 6.0,
             "reconnect_time_wait": 1.0,
-            "allow_reconnect": True,
             "max_reconnect_attempts": -1,
             "ping_interval": 30.0,
             "max_outstanding_pings": 2,
@@ -988,8 +1086,8 @@ class TestNatsArguments:
         [
             ({"name": "n"}, {"name": "n"}),
             ({"inbox_prefix": "_I.me"}, {"inbox_prefix": "_I.me"}),
-            ({"max_reconnects": 0}, {"allow_reconnect": False, "max_reconnect_attempts": 0}),
-            ({"max_reconnects": 7}, {"allow_reconnect": True, "max_reconnect_attempts": 7}),
+            ({"max_reconnects": 0}, {"max_reconnect_attempts": 0}),
+            ({"max_reconnects": 7}, {"max_reconnect_attempts": 7}),
             ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
             ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
             ({"echo": False}, {"no_echo": True}),
