@@ -67,7 +67,7 @@ class Bridge:
     """
 
     def __init__(self, loop: Literal["auto", "asyncio", "uvloop"]) -> None:
-        self._use_uvloop = _choose_uvloop(loop)
+        self._use_uvloop = choose_uvloop(loop)
         # The loop while it runs.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._portal: anyio.from_thread.BlockingPortal | None = None
@@ -294,7 +294,8 @@ class _Call:
         self.signal.set()
 
 
-def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
+def choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
+    """Return whether the event loop is uvloop's. Raises ConfigurationError if it cannot be."""
     if loop == "asyncio":
         return False
     # gevent and eventlet have replaced it. uvloop would wait in C and stop all their threads.

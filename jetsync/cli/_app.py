@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
     "completion": "Install completion for bash, zsh or fish.",
     "consumer": "List, show, add, read and remove consumers.",
-    "doctor": "Show what a server supports.",
+    "doctor": "Show this installation, and what a server supports.",
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",
     "plugins": "List the installed plugins and their hooks.",

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import re
 import statistics
 import sys
 from typing import Any, Final
@@ -12,6 +15,9 @@ import attrs
 import click
 
 import jetsync
+from jetsync._hooks.manager import installed_plugins
+from jetsync._io.bridge import choose_uvloop
+from jetsync._io.nats_seam import NEWEST, OLDEST
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import (
@@ -27,6 +33,7 @@ from jetsync.cli._output import (
     say,
     size,
 )
+from jetsync.cli.plugins import describe
 from jetsync.errors import ApiError, JetSyncError, NoRespondersError
 from jetsync.values.codec import to_wire
 
@@ -101,33 +108,79 @@ def doctor(
     as_json: bool,
 ) -> None:
     """
-    Show what the server at URL supports.
+    Show this installation, and what the server at URL supports.
 
-    The report shows the server, the round-trip time, the account and its limits, which features of
-    JetStream work, and why the others do not. Nothing is created on the server. The exit status is
-    1 if there is no connection or no JetStream, or if a feature that --require names does not work.
+    The report begins with jetsync, Python, nats-py, the event loop and the plugins, also if there
+    is no connection. It continues with the server, the round-trip time, the account and its limits,
+    which features of JetStream work, and why the others do not. Nothing is created on the server.
+    The exit status is 1 if there is no connection or no JetStream, or if a feature that --require
+    names does not work.
 
     In a cluster, the report is about the server that answered. Others may run another version.
     """
     if url is not None:
         options = options.evolve(servers=url)
+    client = installation(options)
+    if not as_json:
+        show_installation(client)
     try:
         report = examine(options)
     except JetSyncError as error:
         if as_json:
-            print_json({"ok": False, "problems": [str(error)]})
+            print_json({"ok": False, "problems": [str(error)], "client": client})
             sys.exit(1)
         raise
     problems = [] if report.jetstream is None else [report.jetstream]
     problems += [f"{name} does not work" for name in missing(report.verdicts, required)]
     if as_json:
-        print_json(report.as_json(problems))
+        print_json({**report.as_json(problems), "client": client})
     else:
         show(report)
         for problem in problems:
             say(f"problem: {problem}", style=ERROR, err=True)
     if problems:
         sys.exit(1)
+
+
+def installation(options: jetsync.ConnectOptions) -> dict[str, Any]:
+    """
+    Return the versions of jetsync and of what it runs on, as `--json` prints them.
+    """
+    try:
+        uvloop = choose_uvloop(options.loop)
+        loop = f"uvloop {importlib.metadata.version('uvloop')}" if uvloop else "asyncio"
+    except JetSyncError as error:
+        loop = str(error)
+    return {
+        "jetsync": jetsync.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "nats_py": importlib.metadata.version("nats-py"),
+        "event_loop": loop,
+        "plugins": [describe(plugin) for plugin in installed_plugins().values()],
+    }
+
+
+def show_installation(client: dict[str, Any]) -> None:
+    """
+    Print the versions for people.
+    """
+    oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+    tested = tuple(map(int, re.findall(r"\d+", client["nats_py"])[:2])) <= NEWEST
+    plugins = [
+        f"{row['name']} {row.get('version') or ''} ({row['state']})" for row in client["plugins"]
+    ]
+    print_pairs(
+        [
+            ("jetsync", client["jetsync"]),
+            ("Python", client["python"]),
+            ("system", client["system"]),
+            ("nats-py", client["nats_py"] + ("" if tested else f" (tested: {oldest} to {newest})")),
+            ("event loop", client["event_loop"]),
+            ("plugins", ", ".join(plugins) or "none installed"),
+        ]
+    )
+    say()
 
 
 def examine(options: jetsync.ConnectOptions) -> Report:

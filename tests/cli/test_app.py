@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import platform
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ from click.testing import CliRunner
 
 import jetsync
 from jetsync import cli
-from jetsync.cli import _features, _output
+from jetsync.cli import _features, _output, doctor
 from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import make_options
@@ -238,7 +239,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ("doctor", NO_SERVER),
             ("pub", "a", "b", "--server", NO_SERVER),
             ("get", "S", "1", "-s", NO_SERVER),
             ("stream", "ls", "-s", NO_SERVER),
@@ -266,6 +266,41 @@ class TestErrors:
         report = json.loads(result.output)
         assert report["ok"] is False
         assert len(report["problems"]) == 1
+        assert report["client"]["jetsync"] == jetsync.__version__
+        assert report["client"]["nats_py"] == importlib.metadata.version("nats-py")
+        assert isinstance(report["client"]["plugins"], list)
+
+    def test_doctor_shows_the_installation_before_it_connects(self, run, monkeypatch):
+        """
+        Without a connection, doctor shows the versions and plugins, and then the error.
+        """
+        plugin = importlib.metadata.EntryPoint("sample", f"{__name__}:Sample", "jetsync.plugins")
+        monkeypatch.setattr(doctor, "installed_plugins", lambda: {"sample": plugin})
+        result = run("doctor", NO_SERVER)
+
+        assert result.exit_code == 1
+        *shown, error = result.output.strip().splitlines()
+        values = dict(line.split(None, 1) for line in shown if line.strip())
+        assert values["jetsync"].strip() == jetsync.__version__
+        assert values["Python"].strip().startswith(platform.python_version())
+        assert values["nats-py"].strip() == importlib.metadata.version("nats-py")
+        assert values["event"].split()[1] in {"uvloop", "asyncio"}
+        assert values["plugins"].startswith("sample ")
+        assert error.startswith("Error: ")
+
+    @pytest.mark.parametrize(
+        ("version", "shown"), [("2.16.4", "2.16.4"), ("2.17.0", "2.17.0 (tested: 2.10 to 2.16)")]
+    )
+    def test_doctor_says_if_nats_py_was_not_tested(self, capsys, version, shown):
+        """
+        A nats-py that is newer than the tested ones is shown with those.
+        """
+        client = doctor.installation(jetsync.ConnectOptions(loop="asyncio"))
+        doctor.show_installation({**client, "nats_py": version})
+
+        output = capsys.readouterr().out
+        assert re.search(r"^nats-py +(.*?) *$", output, re.MULTILINE)[1] == shown
+        assert re.search(r"^event loop +asyncio *$", output, re.MULTILINE)
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
