@@ -13,6 +13,7 @@ import click
 
 import jetsync as package
 from jetsync.cli._output import say, show_error, visible
+from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.errors import DevServerError, JetSyncError
 from jetsync.errors.texts import redact_text
 
@@ -55,7 +56,7 @@ _ADVICE: Final = {
 """What errors advise in terms of Python, and in terms of commands."""
 
 
-class Commands(click.Group):
+class Commands(SuggestingGroup):
     """
     Import each command when it is called, and print errors of jetsync as one line.
     """
@@ -70,18 +71,6 @@ class Commands(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            for close in get_close_matches(args[0], COMMANDS, 1):
-                vars(error)["message"] += f" Did you mean {close!r}?"
-            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):

@@ -11,6 +11,7 @@ import click
 
 import jetsync
 from jetsync.cli._output import duration, warn
+from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.cli._units import positive_seconds_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
 
-class Group(click.Group):
+class Group(SuggestingGroup):
     """
     A group of such commands.
     """

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 import jetsync
 from jetsync import cli
-from jetsync.cli import _features, _output, doctor
+from jetsync.cli import _features, _output, _suggestions, doctor
 from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import make_options
@@ -201,6 +201,41 @@ class TestMain:
         assert result.exit_code == 2
         assert result.output.endswith("No such command 'publish'. Did you mean 'pub'?\n")
         assert run("xyz").output.endswith("No such command 'xyz'.\n")
+
+    @pytest.mark.parametrize(
+        ("arguments", "suggestion"),
+        [
+            (["sub"], "The nats command line has it: nats sub"),
+            (["context"], "The nats command line has it: nats context"),
+            (["stream", "edit"], "The nats command line has it: nats stream edit"),
+            (["consumer", "pause"], "The nats command line has it: nats consumer pause"),
+            (["kv", "revert"], "The nats command line has it: nats kv revert"),
+            (["stream", "new"], "Did you mean 'add'?"),
+            (["consumer", "del"], "Did you mean 'rm'?"),
+            (["kv", "info"], "Did you mean 'status'?"),
+            (["kv", "puts"], "Did you mean 'put'?"),
+        ],
+    )
+    def test_commands_of_the_nats_command_line(self, run, arguments, suggestion):
+        """
+        For a command of the `nats` command line, the error names that, or our name of the command.
+        """
+        result = run(*arguments, "ORDERS")
+
+        assert result.exit_code == 2
+        assert result.output.endswith(f"No such command {arguments[-1]!r}. {suggestion}\n")
+
+    def test_suggestions_name_no_command_of_our_own(self):
+        """
+        Other names lead to commands that exist, and no command is said to be elsewhere.
+        """
+        context = click.Context(app)
+        for name, words in _suggestions._ELSEWHERE.items():
+            group = app if name == "jetsync" else app.get_command(context, name)
+            own = set(group.list_commands(context))
+            assert own & set(words.split()) == set()
+            assert set(_suggestions._OTHER_NAMES[name].values()) <= own
+            assert own & set(_suggestions._OTHER_NAMES[name]) == set()
 
     @pytest.mark.parametrize("arguments", [(), ("stream",)])
     def test_no_command(self, run, arguments):
