@@ -29,6 +29,15 @@ _JWT: Final = re.compile(r"^\s*(eyJ[\w-]+\.[\w-]+\.[\w-]+)\s*$", re.ASCII | re.M
 _SEED_LINE: Final = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
 _SIGNATURE_BYTES: Final = 64
 
+# What errors call the fields of CONNECT.
+_KINDS: Final = {
+    "jwt": "credentials",
+    "nkey": "an NKey",
+    "user": "a user",
+    "pass": "a password",
+    "auth_token": "a token",
+}
+
 # Identities are compared within one process. Without the key, they are of no use for guessing.
 _IDENTITY_KEY: Final = secrets.token_bytes(32)
 
@@ -43,6 +52,12 @@ class Login:
     fields: Mapping[str, str] = attrs.field(repr=lambda fields: str(sorted(fields)))
     # A digest of all fields except ``sig``. It is the same for two attempts with the same login.
     identity: bytes = attrs.field(repr=False)
+
+    @property
+    def kind(self) -> str:
+        """What the login consists of, in words and without its values."""
+        parts = [words for name, words in _KINDS.items() if self.fields.get(name)]
+        return " and ".join(parts) or "no login"
 
 
 def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:

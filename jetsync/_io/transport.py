@@ -389,11 +389,12 @@ class LaneTransport:
         # Only logged: it is not about subscriptions, which this server does not know yet.
         _logger.warning("server_error", text=text, server=self.attempt.target)
         self.attempt.refused = is_refused_login(reason)
-        return (
-            errors.AuthenticationError(reason)
-            if self.attempt.refused
-            else errors.ConnectError(reason)
-        )
+        if not self.attempt.refused:
+            return errors.ConnectError(reason)
+        login = self.attempt.login
+        if login is not None:
+            reason += f"; the client sent {login.kind}"
+        return errors.AuthenticationError(reason)
 
     async def _with_login(self, block: bytes) -> bytes:
         """Return nats-py's CONNECT line with the login for this server."""

@@ -48,6 +48,29 @@ def failing(nonce=NONCE, **options):
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "no login"),
+        ({"user": "ann", "password": "p"}, "a user and a password"),
+        ({"user": "ann"}, "a user"),
+        ({"token": "t"}, "a token"),
+        ({"servers": "nats://t@h"}, "a token"),
+        ({"servers": "nats://u:p@h"}, "a user and a password"),
+        ({"user": "a", "token": "t"}, "a user and a token"),
+        ({"nkey": PUBLIC, "nkey_signature": lambda _: b"s" * 64}, "an NKey"),
+        ({"credentials": lambda: FILE}, "credentials"),
+    ],
+)
+def test_the_kind_of_a_login(options, kind):
+    """
+    Errors name the parts of a login, and none of its values.
+    """
+    pytest.importorskip("nkeys")
+    options = ConnectOptions(**{"servers": URL, **options})
+    assert make_login(options, options.server_list()[0], NONCE).kind == kind
+
+
 class TestPlainLogins:
     @pytest.mark.parametrize(
         ("options", "expected"),
