@@ -15,6 +15,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
 from jetsync._base.iterations import Iteration
+from jetsync._base.keywords import closed, refuse
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.kv.bucket import Bucket
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._base.keywords import NoKeywords
     from jetsync.consume.consumer import Consumer
     from jetsync.events import BatchGapEvent
     from jetsync.kv.config import KeyValueFields
@@ -92,6 +94,7 @@ class JetStream:
 
     # Publishing
 
+    @closed
     def publish(
         self,
         subject: str,
@@ -104,6 +107,7 @@ class JetStream:
         timeout: Seconds | None = None,
         retries: int = PUBLISH_RETRIES,
         retry_wait: Seconds = PUBLISH_RETRY_WAIT,
+        **unknown: Unpack[NoKeywords],
     ) -> PubAck:
         """
         Publish one message and wait until the stream has stored it.
@@ -139,6 +143,8 @@ class JetStream:
             PluginError: A plugin vetoed the message, and nothing was sent. Or a plugin failed after
                 the message was stored.
         """
+        if unknown:
+            refuse(JetStream.publish, unknown)
         context = self._context
         context.connection.check()
         deadline = context.deadline(timeout)

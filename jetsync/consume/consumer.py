@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
+from jetsync._base.keywords import closed, refuse
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync.consume.consumption import Consumption
@@ -25,8 +26,11 @@ from jetsync.errors import NotPullConsumerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from typing_extensions import Unpack
+
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._base.keywords import NoKeywords
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -98,6 +102,7 @@ class Consumer:
             self._context, self._stream_name, self.name, self._context.deadline(timeout)
         )
 
+    @closed
     def fetch(
         self,
         max_messages: int | None = None,
@@ -110,6 +115,7 @@ class Consumer:
         min_pending: int | None = None,
         min_ack_pending: int | None = None,
         priority: int | None = None,
+        **unknown: Unpack[NoKeywords],
     ) -> MessageBatch:
         """
         Ask for messages, and return them as an iterable that yields each message as it arrives.
@@ -156,6 +162,8 @@ class Consumer:
 
         See ADR-37, "Fetch".
         """
+        if unknown:
+            refuse(Consumer.fetch, unknown)
         options = {
             "max_messages": max_messages,
             "max_bytes": max_bytes,
@@ -169,6 +177,7 @@ class Consumer:
         }
         return self._fetch("fetch", options)
 
+    @closed
     def next(
         self,
         expires: Seconds | None = None,
@@ -178,6 +187,7 @@ class Consumer:
         min_pending: int | None = None,
         min_ack_pending: int | None = None,
         priority: int | None = None,
+        **unknown: Unpack[NoKeywords],
     ) -> Message | None:
         """
         Wait for one message and return it, or None if none arrives within *expires*.
@@ -202,6 +212,8 @@ class Consumer:
 
         See ADR-37, "Next".
         """
+        if unknown:
+            refuse(Consumer.next, unknown)
         options = {
             "max_messages": 1,
             "expires": expires,
@@ -216,6 +228,7 @@ class Consumer:
         batch.close()
         return message
 
+    @closed
     def consume(
         self,
         handler: Callable[[Message], object] | None = None,
@@ -236,6 +249,7 @@ class Consumer:
         min_pending: int | None = None,
         min_ack_pending: int | None = None,
         priority: int | None = None,
+        **unknown: Unpack[NoKeywords],
     ) -> Consumption:
         """
         Return the messages as an endless iterator, or call a handler with each message.
@@ -296,6 +310,8 @@ class Consumer:
 
         See ADR-37, "Consume".
         """
+        if unknown:
+            refuse(Consumer.consume, unknown)
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)

@@ -25,6 +25,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
+from jetsync._base.keywords import closed, refuse
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
@@ -38,10 +39,11 @@ from jetsync.values.subjects import validate_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._base.keywords import NoKeywords
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -213,6 +215,7 @@ class OrderedConsumer:
         cursor = self._source.cursor
         return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
 
+    @closed
     def fetch(
         self,
         max_messages: int | None = None,
@@ -221,6 +224,7 @@ class OrderedConsumer:
         expires: Seconds | None = None,
         heartbeat: Seconds | None = None,
         no_wait: bool = False,
+        **unknown: Unpack[NoKeywords],
     ) -> OrderedBatch:
         """
         Request the next messages and return them as an iterable that yields each as it arrives.
@@ -245,6 +249,8 @@ class OrderedConsumer:
                 stream now has its name.
             HandleClosedError: The ordered consumer is closed.
         """
+        if unknown:
+            refuse(OrderedConsumer.fetch, unknown)
         return self._fetch(
             "fetch",
             max_messages=max_messages,
@@ -254,17 +260,25 @@ class OrderedConsumer:
             no_wait=no_wait,
         )
 
+    @closed
     def next(
-        self, expires: Seconds | None = None, *, heartbeat: Seconds | None = None
+        self,
+        expires: Seconds | None = None,
+        *,
+        heartbeat: Seconds | None = None,
+        **unknown: Unpack[NoKeywords],
     ) -> Message | None:
         """
         Return the next message, or None if none arrives within *expires* seconds.
 
         Args, Raises: as for :meth:`fetch`.
         """
+        if unknown:
+            refuse(OrderedConsumer.next, unknown)
         with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
             return next(iter(batch), None)
 
+    @closed
     def consume(
         self,
         handler: None = None,
@@ -276,6 +290,7 @@ class OrderedConsumer:
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
         stop_after: int | None = None,
+        **unknown: Unpack[NoKeywords],
     ) -> OrderedConsumption:
         """
         Return the messages as an endless iterator, pulled ahead into a buffer.
@@ -303,6 +318,8 @@ class OrderedConsumer:
                 stream now has its name.
             HandleClosedError: The ordered consumer is closed.
         """
+        if unknown:
+            refuse(OrderedConsumer.consume, unknown)
         if handler is not None:
             raise errors.InvalidArgumentError(
                 "an ordered consumer cannot call a handler: iterate over consume()",
