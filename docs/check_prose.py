@@ -111,6 +111,7 @@ def pages() -> list[Path]:
     Return all files that are checked.
     """
     found = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    found += [ROOT / "SECURITY.md"]
     found += sorted(ROOT.glob("docs/**/*.md")) + sorted(ROOT.glob("plugins/*/README.md"))
     found += [ROOT / "benchmarks" / "README.md", *sorted(ROOT.glob("examples/*/README.md"))]
     return [page for page in found if "_build" not in page.parts]

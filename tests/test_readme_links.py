@@ -8,11 +8,11 @@ import pytest
 
 from helpers.doc_pages import ROOT, broken_links
 
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(ROOT.glob("plugins/*/README.md"))]
 OURS = "https://github.com/jetsync/jetsync/blob/main/"
 
 
-@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_links_of_a_readme(readme):
     """
     Each link is a whole address. Those into the repository name a file that exists.
@@ -27,3 +27,14 @@ def test_broken_links_are_found(link):
     """
     assert broken_links(f"Read [this]({link}) or [that]({OURS}LICENSE).") == [link]
     assert broken_links(f'<a href="{link}">') == [link]
+
+
+def test_the_security_policy_is_linked():
+    """
+    The start page links the policy, which links the private report of the host.
+    """
+    policy = (ROOT / "SECURITY.md").read_text("utf-8")
+
+    assert "https://github.com/jetsync/jetsync/security/advisories/new" in policy
+    assert "SECURITY.md" in (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert "SECURITY.md" in (ROOT / "MANIFEST.in").read_text("utf-8")
