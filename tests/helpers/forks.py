@@ -10,14 +10,22 @@ from collections.abc import Callable, Iterable
 import jetsync
 
 
+def fork() -> int:
+    """
+    Fork as ``os.fork`` does, without its warning.
+
+    From Python 3.12 on, a fork beside other threads is a warning, and pytest has another thread.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def run_in_child(function: Callable[[], object], leave: Callable[[int], object] = os._exit) -> int:
     """
     Call a function in a forked child, and return the child's exit status: 0 unless it raised.
     """
-    with warnings.catch_warnings():
-        # From Python 3.12 on, a fork beside other threads is a warning, and pytest has one.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
         status = 1
         try:

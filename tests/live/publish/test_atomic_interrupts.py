@@ -14,6 +14,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.forks import fork
 from helpers.interrupts import handled_at, interrupted_at, is_locked
 from helpers.streams import batch_stream
 from helpers.waiting import eventually, timed
@@ -188,7 +189,7 @@ class TestDiscard:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         with batch._lock:
-            child = os.fork()
+            child = fork()
             if child == 0:
                 signal.alarm(5)
                 batch.discard()

@@ -16,6 +16,7 @@ import pytest
 
 import jetsync
 from helpers.fast_publishers import fast, stored_in, subscriptions
+from helpers.forks import fork
 from helpers.streams import fast_stream
 from helpers.waiting import blocked, eventually, timed
 from jetsync.publish import fast_link as _fast_link
@@ -291,7 +292,7 @@ class TestStaging:
         run = publisher._link.run
         with ThreadPoolExecutor(1) as pool:
             pool.submit(run.lock.acquire).result()
-            child = os.fork()
+            child = fork()
             if not child:
                 status = 1
                 try:
