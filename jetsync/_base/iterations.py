@@ -40,7 +40,7 @@ class Iteration(Iterator[T]):
         what: The kind of object that is iterated over, for the error.
     """
 
-    __slots__ = ("__weakref__", "_free", "_running", "_what", "closing")
+    __slots__ = ("__weakref__", "_closing", "_free", "_running", "_what")
 
     def __init__(self, running: Generator[T, None, None], what: str) -> None:
         self._running = running
@@ -50,7 +50,7 @@ class Iteration(Iterator[T]):
         # not leave it locked.
         self._free: list[None] = [None]
         # Whether `close` was called.
-        self.closing: bool = False
+        self._closing = False
 
     def __next__(self) -> T:
         """
@@ -64,7 +64,7 @@ class Iteration(Iterator[T]):
         try:
             free.pop()
         except IndexError:
-            if self.closing:
+            if self._closing:
                 raise StopIteration from None
             raise conflict(self._what) from None
         except BaseException:
@@ -76,7 +76,7 @@ class Iteration(Iterator[T]):
                 item = next(self._running)
             finally:
                 free.append(None)
-            if self.closing:
+            if self._closing:
                 self.close()
         except StopIteration:
             raise
@@ -94,7 +94,7 @@ class Iteration(Iterator[T]):
         """
         free = self._free
         # Set first: a call that has just left the generator looks at it afterwards.
-        self.closing = True
+        self._closing = True
         try:
             free.pop()
         except IndexError:

@@ -1,16 +1,22 @@
 """
-The size of a consumption's pulls: how many messages and bytes the next one asks for.
+The size of pulls: how many messages and bytes the next one of a consumption or fetch asks for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 if TYPE_CHECKING:
     from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull import PullRequest
 
 # The batch of a pull that is only limited by bytes.
 UNBOUNDED_BATCH: Final = 1_000_000
+
+# No further pull is sent if fewer seconds than this are left.
+SHORTEST_REST: Final = 0.01
 
 
 def pull_size(options: ConsumeOptions, held: int, promised: int) -> tuple[int, int | None]:
@@ -37,3 +43,21 @@ def pull_size(options: ConsumeOptions, held: int, promised: int) -> tuple[int, i
     if options.max_batch is not None:
         messages = min(messages, options.max_batch)
     return max(messages, 0), size
+
+
+def rest_of(
+    request: PullRequest, received: int, received_bytes: int, seconds: float
+) -> PullRequest | None:
+    """Return *request* for the messages that are left; None if none are left, or no time."""
+    messages = request.max_messages - received
+    size = None if request.max_bytes is None else request.max_bytes - received_bytes
+    if messages <= 0 or seconds < SHORTEST_REST or (size is not None and size <= 0):
+        return None
+    beat = request.heartbeat
+    return attrs.evolve(
+        request,
+        max_messages=messages,
+        max_bytes=size,
+        expires=request.expires if request.no_wait else seconds,
+        heartbeat=None if beat is not None and beat > seconds / 2.0 else beat,
+    )

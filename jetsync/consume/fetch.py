@@ -36,6 +36,7 @@ from jetsync._proto.pull import (
     learn_pin,
     message_size,
 )
+from jetsync._proto.pull_size import rest_of
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
@@ -73,9 +74,6 @@ NO_WAIT_SILENCE: Final = 0.05
 # pull, 0.4 to 2 of 100 messages were missed on an idle machine, and up to 7 on a busy one. With 1
 # or 2 ms, at most 1 in 500 was missed. With 5 ms, none of 10,000 were missed.
 SECOND_PULL: Final = 0.005
-
-# No further pull is sent if fewer seconds than this are left.
-SHORTEST_REST: Final = 0.01
 
 # A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
@@ -418,24 +416,6 @@ class Fetch:
         """End with an error while the pull may still be open at the server."""
         self.error = error
         self._stop()
-
-
-def rest_of(
-    request: PullRequest, received: int, received_bytes: int, seconds: float
-) -> PullRequest | None:
-    """Return *request* for the messages that are left; None if none are left, or no time."""
-    messages = request.max_messages - received
-    size = None if request.max_bytes is None else request.max_bytes - received_bytes
-    if messages <= 0 or seconds < SHORTEST_REST or (size is not None and size <= 0):
-        return None
-    beat = request.heartbeat
-    return attrs.evolve(
-        request,
-        max_messages=messages,
-        max_bytes=size,
-        expires=request.expires if request.no_wait else seconds,
-        heartbeat=None if beat is not None and beat > seconds / 2.0 else beat,
-    )
 
 
 BatchIteration: TypeAlias = "RunIteration[Message] | Iteration[Message]"

@@ -21,8 +21,9 @@ from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
+from jetsync._proto.pull_size import rest_of
 from jetsync.consume.core import ConsumptionCore
-from jetsync.consume.fetch import Fetch, rest_of
+from jetsync.consume.fetch import Fetch
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
