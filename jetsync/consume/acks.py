@@ -124,7 +124,7 @@ def acknowledge_all(
                     acker.acknowledge(message, ACK)
             del groups[id(acker)]
     except BaseException:
-        # Also after Ctrl-C: nothing was written for the messages that are left.
+        # Nothing was written for the messages that are left.
         for acker, group in groups.values():
             for message in group:
                 message._acker = acker  # noqa: SLF001

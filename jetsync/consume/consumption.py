@@ -132,12 +132,10 @@ class Consumption:
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
-        frame: Frame | None
         try:
-            frame = core.take_first()
+            frame: Frame | None = core.take_first()
         except IndexError:
             frame = None
-        # Not in the `except` block: Ctrl-C would show the IndexError as its context.
         if frame is None and (frame := core.take_frame(None)) is None:
             core.reading.end_loop()
         return self._make(frame)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT, Deadline
-from jetsync._base.locks import Latch
+from jetsync._base.locks import Latch, Locked
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
@@ -56,6 +56,9 @@ CONNECTION_WAIT: Final = 0.1
 
 # After this many refused pulls in a row, a warning is logged: the server may refuse all later ones.
 REFUSALS_WARNED: Final = 5
+
+# Why a consumption is closed after Ctrl-C or another exception of a signal handler.
+INTERRUPTED: Final = "a call was interrupted while it changed the consumption; make another one"
 
 _logger = get_logger("jetsync.consume")
 
@@ -102,6 +105,8 @@ class ConsumptionCore:
         self.is_open: bool = True
         # How often the connection was lost.
         self.losses: int = 0
+        # Whether a thread receives and sends; still set after an exception of a signal handler.
+        self._inside = False
         # Whether nothing can be sent at the moment.
         self._blocked = False
         self._keeper: ConsumerKeeper | None = None
@@ -167,7 +172,8 @@ class ConsumptionCore:
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
-            self.reading.prepare_wait()
+            if not self.pool.done.is_set():
+                self.reading.prepare_wait()
             return self.pool.done.wait(until.remaining())
         while not self.closed and not until.expired():
             self.reading.prepare_wait()
@@ -271,14 +277,13 @@ class ConsumptionCore:
                 if reading.over.is_set():
                     self.end_seen.set()
                     return False
-                taken: list[bool] = []
                 try:
-                    if reading.lock.take(taken, until):
+                    with Locked(reading.lock, until, "another call on the consumption"):
                         self._drive_until(until)
+                except errors.WaitTimeoutError:
+                    pass
                 finally:
-                    if True in taken:
-                        reading.lock.release()
-                        self._finish_ending()
+                    self._finish_ending()
                 if not buffer and until.expired() and not reading.over.is_set():
                     return False
         finally:
@@ -291,17 +296,15 @@ class ConsumptionCore:
         if lock.held_here():
             # In a signal handler or a plugin. The interrupted call drives when it is back.
             return False
-        taken: list[bool] = []
         try:
-            if lock.take(taken, NO_WAIT):
+            with Locked(lock, NO_WAIT):
                 self.engine.back(time.monotonic())
                 self._drive()
                 self.engine.leave(time.monotonic())
-        finally:
-            if True in taken:
-                lock.release()
-                self._finish_ending()
-        return True in taken
+        except errors.WaitTimeoutError:
+            return False
+        self._finish_ending()
+        return True
 
     def _finish_ending(self) -> None:
         """Drive once more if another call asked for the end when this thread was about to stop."""
@@ -333,11 +336,15 @@ class ConsumptionCore:
     def _drive(self) -> None:
         """Do what is due; ``reading.lock`` is held."""
         engine = self.engine
+        if self._inside:
+            engine.fail(errors.ConsumptionClosedError(reason=INTERRUPTED))
         try:
             if self.is_open and not self.closing:
+                self._inside = True
                 self._step()
         except Exception as error:  # noqa: BLE001 - of a plugin. Pulling cannot continue after it.
             engine.fail(error)
+        self._inside = False
         if self.is_open and (self.closing or engine.is_ending):
             self._end_pulls()
         elif self.closing and self.buffer:
@@ -403,7 +410,6 @@ class ConsumptionCore:
 
         While it drains, the messages that have arrived can still be taken.
         """
-        self.is_open = False
         engine, inbox = self.engine, self._inbox
         if not self.closing:
             self._receive(time.monotonic())
@@ -416,6 +422,7 @@ class ConsumptionCore:
         else:
             inbox.abandon(unused, acked=self.target.acked)
         engine.pulls.clear()
+        self.is_open = False
         if self._entered:
             self._leave_ended()
 

@@ -113,19 +113,17 @@ class OrderedConsumption:
             ConflictingUseError: Another thread is taking a message.
             JetSyncError: The error that ended the consumption. It is raised once.
         """
-        try:
-            message = self._take(
-                Deadline.after(self.options.expires if timeout is None else timeout)
-            )
-        except errors.WaitTimeoutError:
-            return None
-        if message is None:
+        message = self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+        if message is None and self.closed:
             self._reading.end_next(errors.ConsumptionClosedError)
         return message
 
     def take(self, deadline: Deadline) -> Message | None:
-        """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
-        message = self._take(deadline)
+        """Return the next message; None at the end or at the deadline."""
+        try:
+            message = self._take(deadline)
+        except errors.WaitTimeoutError:
+            return None
         if message is None:
             self._reading.raise_once()
         return message
@@ -192,21 +190,24 @@ class OrderedConsumption:
     def _take(self, deadline: Deadline | None) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
         cursor, reading, me = self._source.cursor, self._reading, get_ident()
-        frame: Frame | None
-        if reading.taker is not None:
-            raise reading.conflict()
         try:
-            # No other thread can run between the check and this line: there is no call.
+            reading.free.pop()
+        except IndexError:
+            raise reading.conflict() from None
+        except BaseException:
+            # As in `Iteration`.
+            reading.free.append(None)
+            raise
+        try:
             reading.taker = me
-            while (core := self._core or self._wait(deadline)) is not None:
+            core = self._core or self._wait(deadline)
+            while core is not None:
                 try:
-                    frame = core.take_first()
+                    frame: Frame | None = core.take_first()
                 except IndexError:
                     frame = None
-                # Not in the `except` block: Ctrl-C would show the IndexError as its context.
                 if frame is None:
-                    if self._wait(deadline) is None:
-                        break
+                    core = self._wait(deadline)
                     continue
                 if len(core.buffer) <= core.low:
                     core.refill()
@@ -229,6 +230,7 @@ class OrderedConsumption:
                 if order == "gap":
                     core.close()
                     self._core, self._reason = None, "gap"
+                core = self._core or self._wait(deadline)
         except (
             errors.WaitTimeoutError,
             errors.CallInSignalHandlerError,
@@ -239,6 +241,7 @@ class OrderedConsumption:
             reading.end(error)
         finally:
             reading.taker = None
+            reading.free.append(None)
         if self._core is not None:
             self._core.end_seen.set()
         return None
@@ -282,7 +285,7 @@ class OrderedConsumption:
             raise errors.WaitTimeoutError("a message", deadline.total)
         self._core = None
         error = core.engine.error
-        if isinstance(error, (*GONE, errors.NoHeartbeatError)):
+        if isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
             if core.losses:
                 self._reason = "reconnected"
             else:

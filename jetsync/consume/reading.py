@@ -48,7 +48,10 @@ class Reading:
         # The threads inside a call that takes a message, where threads share the handle and take
         # without the lock.
         self.takers: set[int] = set()
-        # This thread, where one call at a time may take. A lock costs as much as the rest of it.
+        # Where one call at a time may take, empty while one does. Removing the entry is atomic,
+        # also without the GIL. A lock costs as much as the rest of the call.
+        self.free: list[None] = [None]
+        # The thread of that call.
         self.taker: int | None = None
         # Set once no more messages will be handed out.
         self.over: Latch = Latch()
@@ -85,12 +88,12 @@ class Reading:
         Prepare to wait until other threads have taken messages.
 
         Raises:
+            ForkedProcessError: This is a forked child, which does not have these threads.
             ConflictingUseError: This is a signal handler, and its own thread takes messages.
             CallInSignalHandlerError: This is a signal handler, and a thread that takes messages
                 may wait for the interrupted call.
         """
-        if self.is_taking_here():
-            raise self.conflict()
+        self.check()
         refuse_deadlock(Level.TURN)
         self._lane.prepare_wait()
 

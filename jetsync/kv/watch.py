@@ -246,11 +246,8 @@ class Watch:
                     return None
                 if initial and until.expired():
                     raise errors.WaitTimeoutError("an entry", until.total)
-                late = False
                 try:
                     entry = self._receive(until)
-                except errors.WaitTimeoutError:
-                    late = True
                 except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
                     raise
                 except errors.StreamNotFoundError as error:
@@ -258,31 +255,28 @@ class Watch:
                     gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
                     gone.__cause__ = error
                     self._end(gone)
+                    continue
                 except errors.JetSyncError as error:
                     self._end(error)
-                else:
-                    if entry is None:
-                        self._end()
-                    elif not (self._ignore_deletes and entry.is_deleted):
+                    continue
+                if entry is not None:
+                    if not (self._ignore_deletes and entry.is_deleted):
                         return entry
-                # Not in the `except` block: Ctrl-C would show the timeout as its context.
-                if late and not self._is_current:
-                    self._look()
-                if late and until.expired():
-                    raise errors.WaitTimeoutError("an entry", until.total)
+                elif self._messages.closed:
+                    self._end()
+                else:
+                    if not self._is_current:
+                        self._look()
+                    if until.expired():
+                        raise errors.WaitTimeoutError("an entry", until.total)
             return None
 
     def _receive(self, until: Deadline) -> Entry | None:
         """Return the next entry within *until* or until it is time to ask the server."""
-        messages, late = self._messages, False
-        message: Message | None = None
-        try:
-            # A buffered entry is returned even after the deadline, so most calls need no new one.
-            message = messages.take(self._step)
-        except errors.WaitTimeoutError:
-            late = True
-        # Not in the `except` block: Ctrl-C would show the timeout as its context.
-        if late:
+        messages = self._messages
+        # A buffered entry is returned even after the deadline, so most calls need no new one.
+        message = messages.take(self._step)
+        if message is None and not messages.closed:
             longest = messages.options.expires if self._is_current else QUIET
             self._step = until.at_most(longest)
             message = messages.take(self._step)

@@ -89,8 +89,9 @@ class TestTakers:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(reading.lock.enter).result(10)
             connection.lane.forked = True
-            with pytest.raises(jetsync.ForkedProcessError):
-                reading.turn(Deadline.after(None))
+            for call in (lambda: reading.turn(Deadline.after(None)), reading.prepare_wait):
+                with pytest.raises(jetsync.ForkedProcessError):
+                    call()
             reading.after_fork()
             assert reading.over.is_set()
             assert not is_locked(reading.lock)

@@ -624,6 +624,43 @@ class TestInterruptedReads:
             take()
             self.check(lambda: consumption._reading.taker is None, take)
 
+    def test_an_interrupted_consumption_continues_or_says_so(self, nats_server, js, stream):
+        """
+        After Ctrl-C at any step of a call, a consumption hands out the next message or says that it
+        was interrupted. It can be closed, and leaves neither a lock nor a subscription.
+        """
+
+        def connected():
+            with contextlib.suppress(jetsync.TransportError):
+                client.flush()
+                return True
+
+        consumer = stream.create_consumer("worker", ack_policy="none")
+        outcomes, step, ended = set(), 0, False
+        # Its own client, because Ctrl-C may end the connection.
+        with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
+            worker = client.jetstream().consumer(stream.name, "worker")
+            while not ended:
+                step += 1
+                eventually(connected)
+                messages = worker.consume(max_messages=2, expires=2)
+                js.publish(f"{stream.name}.a", b"1")
+                eventually(lambda made=messages: made._core._inbox.box.frames)
+                ended = interrupted_at(step, lambda made=messages: made.next(timeout=5))
+                js.publish(f"{stream.name}.a", b"2")
+                try:
+                    outcomes.add(messages.next(timeout=20) is not None)
+                except jetsync.ConsumptionClosedError as error:
+                    assert "a call was interrupted" in str(error)  # noqa: PT017
+                    outcomes.add("interrupted")
+                assert not is_locked(messages._core.reading.lock), step
+                messages.close()
+                assert messages.closed
+                # Otherwise the server might send the next message to the closed consumption.
+                eventually(lambda: not consumer.info().num_waiting)
+            assert outcomes == {True, "interrupted"}
+            eventually(lambda: client.statistics().subscriptions == 1)
+
     def test_ordered_consumer(self, stream):
         """
         Beginning to read an ordered consumer.

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import attrs
 import pytest
@@ -596,3 +600,37 @@ class TestKeys:
         monkeypatch.setattr(jetsync.Stream, "info", set_first)
         assert kv.purge_deletes(0) == 1
         assert [entry.value for entry in kv.history("a")] == [b"2"]
+
+
+FORK = """
+import sys
+import jetsync
+from helpers.forks import refusals, run_in_child
+
+with jetsync.connect(sys.argv[1]) as client:
+    kv = client.jetstream().key_value(sys.argv[2])
+    watch = kv.watch()
+    stream = client.jetstream().stream("KV_" + sys.argv[2])
+    with stream.ordered_consumer() as ordered:
+        messages = ordered.consume()
+        waits = (watch.wait_current, messages.wait, messages.next, watch.next)
+        assert run_in_child(lambda: refusals(waits)) == 0
+        assert len(list(watch.initial(timeout=10))) == 4
+        watch.close()
+"""
+
+
+def test_no_call_in_a_forked_child_waits_for_entries_of_its_parent(nats_server, kv):
+    """
+    In a forked child, each call that would wait for entries raises ForkedProcessError.
+    """
+    fill(kv)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, nats_server.url, kv.bucket],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
