@@ -132,13 +132,15 @@ class Consumption:
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
-        try:
-            frame: Frame | None = core.take_first()
-        except IndexError:
-            frame = None
-        if frame is None and (frame := core.take_frame(None)) is None:
-            core.reading.end_loop()
-        return self._make(frame)
+        while True:
+            try:
+                frame = core.take_first()
+            except IndexError:
+                pass
+            else:
+                return self._make(frame)
+            if not core.wait_for_frame(None):
+                core.reading.end_loop()
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """

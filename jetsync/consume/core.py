@@ -283,7 +283,9 @@ class ConsumptionCore:
                 except errors.WaitTimeoutError:
                     pass
                 finally:
-                    self._finish_ending()
+                    # Another call may have asked for the end when this thread was about to stop.
+                    if self.is_open and self.engine.draining:
+                        self.refill()
                 if not buffer and until.expired() and not reading.over.is_set():
                     return False
         finally:
@@ -303,13 +305,10 @@ class ConsumptionCore:
                 self.engine.leave(time.monotonic())
         except errors.WaitTimeoutError:
             return False
-        self._finish_ending()
-        return True
-
-    def _finish_ending(self) -> None:
-        """Drive once more if another call asked for the end when this thread was about to stop."""
-        if self.is_open and (self.closing or self.engine.draining):
+        # As in `wait_for_frame`.
+        if self.is_open and self.engine.draining:
             self.refill()
+        return True
 
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
