@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 
 import attrs
 import pytest
@@ -668,21 +669,22 @@ class TestHooks:
         If Ctrl-C strikes after the messages were sent, plugins hear of unknown outcomes.
         """
         recorder = HookRecorder("jetsync_status")
-        messages = [(f"{stream.name}.A", b"")] * 10
         reported = 0
         with jetsync.connect(nats_server.url, plugins=[recorder], reconnect_wait=0.01) as client:
             js = client.jetstream()
-            js.publish_many(messages)
+            js.publish_many([(f"{stream.name}.0", b"")] * 10)
             step, over = 1, False
             while not over:
                 recorder.clear()
-                before = stream.info().state.messages
-                over = interrupted_at(step, lambda: js.publish_many(messages))
+                # A subject of its own, because messages of the step before may still arrive.
+                subject = f"{stream.name}.{step}"
+                messages = [(subject, b"")] * 10
+                over = interrupted_at(step, partial(js.publish_many, messages))
                 # An interrupt in the middle of a write ends the connection.
                 eventually(lambda: client.is_connected)
                 with contextlib.suppress(jetsync.ConnectionLostError):
                     client.flush()
-                stored = stream.info().state.messages - before
+                stored = stream.info(subjects_filter=subject).state.subjects.get(subject, 0)
                 for call in recorder.of("jetsync_status"):
                     event = call["event"]
                     if event.kind is jetsync.StatusKind.PUBLISH_COUNTS and event.failed:
