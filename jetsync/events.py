@@ -16,6 +16,7 @@ import attrs
 
 __all__ = [
     "AsyncErrorEvent",
+    "BatchAbandonedEvent",
     "BatchCommitOperation",
     "BatchGapEvent",
     "ClosedEvent",
@@ -87,6 +88,7 @@ class StatusKind(str, enum.Enum):
     ORDERED_RESET = "ordered_reset"
     """An ordered consumer has replaced its consumer on the server."""
 
+    BATCH_ABANDONED = "batch_abandoned"
     """The server dropped an atomic batch."""
 
     BATCH_GAP = "batch_gap"
@@ -329,6 +331,24 @@ class OrderedResetEvent(StatusEvent):
 
     attempts: int
     """How many attempts the replacement took."""
+
+
+@attrs.frozen(kw_only=True)
+class BatchAbandonedEvent(StatusEvent):
+    """
+    The server dropped an atomic batch of this client and stored none of its messages.
+
+    Servers report this in advisories, so the user needs permission to subscribe to
+    ``$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*``.
+    """
+
+    batch_id: str
+    """The batch's id."""
+
+    reason: str
+    """
+    The server's reason: `timeout` (idle for too long), `incomplete`, `large` or `unsupported`.
+    """
 
 
 @attrs.frozen(kw_only=True)

@@ -55,6 +55,7 @@ SAMPLES = [
     events.OrderedResetEvent(
         stream="S", consumer="C_2", before="C_1", reason="gap", last_sequence=7, attempts=1
     ),
+    events.BatchAbandonedEvent(stream="S", batch_id="b", reason="timeout"),
     events.BatchGapEvent(stream="S", batch_id="b", first=3, last=4),
     events.RetryEvent(operation="publish", subject="a", attempts=1, delay=0.1, error=None),
     events.TtlRaisedEvent(stream="S", subject="a", asked=1.0, stored=4.0),

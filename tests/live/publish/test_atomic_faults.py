@@ -5,7 +5,6 @@ Atomic batches when servers or connections fail, or the timeout passes.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,61 +14,139 @@ import jetsync
 from helpers.connections import client_of, redirect
 from helpers.retrying import RetryPlugin
 from helpers.streams import batch_stream, payloads
-from helpers.waiting import blocked, eventually, timed
-from jetsync.testing import CutProxy
+from helpers.waiting import at_some_pace, blocked, eventually, timed
+from jetsync.devserver import DevServer
+from jetsync.events import BatchAbandonedEvent
+from jetsync.testing import CutProxy, HookRecorder
 
-ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED"
-"""The subject of the server's report that it has dropped a batch, without the stream."""
+HASTY = {"timeout": "1s"}
+"""Configuration of a server that drops batches after an idle second."""
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
-class TestDropped:
-    @pytest.fixture
-    def dropped(self, hasty, client_of_hasty, unique):
+def hasty_server(seconds):
+    """
+    Return a server that drops batches after so many idle seconds, to be used in a ``with`` block.
+    """
+    return DevServer(config={"jetstream": {"limits": {"batch": {"timeout": f"{seconds}s"}}}})
+
+
+class TestAbandoned:
+    @pytest.mark.parametrize("ack_first", [True, False])
+    def test_a_batch_that_the_server_drops_raises_the_reason(self, unique, ack_first):
         """
-        A batch with one message that the server has dropped, and its stream.
+        Plugins get an event when the server drops the batch, and its next call raises the reason.
         """
-        js = client_of_hasty.jetstream()
-        stream = batch_stream(js, unique)
-        with client_of_hasty.subscribe(f"{ADVISORY}.{unique}") as advisories:
-            client_of_hasty.flush()
-            batch = js.atomic_batch(ack_every=2)
+
+        def attempt(pace):
+            recorder = HookRecorder("jetsync_status")
+            with (
+                hasty_server(pace) as server,
+                jetsync.connect(server.url, plugins=[recorder]) as client,
+            ):
+                js = client.jetstream()
+                stream = batch_stream(js, unique)
+                batch = js.atomic_batch(ack_first=ack_first)
+                batch.add(f"{unique}.A", b"1")
+                other = js.atomic_batch()
+                other.add(f"{unique}.A", b"2")
+                other.commit()
+
+                def told():
+                    return [
+                        call["event"]
+                        for call in recorder.of("jetsync_status")
+                        if isinstance(call["event"], BatchAbandonedEvent)
+                    ]
+
+                (event,) = eventually(told, timeout=pace + 10)
+                assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
+                with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
+                    batch.add(f"{unique}.A", b"3")
+                assert (caught.value.err_code, caught.value.stream) == (10176, unique)
+                with pytest.raises(jetsync.BatchClosedError, match="timeout"):
+                    batch.commit()
+                assert payloads(stream) == [b"2"]
+
+        at_some_pace(attempt)
+
+    def test_another_one_is_idle(self, unique):
+        """
+        If the server drops one batch, other batches on its stream continue. There is one event.
+        """
+
+        def attempt(pace):
+            recorder = HookRecorder("jetsync_status")
+            with (
+                hasty_server(pace) as server,
+                jetsync.connect(server.url, plugins=[recorder]) as client,
+            ):
+                js = client.jetstream()
+                batch_stream(js, unique)
+                idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
+                idle.add(f"{unique}.A")
+                ended = []
+                while not ended:
+                    busy.add(f"{unique}.A")
+                    with contextlib.suppress(TimeoutError):
+                        ended = recorder.wait_for("jetsync_status", timeout=0.1)
+                assert busy.commit().size > 1
+                with pytest.raises(jetsync.BatchIncompleteError):
+                    idle.add(f"{unique}.A")
+                events = [call["event"] for call in recorder.of("jetsync_status")]
+                assert [event.batch_id for event in events] == [idle.id]
+
+        at_some_pace(attempt)
+
+    def test_idle_at_the_commit(self, hasty, unique):
+        """
+        The commit of a dropped batch raises the reason, and the whole batch can be sent again.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            advisory = json.loads(advisories.next(timeout=20).data)
-        assert (advisory["batch"], advisory["reason"]) == (batch.id, "timeout")
-        return batch, stream
+            recorder.wait_for("jetsync_status", timeout=10)
+            with pytest.raises(jetsync.BatchIncompleteError, match="timeout"):
+                batch.commit(f"{unique}.A", b"2")
+            assert payloads(stream) == []
+            assert batch.resend().size == 2
+            assert payloads(stream) == [b"1", b"2"]
 
-    @pytest.fixture
-    def client_of_hasty(self, hasty):
+    def test_a_user_who_may_not_read_advisories(self, unique):
         """
-        A client of the server that drops batches after an idle second.
+        Without the permission to read advisories, the error says when servers drop batches.
         """
-        with jetsync.connect(hasty.url) as client:
-            yield client
-
-    def test_an_add_to_a_batch_that_the_server_has_dropped(self, dropped, unique):
-        """
-        The next add that waits for an answer raises an error that tells when servers drop batches.
-        """
-        batch, stream = dropped
-        with pytest.raises(jetsync.BatchIncompleteError, match="10 s without") as caught:
+        deny = {"deny": "$JS.EVENT.>"}
+        users = [
+            {"user": "u", "password": "p", "permissions": {"subscribe": deny}},
+            {"user": "watcher", "password": "p"},
+        ]
+        config = {
+            "authorization": {"timeout": 30, "users": users},
+            "jetstream": {"limits": {"batch": HASTY}},
+        }
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+            jetsync.connect(server.url, user="watcher", password="p") as watcher,
+            watcher.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.>") as advisories,
+        ):
+            watcher.flush()
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A", b"1")
             batch.add(f"{unique}.A", b"2")
-        assert (caught.value.err_code, caught.value.stream) == (10176, unique)
-        with pytest.raises(jetsync.BatchClosedError, match="10 s without"):
-            batch.commit()
-        assert payloads(stream) == []
-
-    def test_a_commit_of_a_batch_that_the_server_has_dropped(self, dropped, unique):
-        """
-        The commit raises the same error, and the whole batch can be sent again.
-        """
-        batch, stream = dropped
-        with pytest.raises(jetsync.BatchIncompleteError, match="10 s without"):
-            batch.commit(f"{unique}.A", b"2")
-        assert payloads(stream) == []
-        assert batch.resend().size == 2
-        assert payloads(stream) == [b"1", b"2"]
+            assert advisories.next(timeout=10)
+            with pytest.raises(jetsync.BatchIncompleteError, match="10 s without") as caught:
+                batch.commit()
+            assert caught.value.err_code == 10176
+            assert payloads(stream) == []
+            assert js.publish_batch([(f"{unique}.A", b"3")]).size == 1
 
     @pytest.mark.parametrize("ack_every", [0, 1])
     def test_a_batch_with_a_lost_message_stores_nothing(

@@ -13,8 +13,9 @@ from helpers.connections import client_of, redirect
 from helpers.streams import batch_stream
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer
+from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl
-from jetsync.testing import CutProxy
+from jetsync.testing import CutProxy, HookRecorder
 
 
 class TestDuplicate:
@@ -294,6 +295,33 @@ def test_plugins_get_the_ids(nats_server, stream):
         with pytest.raises(jetsync.DuplicateMessageIdError):
             batch.resend()
         assert watch.ids == ("mine", batch.id)
+
+
+def test_denied_advisories_are_requested_once(unique):
+    """
+    If the user may not read advisories, jetsync asks for them once and not for each batch.
+    """
+    deny = {"subscribe": {"deny": "$JS.EVENT.>"}}
+    users = [{"user": "u", "password": "p", "permissions": deny}]
+    recorder = HookRecorder("jetsync_status")
+    with (
+        DevServer(config={"authorization": {"timeout": 30, "users": users}}) as server,
+        jetsync.connect(server.url, user="u", password="p", plugins=[recorder]) as client,
+    ):
+        js = client.jetstream()
+        batch_stream(js, unique)
+
+        def denials():
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+            return [event for event in events if isinstance(event, PermissionDeniedEvent)]
+
+        for _ in range(5):
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A")
+            eventually(denials)
+            batch.commit()
+        client.flush()
+        assert len(denials()) == 1
 
 
 def test_a_next_server_that_takes_less(nats_server, unique):
