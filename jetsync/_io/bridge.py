@@ -220,7 +220,8 @@ class Bridge:
 
     def _run(self) -> None:
         try:
-            factory = _new_uvloop if self._use_uvloop else None
+            # Not the default loop: on Windows, that one cannot watch sockets (`add_reader`).
+            factory = _new_uvloop if self._use_uvloop else asyncio.SelectorEventLoop
             anyio.run(self._main, backend="asyncio", backend_options={"loop_factory": factory})
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
             if self._portal is not None:

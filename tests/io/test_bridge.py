@@ -106,6 +106,16 @@ class TestLife:
         assert len(set(names)) == 2
         assert all(name.startswith("jetsync-io-") for name in names)
 
+    def test_the_default_loop_is_not_used(self, monkeypatch):
+        """The loop can watch sockets, which the default loop of Windows cannot."""
+        monkeypatch.setattr(asyncio.events, "new_event_loop", asyncio.AbstractEventLoop)
+        bridge = Bridge("asyncio")
+        try:
+            bridge.start(nothing, nothing, soon())
+            assert isinstance(bridge._loop, asyncio.SelectorEventLoop)
+        finally:
+            bridge.stop(LONG)
+
     def test_failed_start(self, monkeypatch):
         """If the loop cannot run, start raises the reason."""
 
