@@ -5,7 +5,6 @@ The client: one connection, core NATS, and access to JetStream.
 from __future__ import annotations
 
 import contextlib
-import signal
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._base.stop_signal import StopSignal
+from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection
 from jetsync._io.handles import list_of
@@ -256,7 +255,7 @@ class Client:
         If the block raises, its exception propagates and the client is not drained.
 
         Args:
-            signals: The signals. Default: SIGTERM and SIGINT.
+            signals: The signals. Default: SIGTERM and SIGINT, and on Windows also SIGBREAK.
             timeout: Seconds after the signal during which buffered messages are handled. The drain
                 gets the rest of this time, at least 1 second. Default: the option
                 ``drain_timeout``.
@@ -271,7 +270,7 @@ class Client:
             as_seconds(timeout)
         if exit_code is not None:
             whole_number("exit_code", exit_code, 0, 255)
-        numbers = signals or (signal.SIGTERM, signal.SIGINT)
+        numbers = signals or STOP_SIGNALS
         limit = self.options.drain_timeout if timeout is None else timeout
         return StopSignal(
             numbers,

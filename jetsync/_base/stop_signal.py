@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
 
+# The signals by which systems and people end a program: SIGBREAK is Ctrl-Break on Windows, and what
+# a supervisor there sends to a group of processes.
+STOP_SIGNALS: Final[tuple[int, ...]] = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGBREAK") if hasattr(signal, name)
+)
+
 # Seconds to send acknowledgements if the time after the signal is over.
 SHORTEST_DRAIN: Final = 1.0
 

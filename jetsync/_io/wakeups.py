@@ -5,7 +5,10 @@ Wake threads that wait for another thread.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+
+from jetsync._base.locks import SIGNAL_CHECK
 
 
 class Signal:
@@ -36,6 +39,11 @@ class Signal:
 
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds, return whether the flag was set, and clear it."""
+        # On Windows, a signal does not interrupt the wait for a lock.
+        while sys.platform == "win32" and timeout > SIGNAL_CHECK:
+            if self._lock.acquire(timeout=SIGNAL_CHECK):
+                return True
+            timeout -= SIGNAL_CHECK
         return self._lock.acquire(timeout=max(timeout, 0.0))
 
 

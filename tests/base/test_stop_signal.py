@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jetsync._base.stop_signal import StopSignal
+from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
 from jetsync.errors import ConflictingUseError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,6 +49,14 @@ def _restored():
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_the_default_signals():
+    """
+    The default is SIGTERM and SIGINT, and Ctrl-Break where it exists.
+    """
+    windows = [signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []
+    assert [signal.SIGTERM, signal.SIGINT, *windows] == [*STOP_SIGNALS]
 
 
 def test_without_a_signal(block, calls):
