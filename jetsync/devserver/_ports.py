@@ -7,7 +7,8 @@ ephemeral port of its own host eventually connects to itself.)
 
 On Linux a bound socket that does not listen reserves its port against both, and a server may still
 bind and listen on it as long as both sides set ``SO_REUSEADDR``, which Go programs do. Elsewhere
-that second bind fails, so the reservation is given up when the port is handed out.
+that second bind fails, so the reservation is given up when the port is handed out. On Windows
+``SO_REUSEADDR`` would even let a socket share the port of one that listens, so nothing sets it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PortReservation:
 
     def __init__(self, port: int = 0) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        share_address(self._socket)
         try:
             self._socket.bind(("127.0.0.1", port))
         except BaseException:
@@ -46,3 +47,11 @@ class PortReservation:
 
     def __repr__(self) -> str:
         return f"<PortReservation {self.port}>"
+
+
+def share_address(unbound: socket.socket) -> None:
+    """
+    Let a socket have the address of a reservation, and of connections that have ended.
+    """
+    if sys.platform != "win32":
+        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

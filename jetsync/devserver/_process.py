@@ -7,6 +7,9 @@ Guarantees:
 - It does not outlive this Python process, however that ends. Linux does this by a parent-death
   signal; elsewhere the interpreter has to exit cleanly.
 - A terminal's Ctrl-C does not reach it, so the program under test ends first.
+
+Windows has no signals. A server there shuts down at Ctrl-Break, which needs a console and a group
+of processes of its own, and it can neither be paused nor be put into lame duck mode.
 """
 
 from __future__ import annotations
@@ -21,17 +24,24 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jetsync._base.locks import interrupt_safe_lock
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import SIGNAL_CHECK, interrupt_safe_lock
 from jetsync.errors import DevServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from jetsync._base.deadline import Deadline
-
 # How much of the log goes into an error message.
 LOG_TAIL = 20
+
+if sys.platform == "win32":
+    _SHUT_DOWN = signal.CTRL_BREAK_EVENT
+    # Ctrl-C is for the group of the program under test, and Ctrl-Break for this one alone.
+    _CREATION_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    _SHUT_DOWN = signal.SIGTERM
+    _CREATION_FLAGS = 0
 
 # The parent-death signal is set between fork and exec by a tiny Python program of its own rather
 # than by `preexec_fn`, which may deadlock in a process with threads. The parent may have died
@@ -97,19 +107,27 @@ class ServerProcess:
         """
         if self._popen is None:
             return True
-        try:
-            self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        deadline = Deadline.after(timeout)
+        while True:
+            try:
+                # On Windows, Ctrl-C does not interrupt this wait.
+                self._popen.wait(deadline.at_most(SIGNAL_CHECK).remaining())
+            except subprocess.TimeoutExpired:
+                if deadline.expired():
+                    return False
+            else:
+                return True
 
-    def signal(self, number: int) -> None:
+    def signal(self, name: str) -> None:
         """
-        Send a signal to the process.
+        Send the signal of this name to the process.
 
         Raises:
-            DevServerError: It does not run.
+            DevServerError: It does not run, or the system has no such signal.
         """
+        number = getattr(signal, name, None)
+        if number is None:
+            raise DevServerError(f"this system has no {name}, so server {self.name} cannot get it")
         if self._popen is None or self._popen.poll() is not None:
             raise DevServerError(f"server {self.name} is not running")
         self._popen.send_signal(number)
@@ -117,13 +135,18 @@ class ServerProcess:
     def terminate(self) -> None:
         """
         Ask the process to shut down, even if it is paused. Does nothing if it has ended.
+
+        A server without a console on Windows cannot be asked, and ends at once.
         """
-        if self._popen is not None:
-            self._popen.send_signal(signal.SIGTERM)
-            if self.paused:
-                # A stopped process keeps the signal pending until it is continued.
-                self._popen.send_signal(signal.SIGCONT)
-                self.paused = False
+        if self._popen is None:
+            return
+        try:
+            self._popen.send_signal(_SHUT_DOWN)
+        except OSError:
+            self._popen.terminate()
+        if self.paused:
+            # A stopped process keeps the signal pending until it is continued.
+            self.resume()
 
     def kill(self) -> None:
         """
@@ -138,7 +161,7 @@ class ServerProcess:
         """
         Pause the process. Its sockets stay open.
         """
-        self.signal(signal.SIGSTOP)
+        self.signal("SIGSTOP")
         # The kernel delivers the stop asynchronously. After this wait the server answers nothing.
         popen = self._popen
         if popen is not None and hasattr(os, "waitid"):
@@ -150,7 +173,7 @@ class ServerProcess:
         """
         Let a paused process run again.
         """
-        self.signal(signal.SIGCONT)
+        self.signal("SIGCONT")
         self.paused = False
 
     def failure(self, what: str) -> DevServerError:
@@ -168,7 +191,7 @@ class ServerProcess:
         Return everything the server wrote so far, over all its starts.
         """
         try:
-            return self._log.read_text(errors="replace")
+            return self._log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
@@ -216,6 +239,7 @@ def _popen(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,
+        creationflags=_CREATION_FLAGS,
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import signal
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -251,7 +250,7 @@ class DevServer:
 
     def kill(self, index: int | None = None) -> None:
         """
-        Kill one server or all (SIGKILL). Ports and store are kept.
+        Kill one server or all, without a chance to shut down. Ports and store are kept.
         """
         with self._lock:
             for member in self._chosen(index):
@@ -270,6 +269,9 @@ class DevServer:
     def pause(self, index: int | None = None) -> None:
         """
         Pause one server or all (SIGSTOP). Connections stay open, and the servers answer nothing.
+
+        Raises:
+            DevServerError: A server does not run, or this is Windows, which has no such signal.
         """
         with self._lock:
             for member in self._chosen(index):
@@ -288,9 +290,12 @@ class DevServer:
         Put one server into lame duck mode.
 
         The server informs its clients, disconnects them one by one and exits.
+
+        Raises:
+            DevServerError: The server does not run, or this is Windows, which has no such signal.
         """
         with self._lock:
-            self._member(index).process.signal(signal.SIGUSR2)
+            self._member(index).process.signal("SIGUSR2")
 
     def close(self) -> None:
         """

@@ -11,6 +11,7 @@ import contextlib
 import selectors
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ import attrs
 
 from jetsync._base.locks import interrupt_safe_lock
 from jetsync._base.reprs import tolerant_repr
-from jetsync.devserver._ports import PortReservation
+from jetsync.devserver._ports import PortReservation, share_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,9 @@ _READ_SIZE: Final = 1 << 16
 # A delayed or slow direction reads no further ahead than this, so that back-pressure reaches the
 # sender.
 _BUFFER_LIMIT: Final = 1 << 18
+
+# On, for 0 seconds. Windows has shorter integers here.
+_NO_LINGER: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 _CONNECT_TIMEOUT: Final = 5.0
 _ACTION_TIMEOUT: Final = 10.0
@@ -235,7 +239,7 @@ class Forwarder:
         if self._listener is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             # The listener shares the port with its reservation.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            share_address(listener)
             listener.bind(("127.0.0.1", self.reservation.port))
             listener.listen()
             listener.setblocking(False)
@@ -405,8 +409,7 @@ class Forwarder:
             with contextlib.suppress(OSError):
                 if reset:
                     # With a linger time of 0 s the kernel sends RST and drops unsent data.
-                    linger = struct.pack("ii", 1, 0)
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                 else:
                     end.shutdown(socket.SHUT_RDWR)
             end.close()

@@ -5,14 +5,16 @@ The dev server without a server: configuration, ports, and where the executable 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from jetsync.devserver import DevServer, _binary, _config, find_server
+from jetsync.devserver import DevServer, _binary, _config, _ports, find_server
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
 from jetsync.errors import DevServerError
@@ -159,6 +161,11 @@ class TestConfig:
         assert json.loads("{" + first + "}") == {"a": {"b": 'c"'}}
         assert second == "d: e"
 
+    def test_other_characters_are_not_escaped(self):
+        """The server does not know JSON's escapes, but it knows those of backslashes."""
+        text = _config.render({"cert_file": "C:\\Jürgen"})
+        assert text == '"cert_file": "C:\\\\Jürgen"\n\n'
+
 
 class TestPorts:
     def test_reserved_from_others(self):
@@ -181,6 +188,14 @@ class TestPorts:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", held.port), 5)
         held.release()
+
+    @pytest.mark.parametrize(("platform", "shares"), [("linux", True), ("win32", False)])
+    def test_only_windows_shares_no_address(self, monkeypatch, platform, shares):
+        """On Windows the option would let a server use the port of another one."""
+        monkeypatch.setattr(_ports, "sys", SimpleNamespace(platform=platform))
+        with socket.socket() as unbound:
+            _ports.share_address(unbound)
+            assert bool(unbound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) is shares
 
     def test_asked_port_that_is_taken(self):
         """A fixed port that is in use is an error that names it."""
@@ -220,6 +235,18 @@ class TestMisuse:
         process.kill()
         assert process.wait_exit(0)
         assert process.log_text() == ""
+
+    def test_a_signal_that_the_system_lacks(self, monkeypatch, tmp_path):
+        """Where a signal does not exist, as on Windows, the error names it."""
+        monkeypatch.delattr(signal, "SIGSTOP", raising=False)
+        process = ServerProcess("dev", [sys.executable, "-c", "input()"], tmp_path / "log")
+        process.start()
+        try:
+            with pytest.raises(DevServerError, match="this system has no SIGSTOP"):
+                process.pause()
+            assert not process.paused
+        finally:
+            process.kill()
 
     def test_a_closed_server_cannot_be_used_again(self, monkeypatch, program):
         """After `close` the object cannot be used again, and closing twice is harmless."""
