@@ -9,6 +9,7 @@ other commands.
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 
 __all__ = ["main"]
@@ -24,6 +25,9 @@ def main() -> None:
             f"jetsync: the command line needs {' and '.join(missing)}:"
             " install the extra, as in python -m pip install 'jetsync[cli]'"
         )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file or pipe on Windows has a code page, which lacks most characters.
+        sys.stdout.reconfigure(errors="backslashreplace")
     from jetsync.cli._app import jetsync
 
     jetsync(prog_name="jetsync")

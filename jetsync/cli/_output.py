@@ -8,6 +8,7 @@ function escapes control characters and prints the markup of rich literally.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -75,7 +76,12 @@ def until_output_closes() -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
+        # Windows has another error for it.
+        if not isinstance(error, BrokenPipeError) and (
+            sys.platform != "win32" or error.errno != errno.EINVAL
+        ):
+            raise
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -179,7 +185,8 @@ def read_input(given: str | None, what: str) -> bytes | str:
     if given is not None and given != "-":
         return given
     if sys.stdin.isatty():
-        say(f"type {what}, and end it with Ctrl-D", err=True)
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        say(f"type {what}, and end it with {end}", err=True)
     return sys.stdin.buffer.read()
 
 

@@ -4,9 +4,12 @@ The command line, as far as it works without a server.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
 import shlex
@@ -15,6 +18,7 @@ import sys
 import types
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -118,6 +122,47 @@ class TestMain:
         )
 
         assert done.stdout == f"jetsync {jetsync.__version__}\n"
+
+    def test_characters_that_the_encoding_lacks_are_escaped(self):
+        """
+        Output to a file or pipe on Windows has a code page, which lacks most characters.
+        """
+        code = (
+            "from jetsync.cli import _app, main\n"
+            "_app.jetsync = lambda **_: print('two chairs \N{RIGHTWARDS ARROW}')\n"
+            "main()"
+        )
+
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONIOENCODING": "cp1252"},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+
+        assert done.stdout.split(b"\\")[1].strip() == b"u2192"
+
+    @pytest.mark.parametrize(
+        ("platform", "number", "ends"),
+        [
+            ("win32", errno.EINVAL, True),
+            ("linux", errno.EINVAL, False),
+            ("linux", errno.EPIPE, True),
+        ],
+    )
+    def test_a_closed_pipe_ends_the_output(self, monkeypatch, platform, number, ends):
+        """
+        A reader that has gone ends the output without an error; Windows has its own error for it.
+        """
+        system = SimpleNamespace(platform=platform, stdout=SimpleNamespace(fileno=lambda: 1))
+        monkeypatch.setattr(_output, "sys", system)
+        monkeypatch.setattr(_output.os, "open", lambda *_: 0)
+        monkeypatch.setattr(_output.os, "dup2", lambda *_: None)
+
+        fails = contextlib.nullcontext() if ends else pytest.raises(OSError, match="pipe")
+        with fails, _output.until_output_closes():
+            raise OSError(number, "pipe")
 
     def test_importing_the_package_imports_neither_click_nor_rich(self):
         """
