@@ -166,7 +166,8 @@ def _after_fork() -> None:
     _lock = jetsync.interrupt_safe_lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _configuration(
