@@ -9,11 +9,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers.interpreters import present, tests_for
+from helpers.lacking import skipping_what_is_lacking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
@@ -124,6 +129,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _chosen() != "full" and dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """
+    Skip a test that uses what this system lacks, such as a signal or fork on Windows.
+    """
+    with skipping_what_is_lacking():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Iterator[None]:
+    """
+    Skip the tests of a fixture that uses what this system lacks.
+    """
+    with skipping_what_is_lacking():
+        return (yield)
 
 
 def _chosen() -> str:

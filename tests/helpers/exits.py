@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 
+from helpers.lacking import skip_if_lacking
 from helpers.waiting import LATE
 
 EXIT_SECONDS = 3.0 + LATE
@@ -38,4 +39,5 @@ def run_to_exit(script, *arguments):
     source = f"{START}{textwrap.dedent(script)}print(time.time())"
     command = [sys.executable, "-c", source, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    skip_if_lacking(done.stderr)
     return done.returncode, done.stderr, time.time() - float(done.stdout)

@@ -4,9 +4,25 @@ Interrupt a call at a chosen step.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import itertools
+import os
+import signal
 import sys
+
+
+def interrupt_main_thread():
+    """
+    Interrupt the main thread, as Ctrl-C does.
+
+    On Windows, no process can send Ctrl-C to another one alone, and nothing ends a wait of the
+    operating system.
+    """
+    if hasattr(signal, "SIGBREAK"):
+        _thread.interrupt_main()
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def is_step(event, function):

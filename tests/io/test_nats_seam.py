@@ -18,6 +18,7 @@ import threading
 import time
 from urllib.parse import urlparse
 
+import anyio
 import nats.aio.client
 import nats.aio.transport
 import nats.errors
@@ -196,8 +197,12 @@ class Listener:
 
 
 def run(main):
-    """Run a coroutine function with a time limit."""
-    return asyncio.run(asyncio.wait_for(main(), LONG))
+    """Run a coroutine function with a time limit, in the loop that jetsync uses."""
+
+    async def limited():
+        return await asyncio.wait_for(main(), LONG)
+
+    return anyio.run(limited, backend_options={"loop_factory": asyncio.SelectorEventLoop})
 
 
 async def eventually(condition):

@@ -11,6 +11,7 @@ import gc
 import importlib.util
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import pytest
 import jetsync
 from helpers.certificates import Authority, tls_block
 from helpers.interrupts import interrupted_at, is_locked, steps_of
+from helpers.lacking import needs_fork, skip_if_lacking
 from helpers.waiting import LATE, eventually
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Locked
@@ -46,6 +48,7 @@ def run(script, *arguments, timeout=60.0):
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
+    skip_if_lacking(done.stderr)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -114,6 +117,7 @@ FORK = """
 """
 
 
+@needs_fork
 class TestFork:
     @pytest.mark.parametrize("leave", ["sys.exit", "os._exit"], ids=["exit", "_exit"])
     def test_a_fork_affects_neither_process(self, nats_server, js, unique, leave):
@@ -256,6 +260,7 @@ class TestFork:
         assert stream.info().state.messages == 6
 
 
+@needs_fork
 class TestReconnectAfterFork:
     """The option `after_fork="reconnect"`."""
 
@@ -495,6 +500,7 @@ class TestInterrupt:
         """
         script = """
             import os, signal, sys, threading, time
+            from helpers.interrupts import interrupt_main_thread
             from helpers.waiting import eventually
             import jetsync
 
@@ -508,7 +514,7 @@ class TestInterrupt:
 
             def interrupted(call):
                 begin = time.monotonic()
-                timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+                timer = threading.Timer(0.3, interrupt_main_thread)
                 timer.start()
                 try:
                     call()
@@ -544,12 +550,13 @@ class TestInterrupt:
         """
         script = """
             import os, signal, socket, sys, threading, time
+            from helpers.interrupts import interrupt_main_thread
             from helpers.waiting import eventually
             import jetsync
 
             def interrupted(call):
                 begin = time.monotonic()
-                timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+                timer = threading.Timer(0.3, interrupt_main_thread)
                 timer.start()
                 try:
                     call()
@@ -820,6 +827,7 @@ class TestInterruptedSubscriptions:
 
 
 class TestDocumentedWorker:
+    @pytest.mark.skipif(hasattr(signal, "SIGBREAK"), reason="this system cannot send SIGTERM")
     def test_the_documented_worker_ends_with_status_143(self):
         """
         The worker in `docs/howto/processes.md` ends with status 143 and prints only its messages.

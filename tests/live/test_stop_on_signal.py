@@ -15,6 +15,12 @@ from helpers.streams import fill
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
+# On Windows, SIGTERM cannot be sent, and SIGINT only from a terminal. So these tests send
+# Ctrl-Break, as a supervisor would.
+WINDOWS = hasattr(signal, "SIGBREAK")
+SENT = {signal.SIGTERM: signal.CTRL_BREAK_EVENT} if WINDOWS else {}
+ARRIVED = {128 + signal.SIGBREAK: 128 + signal.SIGTERM} if WINDOWS else {}
+
 PROGRAMS = {
     "iterator": """
     with worker.consume(max_messages=10) as messages:
@@ -125,15 +131,17 @@ def program(nats_server, stream, worker):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP if WINDOWS else 0,
         )
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
         if before is not None:
             before()
         for number in numbers:
-            process.send_signal(number)
+            process.send_signal(SENT.get(number, number))
         _, errors = process.communicate(timeout=60)
-        return process.returncode, errors
+        status = process.returncode
+        return ARRIVED.get(status, status), errors
 
     yield program
     for process in processes:
@@ -141,7 +149,7 @@ def program(nats_server, stream, worker):
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *([] if WINDOWS else [signal.SIGINT])])
 @pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
 def test_it_finishes_the_buffered_messages(js, stream, worker, program, body, number):
     """
@@ -233,8 +241,8 @@ def test_a_second_signal_ends_a_program_that_is_stuck(js, stream, program):
     body = """
     for message in worker.fetch(4):
         work(message)
-    import os, signal
-    os.kill(os.getpid(), signal.SIGTERM)
+    import signal
+    signal.raise_signal(getattr(signal, "SIGBREAK", signal.SIGTERM))
     time.sleep(60)
 """
     assert program(body, signal.SIGTERM) == (143, "")

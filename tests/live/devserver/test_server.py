@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lacking import IS_LINUX, needs_fork
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer, _monitor
 from jetsync.errors import DevServerError
@@ -244,6 +245,7 @@ class TestNothingIsLeft:
         """Wait until a process that is no child of ours is gone."""
         return eventually(lambda: not alive(pid))
 
+    @pytest.mark.skipif(not IS_LINUX, reason="this system has no parent-death signal")
     @pytest.mark.parametrize("thread", ["main", "thread"])
     def test_parent_is_killed(self, thread):
         """A server ends with the process that started it, whichever thread started it."""
@@ -264,6 +266,7 @@ class TestNothingIsLeft:
         assert self.wait_gone(pid)
         assert not folder.exists()
 
+    @needs_fork
     def test_forked_child_exits(self):
         """A forked child that exits does not stop its parent's server."""
         process, pid, _ = self.run("fork", "exit")
