@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.lacking import IS_LINUX
 from jetsync.devserver import DevServer, _binary, _config, _ports, find_server
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
@@ -168,6 +169,7 @@ class TestConfig:
 
 
 class TestPorts:
+    @pytest.mark.skipif(not IS_LINUX, reason="the reservation is given up elsewhere")
     def test_reserved_from_others(self):
         """While a port is held, no other process can bind it."""
         held = PortReservation()
@@ -178,7 +180,7 @@ class TestPorts:
         with socket.socket() as other:
             other.bind(("127.0.0.1", held.port))
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the reservation is given up elsewhere")
+    @pytest.mark.skipif(not IS_LINUX, reason="the reservation is given up elsewhere")
     def test_a_server_may_listen_on_it(self):
         """The server itself can listen on the held port, stop, and listen again."""
         held = PortReservation()
@@ -230,7 +232,7 @@ class TestMisuse:
         """No signal is sent if the process was not started here."""
         process = ServerProcess("none", ["/bin/true"], tmp_path / "log")
         with pytest.raises(DevServerError, match="not running"):
-            process.pause()
+            process.signal("SIGTERM")
         process.terminate()
         process.kill()
         assert process.wait_exit(0)

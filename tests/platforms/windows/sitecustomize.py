@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,9 @@ MAX_SELECTED = 512
 
 # Seconds between two ticks of `time.monotonic` before Python 3.13.
 CLOCK_TICK = 1 / 64
+
+# Bytes that each end of a pair of sockets holds.
+PAIR_BUFFER = 1 << 16
 
 # As on Windows: Ctrl-C and Ctrl-Break as events of the console, and the signal of Ctrl-Break.
 CTRL_C_EVENT, CTRL_BREAK_EVENT, SIGBREAK = 0, 1, 21
@@ -110,7 +114,7 @@ if sys.version_info >= (3, 13):
 
 # Sockets.
 
-_bind = socket.socket.bind
+_bind, _setsockopt = socket.socket.bind, socket.socket.setsockopt
 
 
 def _reuse_and_bind(self: socket.socket, address: Any) -> None:
@@ -122,14 +126,27 @@ def _reuse_and_bind(self: socket.socket, address: Any) -> None:
     _bind(self, address)
 
 
+def _set_option(self: socket.socket, level: int, option: int, *value: Any) -> None:
+    """
+    Set an option; the two integers of SO_LINGER are short on Windows.
+    """
+    if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER):
+        value = (struct.pack("ii", *struct.unpack("hh", value[0])),)
+    _setsockopt(self, level, option, *value)
+
+
 def _pair() -> tuple[socket.socket, socket.socket]:
     """
     Connect two sockets over the loopback interface, as ``socket.socketpair`` does on Windows.
     """
     with socket.socket() as listener:
+        one = socket.socket()
+        for end in (listener, one):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BUFFER)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PAIR_BUFFER)
         _bind(listener, ("127.0.0.1", 0))
         listener.listen(1)
-        one = socket.create_connection(listener.getsockname())
+        one.connect(listener.getsockname())
         while True:
             other, address = listener.accept()
             if address == one.getsockname():
@@ -138,6 +155,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 socket.socket.bind = _reuse_and_bind  # type: ignore[method-assign]
+socket.socket.setsockopt = _set_option  # type: ignore[method-assign]
 socket.socketpair = _pair  # type: ignore[assignment]
 hide_names(socket, ["AF_UNIX", "MSG_DONTWAIT", "MSG_NOSIGNAL", "SO_REUSEPORT"])
 
@@ -205,6 +223,6 @@ hide_names(signal, ["pthread_sigmask", "setitimer", "siginterrupt", "sigpending"
 hide_names(signal, ["sigtimedwait", "sigwait", "sigwaitinfo"])
 hide_names(os, ["fork", "forkpty", "getpgid", "killpg", "mkfifo", "pidfd_open", "posix_spawn"])
 hide_names(os, ["register_at_fork", "setsid", "uname", "wait", "wait3", "wait4", "waitid"])
-hide_modules("fcntl", "pty", "resource", "syslog", "termios", "tty", "uvloop")
+hide_modules("fcntl", "pty", "resource", "syslog", "termios", "tty")
 
 tell_jetsync("win32")
