@@ -70,6 +70,14 @@ class Member:
         """
         return self.process.running and not self.process.paused
 
+    def start(self) -> None:
+        """
+        Start the process without waiting until it is ready. Does nothing if it runs already.
+        """
+        for held in self.ports.values():
+            held.let_listen()
+        self.process.start()
+
     def release(self) -> None:
         """
         Release the ports.

@@ -7,7 +7,7 @@ ephemeral port of its own host eventually connects to itself.)
 
 On Linux a bound socket that does not listen reserves its port against both, and a server may still
 bind and listen on it as long as both sides set ``SO_REUSEADDR``, which Go programs do. Elsewhere
-that second bind fails, so the reservation is given up when the port is handed out. On Windows
+that second bind fails, so the reservation is given up just before the server starts. On Windows
 ``SO_REUSEADDR`` would even let a socket share the port of one that listens, so nothing sets it.
 """
 
@@ -36,6 +36,11 @@ class PortReservation:
             self._socket.close()
             raise
         self.port: int = self._socket.getsockname()[1]
+
+    def let_listen(self) -> None:
+        """
+        Let another socket listen on the port. Elsewhere than on Linux, this ends the reservation.
+        """
         if not _HOLDS_WHILE_LISTENING:
             self._socket.close()
 

@@ -216,7 +216,7 @@ class DevServer:
             starting = [m for m in self._chosen(index) if not m.process.running]
             try:
                 for member in starting:
-                    member.process.start()
+                    member.start()
                 _running.add(self)
                 if wait:
                     info = _ready.wait_ready(

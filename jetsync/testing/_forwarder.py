@@ -237,6 +237,7 @@ class Forwarder:
         Accept new connections. Does nothing if they are accepted already.
         """
         if self._listener is None:
+            self.reservation.let_listen()
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             # The listener shares the port with its reservation.
             share_address(listener)

@@ -1314,6 +1314,7 @@ class TestInterrupts:
         monkeypatch.undo()
 
     @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to one thread")
+    @needs_epoll
     def test_in_the_wait_itself(self, rig):
         """Ctrl-C ends a wait at once and does not affect the connection."""
         box = Mailbox()
@@ -1425,6 +1426,7 @@ class TestSignalHandlers:
         if self.before is not None:
             signal.signal(signal.SIGUSR1, self.before)
 
+    @needs_epoll
     def test_wait_inside_a_wait(self, rig):
         """
         A wait in a signal handler reads for itself and for the wait that it interrupted, which
@@ -1447,6 +1449,7 @@ class TestSignalHandlers:
         assert [box.drain()[0][3] for box in (outer, inner)] == [b"outer", b"inner"]
         assert not rig.is_led
 
+    @needs_epoll
     def test_answer_for_the_outer_wait(self, rig):
         """Answers for the interrupted wait that arrive while the handler reads are kept for it."""
         outer, inner = Mailbox(), Mailbox()
@@ -1485,6 +1488,7 @@ class TestSignalHandlers:
         assert len(errors) == 2
         assert not rig.lane.is_busy_here()
 
+    @needs_epoll
     def test_wait_while_frames_are_cut(self, rig):
         """A wait in a handler that interrupts the parsing of frames is refused at once."""
         rig.stall()

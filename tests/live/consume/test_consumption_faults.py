@@ -15,6 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.lacking import needs_fork
 from helpers.waiting import at_some_pace, eventually, is_led, timed
 from jetsync.consume.core import ConsumptionCore
 from jetsync.testing import CutProxy
@@ -373,6 +374,7 @@ if not pid:
 """
 
 
+@needs_fork
 def test_a_forked_child_gets_no_message_of_its_parent(nats_server, js, stream):
     """
     A forked child gets no message of its parent, and does not wait for the parent's threads.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import jetsync
+from helpers.lacking import IS_LINUX
 from helpers.waiting import eventually
 
 pytest_plugins = ["pytester"]
@@ -70,8 +71,8 @@ def test_version_can_be_chosen(suite):
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.skipif(not IS_LINUX, reason="needs the parent-death signal")
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_aborted_session_leaves_no_process(suite, how):
     """A session that is killed also ends its server."""
     suite.makepyfile(
@@ -88,7 +89,7 @@ def test_aborted_session_leaves_no_process(suite, how):
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=suite.path) as session:
         pid = int(wait_for(lambda: (suite.path / "pid").read_text().strip()))
         assert exists(pid)
-        session.send_signal(how)
+        session.send_signal(getattr(signal, how))
         session.wait(20)
     assert wait_for(lambda: not exists(pid))
 
