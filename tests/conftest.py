@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers.interpreters import present, tests_for
-from helpers.lacking import skipping_what_is_lacking
+from helpers.lacking import IS_LINUX, lacking_in, skipping_what_is_lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,6 +129,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _chosen() != "full" and dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """
+    Skip a test that names what this system lacks before it has opened anything.
+    """
+    if not IS_LINUX and isinstance(item, pytest.Function):
+        lacking = lacking_in(item.function)
+        if lacking is not None:
+            pytest.skip(f"this system has no {lacking}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -173,7 +173,8 @@ class ServerProcess:
         """
         Let a paused process run again.
         """
-        self.signal("SIGCONT")
+        if hasattr(signal, "SIGCONT"):  # Elsewhere nothing can be paused.
+            self.signal("SIGCONT")
         self.paused = False
 
     def failure(self, what: str) -> DevServerError:

@@ -19,6 +19,7 @@ import types
 import pytest
 
 from helpers.interrupts import interrupted_at
+from helpers.lacking import NO_EPOLL, needs_epoll
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
@@ -38,10 +39,6 @@ from jetsync.errors import (
 
 LONG = 10.0
 """Seconds that are only reached if the code is broken."""
-
-
-NO_EPOLL = "this system has no epoll, so no waiting thread reads"
-needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason=NO_EPOLL)
 
 
 def soon(seconds=LONG):

@@ -15,6 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.lacking import needs_epoll
 from helpers.waiting import eventually, timed
 from jetsync.testing import HookRecorder
 
@@ -173,6 +174,7 @@ class TestRequest:
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
 
+    @needs_epoll
     def test_after_an_ended_subscription(self, client, unique):
         """
         A request is sent after the end of an earlier subscription of its thread, even if another

@@ -20,6 +20,7 @@ import pytest
 import jetsync
 from helpers.connections import connection_of
 from helpers.interrupts import handled_at, is_locked
+from helpers.lacking import needs_epoll
 from helpers.waiting import eventually
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
@@ -645,6 +646,7 @@ class TestOtherThreads:
             assert stream.info().state.messages == 1
 
 
+@needs_epoll
 class TestReading:
     """
     A handler interrupts the thread that reads, and waits for a thread that needs an answer.

@@ -17,6 +17,10 @@ import jetsync
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "SIGHUP"), reason="servers reload their configuration at SIGHUP"
+)
+
 HIGH, LOW = 1 << 20, 4096
 BIG = b"x" * (LOW + 1)
 REASON = "the server refused a message that is larger than its max_payload"
