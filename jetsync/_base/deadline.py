@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import threading
 import time
 from typing import Final, TypeAlias
 
@@ -22,6 +23,9 @@ A duration: seconds as a number, or a ``timedelta``.
 # 31 years. Locks raise an error for waits that the system clock cannot hold. Plain numbers from
 # here on are refused: one second in nanoseconds is the same number.
 MAX_SECONDS: Final = 1e9
+
+# The longest wait for a lock, which raises an error otherwise: 292 years, but 49 days on Windows.
+LONGEST_WAIT: Final = threading.TIMEOUT_MAX
 
 # Durations are sent in whole nanoseconds. Less would become 0: no limit, or the default.
 SHORTEST: Final = 1e-9
@@ -106,6 +110,8 @@ class Deadline:
         """
         left = self.at - time.monotonic()
         # Calls below accept the result as a timeout.
+        if left > LONGEST_WAIT:
+            return LONGEST_WAIT
         return left if left >= SHORTEST else 0.0
 
     def expired(self) -> bool:

@@ -44,6 +44,16 @@ _DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
 
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
+# As on Linux. On Windows, `os.strerror` knows none of them.
+_SOCKET_ERRORS: Final = {
+    errno.ECONNABORTED: "software caused connection abort",
+    errno.ECONNREFUSED: "connection refused",
+    errno.ECONNRESET: "connection reset by peer",
+    errno.EHOSTUNREACH: "no route to host",
+    errno.ENETUNREACH: "network is unreachable",
+    errno.ETIMEDOUT: "connection timed out",
+}
+
 
 def translate_connect_error(error: Exception, *, server: str | None = None) -> ConnectError:
     """Return the error of jetsync for one of nats-py, the socket or TLS while connecting."""
@@ -93,7 +103,7 @@ def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> Connect
     """
     errors = [translate_connect_error(error, server=server) for server, error in failures]
     if len(errors) == 1:
-        if errors[0].reason == os.strerror(errno.ECONNREFUSED).lower():
+        if errors[0].reason == _SOCKET_ERRORS[errno.ECONNREFUSED]:
             errors[0].args = (f"{errors[0]}; is a server running there?",)
         return errors[0]
     refused = any(isinstance(error, AuthenticationError) for error in errors)
@@ -140,7 +150,7 @@ def _text_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         # asyncio adds the address to the text.
         if type(error).__module__ == "builtins":
-            return os.strerror(error.errno).lower()
+            return _SOCKET_ERRORS.get(error.errno) or os.strerror(error.errno).lower()
     elif isinstance(error, socket.gaierror):
         return str(error.strerror).lower()
     return redact_text(str(error) or type(error).__name__).removeprefix("nats: ")

@@ -96,11 +96,18 @@ class TestDeadline:
         """A timeout that is longer than a lock can wait becomes the longest one."""
         deadline = Deadline.after(dt.timedelta.max)
         assert deadline.total == dt.timedelta.max.total_seconds()
-        assert 9e8 < deadline.remaining() <= threading.TIMEOUT_MAX
+        assert min(9e8, threading.TIMEOUT_MAX) <= deadline.remaining() <= threading.TIMEOUT_MAX
+
+    def test_a_lock_can_wait_for_the_remaining_time(self, monkeypatch):
+        """The remaining time is never longer than a lock can wait, which is 49 days on Windows."""
+        monkeypatch.setattr(_deadline, "LONGEST_WAIT", 4294967.0)
+        assert Deadline.after(None).remaining() == 4294967.0
+        assert not Deadline.after(None).expired()
 
     def test_none_is_for_ever(self):
         """Without a number of seconds the deadline never passes."""
-        assert 9e8 < Deadline.after(None).remaining() <= threading.TIMEOUT_MAX
+        remaining = Deadline.after(None).remaining()
+        assert min(9e8, threading.TIMEOUT_MAX) <= remaining <= threading.TIMEOUT_MAX
 
     def test_the_remaining_time_is_a_timeout(self, clock):
         """Less time than the shortest duration counts as none."""
