@@ -131,29 +131,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(dropped)]
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """
-    Skip a test that names what this system lacks before it has opened anything.
+    Skip a test that names what this system lacks, or whose fixtures use it.
     """
     if not IS_LINUX and isinstance(item, pytest.Function):
         lacking = lacking_in(item.function)
         if lacking is not None:
             pytest.skip(f"this system has no {lacking}")
+    with skipping_what_is_lacking():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[None]:
     """
     Skip a test that uses what this system lacks, such as a signal or fork on Windows.
-    """
-    with skipping_what_is_lacking():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Iterator[None]:
-    """
-    Skip the tests of a fixture that uses what this system lacks.
     """
     with skipping_what_is_lacking():
         return (yield)
