@@ -49,7 +49,7 @@ def test_each_named_environment_exists(jobs):
     text = " ".join(config.sections()) + config["tox"]["env_list"]
     named = ",".join(jobs["checks"]["strategy"]["matrix"]["environment"])
 
-    for name in [*named.split(","), "system", "release", "nats-main"]:
+    for name in [*named.split(","), "system", "release", "natspy"]:
         assert name in text
 
 
