@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import os
 import sys
 import threading
@@ -247,12 +248,17 @@ class LongLock:
         return True in taken
 
     def _wait(self, taken: list[bool], deadline: Deadline | None) -> None:
-        seconds = -1.0 if deadline is None else deadline.remaining()
+        seconds = math.inf if deadline is None else deadline.remaining()
         if seconds:
             refuse_deadlock(self._level)
             if self._prepare_wait is not None:
                 self._prepare_wait()
-            take(self._rlock, taken, seconds)
+            until = time.monotonic() + seconds
+            # In slices, because a signal does not end the wait for a lock on Windows.
+            while not take(self._rlock, taken, min(seconds, SIGNAL_CHECK)):
+                seconds = until - time.monotonic()
+                if seconds <= 0.0:
+                    break
 
 
 class Locked:

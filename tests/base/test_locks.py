@@ -181,6 +181,23 @@ class TestLongLock:
         assert isinstance(error, jetsync.WaitTimeoutError)
         assert "the test" in str(error)
 
+    def test_a_long_wait_is_many_short_ones(self, monkeypatch):
+        """
+        A signal does not end the wait for a lock on Windows, so no wait is long.
+        """
+        waits = []
+
+        def take(lock, taken, seconds):
+            waits.append(seconds)
+            taken.append(len(waits) == 3)
+            return taken[-1]
+
+        monkeypatch.setattr(locks, "take", take)
+        lock = LongLock(Level.HANDLE)
+        with lock, ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lock.take, [], None).result(5)
+        assert waits == [locks.SIGNAL_CHECK] * 3
+
     @pytest.mark.parametrize("use", [Locked, lambda lock, _: lock])
     def test_ctrl_c_in_a_turn(self, use):
         """
