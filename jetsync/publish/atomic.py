@@ -421,10 +421,10 @@ class AtomicBatch:
         if attempt is not None:
             attempt.stop_staging()
             size = len(attempt.engine.items)
-            dropped = attempt.abandoned(deadline)
-            if dropped is not None:
-                self._lose(dropped)
-                raise dropped
+            abandoned = attempt.abandoned(deadline)
+            if abandoned is not None:
+                self._lose(abandoned)
+                raise abandoned
         # An interrupt leaves the batch in this phase.
         self._phase = BatchPhase.ADDING
         try:

@@ -20,10 +20,9 @@ from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
-from jetsync.publish.advisories import Advisories, listen
+from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
-from jetsync.values.server_info import decode_json
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
-    from jetsync.values.frame import Frame
 
 # Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
 _OPEN: Final = LaneState.OPEN
@@ -51,14 +49,16 @@ WAS_INTERRUPTED: Final = (
     "a call was interrupted while it added a message; discard this batch and build a new one"
 )
 
-# The server's reason for dropping an idle batch.
-TIMED_OUT: Final = "timeout"
-
 # Why a batch may be incomplete, if the server has not reported the reason.
 INCOMPLETE: Final = (
     "the server drops a batch after 10 s without a message, or after a message that it refuses or"
     " does not get; servers before 2.14 drop it 10 s after its first message"
 )
+
+
+# The server's reason for dropping an idle batch, and what an error says for it.
+TIMED_OUT: Final = "timeout"
+TIMEOUT: Final = "timeout, which is 10 s by default"
 
 
 class BatchAttempt:
@@ -117,37 +117,25 @@ class BatchAttempt:
         self._is_dropped = False
         # Permission errors that were read before do not concern the batch.
         self._since = time.monotonic()
-        # The advisory in which the server reports that it has dropped the batch.
-        self._advisory: Frame | None = None
-        self._advisories: Advisories | None = None if self.whole else listen(self._lane, self)
+        # Why the server has dropped the batch, if it has reported that in an advisory.
+        self._abandoned: str | None = None
+        if not self.whole:
+            listen(self._lane, self)
 
-    def on_advisory(self, frame: Frame) -> None:
-        """Keep an advisory and report it; runs in the thread that reads the socket."""
-        self._advisory = frame
-        self._due = 0.0
-        self._connection.emit(partial(self._read_advisory, frame))
-
-    def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
-        """Return the event of an advisory, or None if it is about another batch."""
-        try:
-            advisory = decode_json(frame[3])
-        except errors.ProtocolError:
-            return None
-        if advisory.get("batch") != self.id:
-            return None
-        return events.BatchAbandonedEvent(
-            stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
-        )
+    def on_advisory(self, reason: str) -> None:
+        """Note and report an advisory; runs in the thread that reads the socket."""
+        # The server also reports a batch that this client has discarded.
+        if self.engine.state is BatchState.OPEN:
+            self._abandoned = reason
+            self._connection.emit(
+                events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
+            )
 
     def abandoned(self, deadline: Deadline) -> errors.JetSyncError | None:
         """Return why the server has dropped the batch, if it has reported that."""
-        event = None if self._advisory is None else self._read_advisory(self._advisory)
-        if event is None:
+        if self._abandoned is None:
             return None
-        denied = None if event.reason == TIMED_OUT else self._denied(deadline)
-        return denied or errors.BatchIncompleteError(
-            stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
-        )
+        return self._cause(errors.BatchIncompleteError(stream=self.known.name), None, deadline)
 
     @property
     def all_have_ids(self) -> bool:
@@ -155,10 +143,8 @@ class BatchAttempt:
         return self.messages.all_have_ids(len(self.engine.items))
 
     def end(self) -> None:
-        """Mark the batch as finished and stop listening for its advisory; never waits."""
+        """Mark the batch as finished; never waits."""
         self._due = 0.0
-        if self._advisories is not None:
-            self._advisories.attempts.pop(self.id, None)
         if self.engine.state is BatchState.OPEN:
             if self._may_commit:
                 self.engine.in_doubt()
@@ -262,10 +248,7 @@ class BatchAttempt:
         """
         epoch, lane, wire = self._epoch, self._lane, self._wire
         router, items = self._connection.router, self.engine.items
-        advisories = self._advisories
-        # A message subscribes to the advisories, unless another batch did.
-        line = b"" if advisories is None else advisories.line
-        frames = [line] if line else []
+        frames: list[bytes] = []
         self._is_answered = False
         self._connection.refusals.batches[self.id] = partial(_uses, items)
 
@@ -294,8 +277,6 @@ class BatchAttempt:
                     self._ask(part, frames, deadline)
             if frames:
                 write()
-            if line and advisories is not None:
-                advisories.line = b""
             self._due = time.monotonic() + RUN_PAUSE
         except errors.JetSyncError as error:
             cause = self._cause(error, opening, deadline)
@@ -377,21 +358,17 @@ class BatchAttempt:
                 return cause
         # A message may exceed the current limit of the stream. The next batch looks it up.
         self._streams.forget(self.known.name)
-        return (
-            self.abandoned(deadline)
-            or self._denied(deadline)
-            or errors.BatchIncompleteError(stream=error.stream, reason=INCOMPLETE)
-        )
-
-    def _denied(self, deadline: Deadline) -> errors.PermissionDeniedError | None:
-        """Return the permission error of a message of the batch, if the server has sent one."""
         with contextlib.suppress(errors.JetSyncError):
             self._connection.flush_refusals(deadline)
         for at, denied in list(self._connection.refusals.denials):
             is_publish = denied.operation == "publish" and at >= self._since
             if is_publish and _uses(self.engine.items, denied.subject.encode()):
                 return copy.copy(denied)
-        return None
+        reason = INCOMPLETE
+        if self._abandoned is not None:
+            known = TIMEOUT if self._abandoned == TIMED_OUT else self._abandoned
+            reason = f"the server dropped the batch: {known}"
+        return errors.BatchIncompleteError(stream=error.stream, reason=reason)
 
 
 def _uses(items: Sequence[BatchItem], subject: bytes) -> bool:

@@ -49,9 +49,20 @@ class World:
         return self.server.url
 
     def connections(self) -> dict[int, list[str]]:
-        """Return the subscriptions of each connection of the server."""
+        """
+        Return the subscriptions of each connection of the server.
+
+        Without that to the advisories about batches, which lasts as long as the client.
+        """
         found = self.server.monitor("connz?subs=1&limit=10000")["connections"]
-        return {each["cid"]: each.get("subscriptions_list", []) for each in found}
+        return {
+            each["cid"]: [
+                subject
+                for subject in each.get("subscriptions_list", [])
+                if "BATCH_ABANDONED" not in subject
+            ]
+            for each in found
+        }
 
 
 @contextlib.contextmanager

@@ -16,70 +16,77 @@ from helpers.retrying import RetryPlugin
 from helpers.streams import batch_stream, payloads
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync.devserver import DevServer
-from jetsync.events import BatchAbandonedEvent
+from jetsync.events import BatchAbandonedEvent, PermissionDeniedEvent
 from jetsync.testing import CutProxy, HookRecorder
 
-HASTY = {"timeout": "1s"}
-"""Configuration of a server that drops batches after an idle second."""
+HASTY = {"limits": {"batch": {"timeout": "1s"}}}
+"""Configuration of JetStream in a server that drops batches after an idle second."""
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
-def hasty_server(seconds):
+def events_of(recorder, kind):
     """
-    Return a server that drops batches after so many idle seconds, to be used in a ``with`` block.
+    Return the events of a class that a plugin got.
     """
-    return DevServer(config={"jetstream": {"limits": {"batch": {"timeout": f"{seconds}s"}}}})
+    found = [call["event"] for call in recorder.of("jetsync_status")]
+    return [event for event in found if isinstance(event, kind)]
 
 
-class TestAbandoned:
-    @pytest.mark.parametrize("ack_first", [True, False])
-    def test_a_batch_that_the_server_drops_raises_the_reason(self, unique, ack_first):
+class TestDropped:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.12.8", None])
+    def test_plugins_and_the_next_add_get_the_reason(self, version, unique):
         """
         Plugins get an event when the server drops the batch, and its next call raises the reason.
         """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            DevServer(version, config={"jetstream": HASTY}) as server,
+            jetsync.connect(server.url, plugins=[recorder]) as client,
+        ):
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            # Servers before 2.14 get the first message with the second one.
+            for data in (b"1", b"2"):
+                batch.add(f"{unique}.A", data)
+            (event,) = eventually(lambda: events_of(recorder, BatchAbandonedEvent), timeout=20)
+            assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
+            with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
+                batch.add(f"{unique}.A", b"3")
+            assert (caught.value.err_code, caught.value.stream) == (10176, unique)
+            with pytest.raises(jetsync.BatchClosedError, match="timeout"):
+                batch.commit()
+            assert (batch.size, payloads(stream)) == (2, [])
 
-        def attempt(pace):
-            recorder = HookRecorder("jetsync_status")
-            with (
-                hasty_server(pace) as server,
-                jetsync.connect(server.url, plugins=[recorder]) as client,
-            ):
-                js = client.jetstream()
-                stream = batch_stream(js, unique)
-                batch = js.atomic_batch(ack_first=ack_first)
-                batch.add(f"{unique}.A", b"1")
-                other = js.atomic_batch()
-                other.add(f"{unique}.A", b"2")
-                other.commit()
+    def test_a_commit_raises_the_reason(self, hasty, unique):
+        """
+        The commit of a dropped batch raises the reason, and the whole batch can be sent again.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A", b"1")
+            recorder.wait_for("jetsync_status", timeout=20)
+            with pytest.raises(jetsync.BatchIncompleteError, match="timeout, which is 10 s"):
+                batch.commit(f"{unique}.A", b"2")
+            assert payloads(stream) == []
+            assert batch.resend().size == 2
+            assert payloads(stream) == [b"1", b"2"]
 
-                def told():
-                    return [
-                        call["event"]
-                        for call in recorder.of("jetsync_status")
-                        if isinstance(call["event"], BatchAbandonedEvent)
-                    ]
-
-                (event,) = eventually(told, timeout=pace + 10)
-                assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
-                with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
-                    batch.add(f"{unique}.A", b"3")
-                assert (caught.value.err_code, caught.value.stream) == (10176, unique)
-                with pytest.raises(jetsync.BatchClosedError, match="timeout"):
-                    batch.commit()
-                assert payloads(stream) == [b"2"]
-
-        at_some_pace(attempt)
-
-    def test_another_one_is_idle(self, unique):
+    def test_another_batch_of_the_stream_goes_on(self, unique):
         """
         If the server drops one batch, other batches on its stream continue. There is one event.
         """
 
         def attempt(pace):
             recorder = HookRecorder("jetsync_status")
+            config = {"jetstream": {"limits": {"batch": {"timeout": f"{pace}s"}}}}
             with (
-                hasty_server(pace) as server,
+                DevServer(config=config) as server,
                 jetsync.connect(server.url, plugins=[recorder]) as client,
             ):
                 js = client.jetstream()
@@ -92,61 +99,59 @@ class TestAbandoned:
                     with contextlib.suppress(TimeoutError):
                         ended = recorder.wait_for("jetsync_status", timeout=0.1)
                 assert busy.commit().size > 1
-                with pytest.raises(jetsync.BatchIncompleteError):
-                    idle.add(f"{unique}.A")
-                events = [call["event"] for call in recorder.of("jetsync_status")]
-                assert [event.batch_id for event in events] == [idle.id]
+                dropped = events_of(recorder, BatchAbandonedEvent)
+                assert [event.batch_id for event in dropped] == [idle.id]
 
         at_some_pace(attempt)
 
-    def test_idle_at_the_commit(self, hasty, unique):
-        """
-        The commit of a dropped batch raises the reason, and the whole batch can be sent again.
-        """
-        recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
-            js = client.jetstream()
-            stream = batch_stream(js, unique)
-            batch = js.atomic_batch()
-            batch.add(f"{unique}.A", b"1")
-            recorder.wait_for("jetsync_status", timeout=10)
-            with pytest.raises(jetsync.BatchIncompleteError, match="timeout"):
-                batch.commit(f"{unique}.A", b"2")
-            assert payloads(stream) == []
-            assert batch.resend().size == 2
-            assert payloads(stream) == [b"1", b"2"]
-
     def test_a_user_who_may_not_read_advisories(self, unique):
         """
-        Without the permission to read advisories, the error says when servers drop batches.
+        A client asks for advisories once. Without them, an error says when servers drop batches.
         """
-        deny = {"deny": "$JS.EVENT.>"}
         users = [
-            {"user": "u", "password": "p", "permissions": {"subscribe": deny}},
+            {"user": "u", "password": "p", "permissions": {"subscribe": {"deny": "$JS.EVENT.>"}}},
             {"user": "watcher", "password": "p"},
         ]
-        config = {
-            "authorization": {"timeout": 30, "users": users},
-            "jetstream": {"limits": {"batch": HASTY}},
-        }
+        config = {"authorization": {"timeout": 30, "users": users}, "jetstream": HASTY}
+        recorder = HookRecorder("jetsync_status")
         with (
             DevServer(config=config) as server,
-            jetsync.connect(server.url, user="u", password="p") as client,
+            jetsync.connect(server.url, user="u", password="p", plugins=[recorder]) as client,
             jetsync.connect(server.url, user="watcher", password="p") as watcher,
-            watcher.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.>") as advisories,
+            watcher.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*") as advisories,
         ):
             watcher.flush()
             js = client.jetstream()
             stream = batch_stream(js, unique)
+            for _ in range(5):
+                js.atomic_batch().commit(f"{unique}.A")
+            eventually(lambda: events_of(recorder, PermissionDeniedEvent))
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            batch.add(f"{unique}.A", b"2")
-            assert advisories.next(timeout=10)
-            with pytest.raises(jetsync.BatchIncompleteError, match="10 s without") as caught:
+            assert advisories.next(timeout=20)
+            with pytest.raises(jetsync.BatchIncompleteError, match="10 s without"):
                 batch.commit()
-            assert caught.value.err_code == 10176
-            assert payloads(stream) == []
-            assert js.publish_batch([(f"{unique}.A", b"3")]).size == 1
+            assert stream.info().state.messages == 5
+            assert len(events_of(recorder, PermissionDeniedEvent)) == 1
+
+    def test_a_batch_that_was_discarded_is_not_reported(self, nats_server, unique):
+        """
+        There is no event about a batch that the program has discarded.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            client.subscribe(f"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.{unique}") as advisories,
+        ):
+            js = client.jetstream()
+            batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A")
+            batch.discard()
+            assert advisories.next(timeout=20)
+            client.flush()
+            js.delete_stream(unique)
+        assert events_of(recorder, BatchAbandonedEvent) == []
 
     @pytest.mark.parametrize("ack_every", [0, 1])
     def test_a_batch_with_a_lost_message_stores_nothing(

@@ -15,6 +15,7 @@ from helpers.streams import batch_stream, payloads
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import OutboundMessage
 from jetsync.hookspecs import hookimpl
+from jetsync.testing import HookRecorder
 
 
 def with_ids(stream, count=3):
@@ -301,17 +302,13 @@ class TestRetries:
         """
         If a plugin asks for a retry, the whole batch is sent again.
         """
-        again = RetryPlugin()
-        with (
-            jetsync.connect(hasty.url, plugins=[again]) as client,
-            client.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*") as advisories,
-        ):
-            client.flush()
+        again, recorder = RetryPlugin(), HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[again, recorder]) as client:
             js = client.jetstream()
             stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            assert advisories.next(timeout=20)
+            recorder.wait_for("jetsync_status", timeout=20)
             assert batch.commit(f"{unique}.A", b"2").size == 2
             assert payloads(stream) == [b"1", b"2"]
             assert [type(error) for error in again.errors] == [jetsync.BatchIncompleteError]

