@@ -223,8 +223,10 @@ def test_ctrl_c_while_it_is_made(js):
 
     def is_over():
         gc.collect()
-        return "jetsync-publisher" not in [thread.name for thread in threading.enumerate()]
+        new = set(threading.enumerate()) - before
+        return "jetsync-publisher" not in [thread.name for thread in new]
 
+    before = set(threading.enumerate())
     step, ended = 0, False
     while not ended:
         step += 1
