@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from jetsync.values.outbound import OutboundMessage, PubAck, PublishReport
 
 
-# The number of the first retry, above all places in an iterable.
+# The number of the first retry. No iterable has as many messages, so the numbers of retries and of
+# messages never collide.
 FIRST_RETRY: Final = 1 << 40
 
 
@@ -151,7 +152,8 @@ class BulkPublish:
         """
         Wait for an answer, at most until a retry, a timeout or a report to plugins is due.
 
-        Return False if none is awaited: an interrupt left messages in flight that were not sent.
+        Return False if no answer can arrive: an interrupt may leave messages in flight that were
+        never sent.
         """
         due = self._window.due()
         if due is None:

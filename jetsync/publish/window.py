@@ -8,7 +8,8 @@ stream took. It starts no threads and takes no locks; its owner does.
 stages them, because a write costs more than encoding a message. With a lock per message, four
 threads are a fifth slower than one: the thread that gets the lock still has to wait for the GIL. So
 staging appends to a list, which needs no lock, and messages get their numbers when a block is
-written. Any thread may stage a message. The owner calls everything else and holds its lock.
+written. Any thread may stage a message. The owner calls everything else. A ``Publisher`` holds its
+lock meanwhile, unless it waits for acks or plugins run.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class WindowOptions:
     # How often a message that no stream took is sent again, and the seconds before each attempt.
     retries: int = 2
     retry_wait: float = attrs.field(default=0.25, converter=_retry_wait)
-    # What plugins call the operation.
+    # The name of the operation for plugins.
     name: Literal["publish_many", "publisher"] = "publish_many"
 
     def __attrs_post_init__(self) -> None:
@@ -140,7 +141,8 @@ class Window:
     """
 
     # Threads: the one of `publish_many`, or those that hold the lock of a `Publisher`. Any thread
-    # calls `stage`, and the one that reads the socket calls `box.find_messages`.
+    # calls `stage`. The worker of a `Publisher` calls `wait`, `decide_retries` and `close` without
+    # the lock. The loop thread calls `box.find_messages`.
     # Locks: none of its own.
 
     def __init__(
@@ -321,7 +323,7 @@ class Window:
         self.staged_bytes = sum([_size(future) for future in self.staged])
 
     def _write_staged(self, chunk: list[PublishFuture | Repeat]) -> bool:
-        """Write the oldest staged messages; return whether to go on with those that follow."""
+        """Write the oldest staged messages; return whether to continue with the next ones."""
         lane, block, epoch = self._lane, b"", self._epoch
         first = self.number
         try:
@@ -400,7 +402,7 @@ class Window:
         self.stalled = 0.0
 
     def _forget_messages(self) -> None:
-        """Note that nobody will wait for the answers to the messages in flight."""
+        """Mark the messages in flight as untracked: no caller will read their answers."""
         for subject in {_subject(entry) for entry in self.pipeline.flying.values()}:
             self._refusals.add(subject.encode())
 
@@ -526,9 +528,10 @@ class Window:
 
     def _on_unprocessed(self, retry: Repeat, now: float, error: Exception) -> None:
         """
-        Send a message once more that the server has not processed, as it refused one as too large.
+        Send a message once more after the server refused one as too large and disconnected.
 
-        If it was this message, it fails with the limit of the next server.
+        The server has not processed this message. If this is the one that was too large, encoding
+        it for the next server fails with that server's limit.
         """
         if retry.attempts:
             self.failures.append(retry.failed(error))
