@@ -1,9 +1,9 @@
 """
 The futures that a publisher returns, and their delivery reports.
 
-There is one future per message, so futures are light: all futures of a publisher share one lock,
-and a future gets a notifier only if a thread waits for it. Only the publisher uses the attributes
-that have no docstring.
+There is one future per message, so a future has to be cheap. All futures of a publisher share one
+lock, and a future gets a notifier only if a thread waits for it. Only the publisher uses the
+attributes that have no docstring.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FutureOwner:
     # Raises if the lock must not be taken, as in a forked child.
     check_lock: Callable[[], object]
     # Writes staged messages, then waits until the first argument returns true or the deadline
-    # expires. The future wakes it, and the text says for an error what it waits for.
+    # expires. The outcome of the future wakes it. The text names for an error what it waits for.
     wait: Callable[[Callable[[], bool], PublishFuture, Deadline, str], object]
     # Returns the ack. For a plain ack, only its sequence was kept.
     full_ack: Callable[[PubAck | int], PubAck]
@@ -67,7 +67,7 @@ class FutureOwner:
 
 class PendingMessage:
     """
-    What a publisher keeps of a message until its outcome is known.
+    The state of one message, which its publisher keeps until the outcome is known.
     """
 
     __slots__ = ("callbacks", "encoded", "item", "notifier", "observed", "outcome")

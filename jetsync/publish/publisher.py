@@ -108,7 +108,7 @@ class PublisherStatistics:
 @attrs.define(eq=False)
 class Counters:
     """
-    What the thread of a publisher counts. It needs them even if the publisher was dropped.
+    The counters of a publisher's worker, which needs them even after the publisher was dropped.
     """
 
     faults: FaultLog
@@ -218,7 +218,8 @@ class Publisher:
         self._hooks.begin(options.operation, pipeline.tally)
         try:
             self._window.open()
-            # Before the worker starts: it also ends one that Ctrl-C has kept from being used.
+            # Before the worker starts: if Ctrl-C strikes afterwards, the caller never gets the
+            # publisher, and the worker has to end nevertheless.
             when_dropped(self, "publisher", _release, work, self._worker_ended)
             context.connection.start_threads(self._worker)
         except BaseException as error:
@@ -286,10 +287,10 @@ class Publisher:
                 is closed; nothing was sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
-            WaitTimeoutError: No more messages may be in flight, and the caller is a callback.
-                Callbacks run in the publisher's own thread, which would wait for itself.
-            CallInSignalHandlerError: No more messages may be in flight, and this signal handler
-                interrupted a call that has to continue before there can be room; nothing was sent.
+            WaitTimeoutError: The window is full, and the caller is a callback. Callbacks run in the
+                publisher's own thread, which would wait for itself. Nothing was sent.
+            CallInSignalHandlerError: The window is full, and this signal handler interrupted a call
+                that has to continue before there can be room; nothing was sent.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
@@ -414,7 +415,12 @@ class Publisher:
                     break
 
     def _check_locks(self, level: Level = Level.HANDLE) -> None:
-        """Raise if the worker cannot get a lock: its owner is the parent, or was interrupted."""
+        """
+        Raise if the worker can never get a lock.
+
+        The lock then belongs to the parent process, or to a call that this signal handler has
+        interrupted.
+        """
         if self._lane.forked:
             raise errors.ForkedProcessError
         if self._lock.held_here():
@@ -510,7 +516,8 @@ class Publisher:
         """
         failed = self._counters.failed
         try:
-            # With a deadline, so the worker may meanwhile wait for an interrupted call.
+            # The deadline ends this wait, even if the worker waits for a call that this signal
+            # handler has interrupted.
             self._end(deadline, errors.ConnectionClosedError(), Level.HANDLE, callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"a publisher could not be closed: {error}"
