@@ -365,7 +365,8 @@ class FastPublisher:
             try:
                 raise broken
             finally:
-                # The traceback of the error refers to this frame, so the variable would be a cycle.
+                # The traceback of the error refers to this frame, so keeping the variable would
+                # create a reference cycle.
                 del broken
         return count
 
@@ -381,8 +382,8 @@ class FastPublisher:
         """
         Make a call of the link with the lock held, then report lost messages.
 
-        An interrupt, which may be any error that is not one of jetsync, ends the batch: the next
-        call finds that this one has not left the link.
+        Any error that is not a JetSyncError counts as an interrupt and ends the batch: this call
+        has then not left the link, which the next call notices.
         """
         link = self._link
         try:
@@ -492,7 +493,11 @@ class FastPublisher:
             self._commit(None, deadline)
 
     def _close(self, deadline: Deadline) -> bool:
-        """Commit or end the batch, or return whether plugins wrap the commit; the lock is held."""
+        """
+        Commit or end the batch; the lock is held.
+
+        Returns whether the caller has to commit, because plugins wrap the commit.
+        """
         link, engine = self._link, self._link.engine
         if not self._ledger.sent or engine.phase is Phase.DONE:
             link.abandon()

@@ -55,7 +55,7 @@ _NOT_SENT: Final = (
 
 
 class Answers(Mailbox):
-    """The answers to one publisher. Whatever arrives ends the run of staged messages."""
+    """The answers to one publisher. Each arrival ends the run, so that the next call reads it."""
 
     def __init__(self, interest: bytes, run: StagedRun) -> None:
         super().__init__(interest, collect_denials=True, while_closing=True)
@@ -97,12 +97,12 @@ class FastLink:
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
         self.stream: Final = FastStream(context)
-        # It is in the dictionary while the server may still refuse messages of the batch.
+        # The key of the batch in `_batches`, while the server may still refuse its messages.
         self._key: Final = self.engine.batch_id
         self._batches = connection.refusals.batches
         # Whether a call changes the engine. It stays set if an exception interrupted the call.
         self.is_inside: bool = False
-        # What the loop thread sends to keep the batch alive; empty while none is open.
+        # The ping that the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
         # How often the loop thread has sent it. No other thread changes this number.
         self.quiet_pings: int = 0
@@ -111,8 +111,9 @@ class FastLink:
         # Whether the failure was raised.
         self.raised: bool = False
         self.closed: bool = False
-        # Ends the batch of a dropped publisher. It keeps this object, whose failure has a traceback
-        # that refers to the publisher. So it is detached as soon as the batch has ended.
+        # The finalizer that ends the batch of a dropped publisher. It keeps this object. After a
+        # failure, this object has a traceback that refers to the publisher. So the finalizer is
+        # detached once the batch has ended: it would keep the publisher from being collected.
         self.dropped: weakref.finalize[..., object] | None = None
 
     @property
@@ -326,7 +327,8 @@ class FastLink:
                         reason=closed if in_time else None,
                     )
                 )
-                # If the server has it, this ends its batch to free the slot.
+                # The server may have started the batch, which counts against its limit of open
+                # batches. This ends it.
                 self._send_end(2)
 
     # Waiting.
@@ -391,7 +393,7 @@ class FastLink:
         box, engine = self._box, self.engine
         # Read before the frames are drained: those before a lost connection have to come first.
         lost, failure = box.take_lost(), box.failure
-        # Whatever arrives from here on ends the run again.
+        # From here on, each arrival ends the run again.
         self.run.is_over = False
         now = time.monotonic()
         box.interrupted = False
@@ -408,8 +410,9 @@ class FastLink:
         if failure is not None:
             engine.closed(failure)
         if engine.phase is Phase.OPEN:
-            # With a sequence that the server has, because it reports all missing ones up to that
-            # as lost. The answer is not needed, so its subject has no subscription.
+            # The server reports every missing message up to the sequence of a ping as lost. So this
+            # one names a sequence that the server has. No caller needs the answer, so there is no
+            # subscription to its subject.
             ping = self._frame(OP_PING, max(self.ledger.covered, 1))
             self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
         else:
@@ -514,7 +517,7 @@ def _uses(targets: dict[str, bytes], forgotten: list[bool], subject: bytes) -> b
 
 
 def _doubt(denial: errors.PermissionDeniedError) -> errors.PublishOutcomeUnknownError:
-    """Return the error of a publisher, one of whose messages may have been refused."""
+    """Return the error of a publisher if the server may have refused one of its messages."""
     unknown = errors.PublishOutcomeUnknownError(denial.subject, reason=str(denial))
     unknown.__cause__ = denial
     return unknown

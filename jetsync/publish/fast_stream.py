@@ -51,7 +51,9 @@ class FastStream:
 
     def look_up(self, subject: str, deadline: Deadline) -> int:
         """
-        Make sure that the stream supports fast ingest on the current connection, and return it.
+        Look up the stream, and return the epoch of the connection on which it was looked up.
+
+        Raises unless the stream supports fast ingest on that connection.
 
         Args:
             subject: A subject of the stream.

@@ -36,8 +36,8 @@ class StagedRun:
     """
     Messages that have numbers and wait to be sent on one connection.
 
-    A message may be staged while there are *places* and the run is not over. All other calls are
-    for the publisher, which has set *places* to 0.
+    A message may be staged while there are *places* and the run is not over. The publisher sets
+    *places* to 0 before it makes any other call.
 
     Args:
         lane: The lane.
@@ -73,7 +73,7 @@ class StagedRun:
         # Frames, and the arguments of the format. Making the frames of a run at once costs a third
         # less than making each one when its message is staged.
         self.frames: list[bytes | tuple[bytes, int, int, bytes]] = []
-        # Bytes of the frames that the publisher has added; others are small.
+        # Bytes of the frames that `add` has appended. Staged messages are too small to count.
         self.size: int = 0
         # Whether the loop thread is going to send the staged messages.
         self.is_armed: bool = False
