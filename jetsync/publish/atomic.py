@@ -411,7 +411,7 @@ class AtomicBatch:
         return attempt, admitted
 
     def _add(self, item: Any, deadline: Deadline) -> None:
-        """Add a message that cannot simply be staged; the lock is held."""
+        """Add a message that ``stage`` did not accept; the lock is held."""
         if self._context.lane.outbox.held_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise errors.CallInSignalHandlerError

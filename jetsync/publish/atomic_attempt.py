@@ -40,8 +40,8 @@ _OPEN: Final = LaneState.OPEN
 # After these errors, the server has no batch to drop.
 _REFUSALS: Final = (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
 
-# Stands for the number of places while a call stages a message. Without another thread that does,
-# the call was interrupted.
+# The value of `_places` while a call stages a message. A thread that gets the lock and finds this
+# value knows that an exception interrupted that call.
 INTERRUPTED: Final = -1
 
 # Why a batch takes no more messages.
@@ -108,14 +108,15 @@ class BatchAttempt:
         self._staging = short_lock()
         # How many more messages may wait to be written.
         self._places = 0
-        # When the next message is written at once. Always, before the first and after the end.
+        # A message that is added after this moment is written at once. 0, which is always in the
+        # past, before the first message and after the end.
         self._due = 0.0
         # Whether the commit may have been sent, and whether the server has answered the last
-        # message, so that it refuses no more of them.
+        # message. After that answer, it refuses no earlier message.
         self._may_commit = False
         self._is_answered = True
         self._is_dropped = False
-        # Permission errors that were read before do not concern the batch.
+        # When the attempt began. Earlier permission errors do not concern it.
         self._since = time.monotonic()
         # Why the server has dropped the batch, if it has reported that in an advisory.
         self._abandoned: str | None = None
@@ -156,7 +157,7 @@ class BatchAttempt:
         self._lane.later(0.0, self._connection.refusals.batches.pop, self.id, None)
 
     def _note_unanswered(self) -> None:
-        """Note that the server may still refuse messages of the batch."""
+        """Mark the messages as untracked, because the server may still refuse them."""
         for subject in {target for target, _, _ in self.engine.items}:
             self._connection.refusals.add(subject)
 

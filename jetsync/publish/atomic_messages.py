@@ -124,7 +124,7 @@ class BatchMessages:
     def _set_limits(self, max_msg_size: int | None) -> None:
         """Set the limits for headers and payload from the stream and the server."""
         limit = self._context.connection.server.max_payload
-        # 0 if the server's limit is lower.
+        # The limit of the stream; 0 if it has none, or if the server's limit is lower.
         self._stream_size = 0
         if max_msg_size is not None and 0 < max_msg_size < limit:
             self._stream_size = limit = max_msg_size
@@ -147,7 +147,7 @@ class BatchMessages:
 
         Raises:
             MaxPayloadError: A message is too large. The server would close the connection.
-            BatchRuleError: A message changes a counter, which the server would destroy.
+            BatchRuleError: A message changes a counter, and this server would destroy the counter.
         """
         subject = next(iter(self._subjects))
         known = self._find_stream(subject, deadline)

@@ -65,7 +65,7 @@ class RepeatableFailure:
     error: errors.JetSyncError
     # Whether no stream answered. Then the options say how often the batch is sent again.
     no_stream: bool = False
-    # Whether to send the batch again without a pause, which does not count as a retry.
+    # Whether to send the batch again without a pause. Such an attempt does not count as a retry.
     at_once: bool = False
 
 
@@ -106,7 +106,7 @@ def repeatable_failure(
     unknown: bool,
 ) -> RepeatableFailure:
     """
-    Return why an attempt failed, or raise that if the batch must not be sent again.
+    Return the failure of an attempt if the batch may be sent again; raise its error if not.
 
     Args:
         error: The error of the attempt.

@@ -85,7 +85,7 @@ def stream_for(
     subject: str, known: KnownStream, context: Context, deadline: Deadline
 ) -> KnownStream:
     """
-    Return *known* if it stores *subject*, as it was looked up or as it is now.
+    Return *known* if it stores *subject*; otherwise look the stream of *subject* up and return it.
 
     Raises:
         InvalidSubjectError: Another stream stores *subject*.
