@@ -76,7 +76,8 @@ class Encoder:
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         # Whether a message with a time-to-live was encoded.
         self.has_ttl: bool = False
-        # Not empty once `targets` has lost subjects.
+        # Not empty once `targets` has dropped subjects. A list, because `Refusals.batches` keeps it
+        # and must not keep the encoder.
         self.forgotten: list[bool] = []
         self.targets: dict[str, bytes] = {}
         """The valid subjects, as bytes."""
@@ -177,8 +178,8 @@ class Encoder:
             prefix: As for :meth:`frame`.
             number: The number of the first item.
             flying: Receives the items by their numbers.
-            failures: Receives the numbers, items and errors of what cannot be sent; their frames
-                are empty. If it is None, the first error is raised.
+            failures: Receives the number, the item and the error of each message that cannot be
+                sent. Its frame is empty. If *failures* is None, the first error is raised.
             shared: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
             most: The most items to take.

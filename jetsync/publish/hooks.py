@@ -1,9 +1,10 @@
 """
 Call the plugins of a bulk publish or a batch.
 
-A bulk publish is one call of ``publish_many``, or one publisher from its creation to its end. The
-wrappers (``jetsync_publish``) are entered once around it, and its shared headers are asked for once
-before its first message. A batch has shared headers too, but its wrappers wrap only its commit.
+A bulk publish is one call of ``publish_many``, or one publisher from its creation to its end.
+jetsync enters the wrappers (``jetsync_publish``) once around it, and asks for its shared headers
+once before its first message. A batch has shared headers too, but its wrappers wrap only the
+commit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Outcomes are reported at most this many seconds later, and all those of that time together.
+# Seconds for which outcomes are collected before plugins get them in one report.
 REPORT_INTERVAL: Final = 1.0
 
 
@@ -78,7 +79,7 @@ class OutcomeReports:
         Call the plugins with what was counted since the last report, unless there is nothing.
 
         Args:
-            interrupted: How many messages are in flight, but nothing waits for their acks any more.
+            interrupted: How many messages were in flight when an interrupt ended the wait for acks.
         """
         tally = self._tally
         (acknowledged, duplicates), failed = self._reported, self._failed + interrupted
@@ -207,7 +208,8 @@ class BatchHooks:
         """Return the shared headers; the first call asks the plugins."""
         assert self._ask_headers is not None
         if not self._shared:
-            # A plugin that is asked and adds a message to this batch gets no headers for it.
+            # If the plugin that is asked adds a message to this batch, that message gets no shared
+            # headers, because its call would wait for itself.
             if self._turn.held_here():
                 return None
             with self._turn:

@@ -103,7 +103,7 @@ def publish_one(
             raise error
         wait_for_retry(
             context,
-            # Plugins may have given the message an id.
+            # Described again, because plugins may have given the message an id.
             _operation(message, deadline),
             error,
             deadline,
@@ -130,10 +130,9 @@ def _failed(
     unknown: bool,
 ) -> errors.JetSyncError:
     """
-    Return the error of a message after an attempt that may be followed by another.
+    Return the error of a failed attempt if another one may follow; raise it if not.
 
-    Raises the error if no other attempt may follow. *unknown* says whether an earlier attempt may
-    have been stored.
+    *unknown* says whether an earlier attempt may have been stored.
     """
     error, sent = failure, was_sent(failure)
     if isinstance(failure, errors.NoRespondersError):

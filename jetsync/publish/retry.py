@@ -78,8 +78,8 @@ def ask_retry(
 
     Raises:
         PluginError: A plugin failed, and nothing is stored.
-        PublishOutcomeUnknownError: *error* itself, if a plugin failed after it. The PluginError is
-            its cause.
+        PublishOutcomeUnknownError: *error* itself, if a plugin failed when it was asked about it.
+            The PluginError is its cause.
     """
     assert plugins.retry is not None
     try:

@@ -75,7 +75,7 @@ def report_raised_ttl(
             delivers events to plugins asks for it. Without plugins there is no request.
         subject: Subject of the message.
         ttl: The requested time-to-live, already validated.
-        later: Whether that thread makes the report in any case.
+        later: Whether that thread makes the report even if the configuration is known.
     """
     if config is None:
         known = context.streams.kept(subject, context.lane.epoch)
