@@ -118,6 +118,8 @@ class BulkPublish:
             self._settle()
             if self._callback_error is not None:
                 return
+            if window.is_full:
+                window.pipeline.prune()
             room = size - window.open_count
             if room < least or window.is_full:
                 self._wait()

@@ -437,6 +437,8 @@ class Publisher:
         def has_room() -> bool:
             if self._stopped is not None:
                 raise_failure(self._stopped)
+            if window.is_full and self._lock.held_here():
+                window.pipeline.prune()
             return window.open_count < self._options.size and not window.is_full
 
         self._lane.check()

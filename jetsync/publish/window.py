@@ -213,11 +213,7 @@ class Window:
         size = self.staged_bytes
         if self.waiting:
             size += sum([_size(message) for message in self.waiting])
-        most = self.options.max_bytes
-        if self.pipeline.size + size < most:
-            return False
-        self.pipeline.prune()
-        return self.pipeline.size + size >= most
+        return self.pipeline.size + size >= self.options.max_bytes
 
     def open(self) -> None:
         """Subscribe to the acks now; :meth:`write` does it with the first block."""

@@ -578,6 +578,30 @@ class TestStaging:
         assert (lane.payloads, flying) == ([b"0", b"1", b"2", b"next"], {})
 
 
+class TestRoom:
+    def test_blocks_are_forgotten_only_under_the_lock(self, lane, make, monkeypatch):
+        """
+        A thread that waits for room forgets finished blocks only while it holds the lock.
+
+        The worker changes the list of blocks at the same time.
+        """
+        lane.on_write = lane.ack
+        publisher = make(size=100, max_bytes=300)
+        pipeline, held = publisher._window.pipeline, []
+        prune = pipeline.prune
+
+        def watched():
+            held.append(publisher._lock.held_here())
+            prune()
+
+        monkeypatch.setattr(type(pipeline), "prune", lambda _: watched())
+        for _ in range(20):
+            publisher.publish("a.b", bytes(100))
+        assert publisher.flush(timeout=20) == 0
+        assert held
+        assert all(held)
+
+
 class TestInterrupts:
     @pytest.mark.parametrize("size", [1, 100])
     def test_after_ctrl_c_at_any_step_the_publisher_still_works(self, lane, make, size):
