@@ -69,7 +69,10 @@ def answers(rule: StatusRule) -> tuple[str, str]:
             "asks whether it exists: pulls again after a pause, or ends: `ConsumerNotFoundError`",
         )
     if rule.effect is Effect.TRANSIENT:
-        return ("asks again, within `expires`", "pulls again, sometimes after a pause that grows")
+        return (
+            "asks again, after a growing pause, within `expires`",
+            "pulls again, sometimes after a pause that grows",
+        )
     return fault(rule.error)
 
 

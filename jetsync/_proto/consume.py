@@ -166,7 +166,12 @@ class ConsumeEngine:
         )
 
     def low_mark(self) -> int:
-        """Return at how many buffered messages :meth:`next_pull` may have a pull; -1 for none."""
+        """
+        Return at how many buffered messages :meth:`next_pull` may have a pull; -1 for none.
+
+        It applies the rule of :meth:`next_pull`, so that a thread that takes a message compares two
+        numbers. Change both together.
+        """
         if self.is_ending:
             # The thread that takes the last message notices the end.
             return 0

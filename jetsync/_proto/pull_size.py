@@ -1,5 +1,6 @@
 """
-The size of pulls: how many messages and bytes the next one of a consumption or fetch asks for.
+The size of pulls: how many messages and bytes the next one of a consumption asks for, and how many
+are left for the next one of a fetch.
 """
 
 from __future__ import annotations

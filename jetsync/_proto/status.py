@@ -2,9 +2,11 @@
 The statuses that answer a pull request, as one table.
 
 A server ends or accompanies a pull with messages that have a status line and no payload.
-:data:`STATUS_RULES` is the only place that says what they mean. Tests and documentation are
-generated from it. The first rule whose code and text match applies. A status without a rule is a
-fault if its code is 400 or above, and ignored otherwise.
+:data:`STATUS_RULES` says what they mean, and a table in the documentation is generated from it. The
+first rule whose code and text match applies. A status without a rule is a fault if its code is 400
+or above, and ignored otherwise.
+
+A fault ends a fetch. It ends a consumption only if ``CONCLUDING`` in ``consume.py`` has its error.
 
 Sources: ADR-37, section "Status handling". Servers 2.10 to 2.15 send more status lines than the ADR
 lists; these were measured.
@@ -38,7 +40,7 @@ class Effect(enum.Enum):
     """No server answers: the consumer has no leader at the moment, or does not exist."""
 
     FAULT = "fault"
-    """The pull has ended, and another pull would end the same way."""
+    """The pull has ended: a fetch raises the error, and a consumption may pull again later."""
 
 
 @attrs.frozen

@@ -160,7 +160,7 @@ class TestRules:
             assert rule.error is None
 
     def test_every_rule_was_seen(self):
-        """Every rule matches a line that servers send."""
+        """Every rule matches a line that servers send. A new rule needs its line in `LINES`."""
         found = {find_rule(int(line.split()[0]), line[4:]) for line, *_ in LINES}
         assert found == set(STATUS_RULES)
 
