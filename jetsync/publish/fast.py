@@ -543,6 +543,7 @@ class FastPublisher:
                 link.enter()
                 if not link.closed:
                     link.abandon()
+                link.leave()
         except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
             # Another call is waiting for room or an answer. It ends the batch when it wakes up.
             link.stop()

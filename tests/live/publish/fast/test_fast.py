@@ -4,6 +4,8 @@ Fast ingest on real servers: stored and refused messages.
 
 from __future__ import annotations
 
+import contextlib
+
 import attrs
 import pytest
 
@@ -139,6 +141,25 @@ class TestBasic:
         with fast(js, flow=500) as other:
             other.add(f"{stream.name}.a", b"10")
             assert other.statistics().flow == 500
+
+    @pytest.mark.parametrize("count", [0, 5])
+    def test_calls_after_an_error_of_the_block_say_that_the_publisher_is_closed(
+        self, js, stream, count
+    ):
+        """
+        After a block that raised, calls say that the publisher is closed, and no loss is reported.
+        """
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        with contextlib.suppress(LookupError), publisher:
+            for number in range(count):
+                publisher.add(f"{stream.name}.a", b"%d" % number)
+            raise LookupError
+        with pytest.raises(jetsync.BatchClosedError) as caught:
+            publisher.add(f"{stream.name}.a", b"5")
+        assert "interrupted" not in str(caught.value)
+        publisher.close()
+        assert events == []
 
     def test_everything_of_a_message(self, js, stream):
         """
