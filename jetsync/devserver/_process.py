@@ -140,13 +140,15 @@ class ServerProcess:
         """
         if self._popen is None:
             return
+        paused, self.paused = self.paused, False
         try:
             self._popen.send_signal(_SHUT_DOWN)
         except OSError:
             self._popen.terminate()
-        if self.paused:
-            # A stopped process keeps the signal pending until it is continued.
-            self.resume()
+        if paused:
+            # A stopped process keeps the signal pending until it is continued. Unlike `resume`,
+            # this does nothing if the process has ended. Nothing is paused on Windows.
+            self._popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """

@@ -119,6 +119,16 @@ class TestOneServer:
         own_server.start()
         assert own_server.monitor("varz")["version"] == own_server.version
 
+    def test_a_paused_server_that_was_killed_can_be_stopped(self, own_server):
+        """Stopping a paused server does nothing if another program has killed it."""
+        own_server.pause()
+        (pid,) = own_server.pids
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not own_server.pids)
+        own_server.stop()
+        own_server.start()
+        assert own_server.monitor("varz")["version"] == own_server.version
+
     def test_a_server_in_lame_duck_mode_ends_by_itself(self, own_server):
         """A server in lame duck mode ends without being stopped."""
         own_server.lame_duck()
