@@ -142,7 +142,7 @@ class AtomicBatch:
         phase = self._phase
         if kind is not None:
             self.discard()
-        elif phase in _FAULTY or (phase is _OPEN and not self._discarding and self.size):
+        elif not self._discarding and (phase in _FAULTY or (phase is _OPEN and self.size)):
             # Raises if an add has failed or was interrupted. Leaving the block without an error
             # would suggest that the batch was stored.
             self.commit()

@@ -22,6 +22,7 @@ from helpers.waiting import eventually
 from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
+from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
 from jetsync.testing import HookRecorder
 
@@ -247,6 +248,34 @@ class TestThreads:
         for thread in range(4):
             own = [data for data in found if data.startswith(b"%d-" % thread)]
             assert own == [b"%d-%d" % (thread, number) for number in range(200)]
+
+    def test_a_block_that_discards_during_an_add_ends_without_an_error(
+        self, js, stream, monkeypatch
+    ):
+        """
+        A block that discards its batch ends without an error, also if another thread adds.
+        """
+        adding, left = threading.Event(), threading.Event()
+        add = BatchAttempt.add
+
+        def waits(attempt, *arguments):
+            add(attempt, *arguments)
+            adding.set()
+            left.wait(10)
+
+        monkeypatch.setattr(BatchAttempt, "add", waits)
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                with js.atomic_batch(timeout=0.1) as batch:
+                    call = pool.submit(batch.add, f"{stream.name}.A", b"1", timeout=5)
+                    assert adding.wait(10)
+                    batch.discard()
+            finally:
+                left.set()
+            call.result()
+        with pytest.raises(jetsync.BatchClosedError, match="discarded"):
+            batch.add(f"{stream.name}.A", b"2")
+        assert payloads(stream) == []
 
     def test_of_one_client(self, js, stream):
         """
