@@ -292,6 +292,9 @@ class OrderedConsumption:
                 self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
         elif isinstance(error, errors.JetSyncError):
             self._reading.end(error)
+        elif error is not None:
+            # Of a plugin or a signal handler. The next call continues with another consumer.
+            raise error
         elif core.engine.draining:
             self._reading.end()
         if self._draining:

@@ -19,6 +19,7 @@ from helpers.domains import domain_link
 from helpers.streams import change_creation, fill
 from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
+from jetsync.consume.core import ConsumptionCore
 from jetsync.devserver import DevServer
 
 
@@ -256,6 +257,27 @@ class TestReset:
         assert got == list(range(150))
         assert ordered.info().num_pending == 50
         assert take(ordered.consume(), 50) == list(range(150, 200))
+
+    def test_an_exception_of_a_signal_handler_is_raised_and_the_next_call_continues(
+        self, js, stream, ordered, monkeypatch
+    ):
+        """
+        A time limit that raises in a call while it receives reaches the caller. Nothing is lost.
+        """
+        fill(js, stream, 3)
+        step = ConsumptionCore._step
+        messages = ordered.consume()
+        assert take(messages, 3) == [0, 1, 2]
+
+        def interrupted(core):
+            monkeypatch.setattr(ConsumptionCore, "_step", step)
+            raise LookupError
+
+        monkeypatch.setattr(ConsumptionCore, "_step", interrupted)
+        with pytest.raises(LookupError):
+            messages.next(timeout=20)
+        js.publish(f"{stream.name}.a", b"3")
+        assert take(messages, 1) == [3]
 
 
 class TestEnd:
