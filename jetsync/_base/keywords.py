@@ -1,9 +1,10 @@
 """
-Errors for keywords that a call does not have, but that other clients call so.
+Errors for unknown keywords that name the right one, for users who know nats-py.
 
-Python refuses an unknown keyword before a function runs. So the calls that users of other clients
-know under the same name take all keywords and refuse the unknown ones by themselves. Neither
-signatures nor type checkers show this, and a call without unknown keywords calls nothing more.
+Python refuses an unknown keyword before a function runs, so the function cannot say what the
+argument is called here. The calls that nats-py also has therefore accept all keywords, and refuse
+unknown ones themselves. Neither signatures nor type checkers show this. Without unknown keywords,
+no further function is called.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# Arguments of nats-py, and what they are called here. By spelling alone, none of them is found.
+# Arguments of nats-py, and what they are called here. Their spelling does not lead to these names.
 _MEANT: Final = {
     "timeout": "expires",
     "batch": "max_messages",
