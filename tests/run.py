@@ -78,7 +78,11 @@ def main() -> int:
             return 1
     add_interpreters()
     os.chdir(ROOT)
-    return subprocess.call([str(PYTHON), "-m", "tox", "run", *sys.argv[1:]])
+    command = [str(PYTHON), "-m", "tox", "run", *sys.argv[1:]]
+    if os.name != "nt":
+        # tox takes the place of this process, so that signals reach it.
+        os.execv(command[0], command)
+    return subprocess.call(command)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Login:
     def kind(self) -> str:
         """What the login consists of, in words and without its values."""
         parts = [words for name, words in _KINDS.items() if self.fields.get(name)]
-        return " and ".join(parts) or "no login"
+        return " and ".join(parts) or "no user, token or key"
 
 
 def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:

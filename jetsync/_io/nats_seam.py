@@ -95,7 +95,8 @@ def _changes(client: Any, transport: Any) -> list[str]:
     changes = [f"has no Client.{name}" for name in names if not hasattr(client, name)]
     if changes:
         return changes
-    if "_transport" not in client.__init__.__code__.co_names:
+    code = getattr(client.__init__, "__code__", None)
+    if code is None or "_transport" not in code.co_names:
         changes.append("has no Client._transport")
     unknown = CONNECT_ARGUMENTS - inspect.signature(client.connect).parameters.keys()
     changes += [f"has no argument {name} of Client.connect" for name in sorted(unknown)]

@@ -76,7 +76,7 @@ _API_LEVEL: Final = 412
 _NUMBER: Final = "a number in a batch's answer"
 
 # Why a batch failed whose call was interrupted.
-INTERRUPTED: Final = "a call was interrupted while it changed the batch, so begin another one"
+INTERRUPTED: Final = "a call was interrupted while it changed the batch, so begin another batch"
 
 # How far behind the last ack a message can still be reported lost. Acks may overtake such reports
 # while the leader changes.

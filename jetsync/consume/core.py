@@ -341,7 +341,7 @@ class ConsumptionCore:
             if self.is_open and not self.closing:
                 self._inside = True
                 self._step()
-        except Exception as error:  # noqa: BLE001 - of a plugin. Pulling cannot continue after it.
+        except errors.JetSyncError as error:  # Of a plugin. Pulling cannot continue after it.
             engine.fail(error)
         self._inside = False
         if self.is_open and (self.closing or engine.is_ending):

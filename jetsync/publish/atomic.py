@@ -68,6 +68,10 @@ _OPEN_AT_SERVER: Final = (BatchPhase.OPEN, BatchPhase.ADDING)
 # In these phases an add has failed, was interrupted, or is running in another thread.
 _FAULTY: Final = (BatchPhase.ADDING, BatchPhase.BROKEN)
 
+UNKNOWN_OUTCOME: Final = (
+    "and the batch may be stored; if each message has a msg_id, resend() stores it once"
+)
+
 # Why a batch in one of these phases takes no more messages, if no error closed it.
 _REASONS: Final = {
     BatchPhase.ADDING: WAS_INTERRUPTED,
@@ -131,8 +135,8 @@ class AtomicBatch:
         self._discarding = False
 
     def __repr__(self) -> str:
-        shown = {BatchPhase.OPEN: "open", BatchPhase.COMMITTED: "committed"}
-        state = shown.get(self._phase, "closed")
+        ended = self._phase in {BatchPhase.FAILED, BatchPhase.BROKEN, BatchPhase.DISCARDED}
+        state = "closed" if ended else self._phase.value
         return f"<AtomicBatch {self.id} {state} size={self.size}>"
 
     def __enter__(self) -> Self:
@@ -287,15 +291,17 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
-            # An interrupt leaves the batch in this phase.
-            self._phase = BatchPhase.ADDING
             attempt = self._attempt
             final: tuple[BatchItem, ...] = ()
             if item is not None:
-                attempt, admitted = self._admit(item, deadline)
+                messages, admitted = self._admit(item, deadline)
                 final = (admitted,)
+                # An interrupt leaves the batch in this phase.
+                self._phase = BatchPhase.ADDING
+                attempt = attempt or self._begin(messages)
             if attempt is None:
                 raise errors.InvalidArgumentError("a batch needs at least one message")
+            self._phase = BatchPhase.ADDING
             return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
         return self._commit("commit", begin, deadline, subject)
@@ -394,21 +400,29 @@ class AtomicBatch:
             kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
 
-    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchAttempt, BatchItem]:
-        """Check a message, and start the batch if it is the first one."""
+    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchMessages, BatchItem]:
+        """
+        Check and encode a message; the batch does not change.
+
+        The headers of the message may be an object of the caller, whose methods raise any error.
+        """
         attempt = self._attempt
-        if attempt is not None:
+        if attempt is None:
+            # The first valid message decides which stream the batch belongs to.
+            messages = BatchMessages(self._context, self._options, self._id)
+        else:
             attempt.engine.check_room()
-            return attempt, attempt.messages.admit(item, deadline)
-        # The first valid message decides which stream the batch belongs to.
-        messages = BatchMessages(self._context, self._options, self._id)
-        admitted = messages.admit(item, deadline)
+            messages = attempt.messages
+        return messages, messages.admit(item, deadline)
+
+    def _begin(self, messages: BatchMessages) -> BatchAttempt:
+        """Start the batch, because its first message is valid."""
         attempt = BatchAttempt(self._context, self._id, messages, self._options)
         when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._ids.add(self._id)
         self._attempt = attempt
-        return attempt, admitted
+        return attempt
 
     def _add(self, item: Any, deadline: Deadline) -> None:
         """Add a message that ``stage`` did not accept; the lock is held."""
@@ -425,14 +439,18 @@ class AtomicBatch:
             if abandoned is not None:
                 self._lose(abandoned)
                 raise abandoned
+        try:
+            messages, admitted = self._admit(item, deadline)
+        except _LOOKUP_FAILED as error:
+            if attempt is None:
+                self._lose(error)
+            raise
         # An interrupt leaves the batch in this phase.
         self._phase = BatchPhase.ADDING
         try:
-            attempt, admitted = self._admit(item, deadline)
-            attempt.add(admitted, deadline)
+            (attempt or self._begin(messages)).add(admitted, deadline)
         except errors.JetSyncError as error:
-            refused = self._attempt is None and isinstance(error, _LOOKUP_FAILED)
-            if refused or self.size > size:
+            if self.size > size:
                 self._lose(error)
             else:
                 self._phase = _OPEN
@@ -591,6 +609,9 @@ class AtomicBatch:
                 attempt.discard()
             self._unknown |= attempt.engine.state is BatchState.UNKNOWN
         self._close(error)
+        if not isinstance(error, errors.JetSyncError) and self._ack is None:
+            outcome = UNKNOWN_OUTCOME if self._unknown else "and nothing is stored"
+            self._reason = f"{type(error).__name__} interrupted the commit, {outcome}"
         self._after("commit failed")
 
     def _send_until_stored(

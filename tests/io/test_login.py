@@ -51,7 +51,7 @@ def failing(nonce=NONCE, **options):
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({}, "no login"),
+        ({}, "no user, token or key"),
         ({"user": "ann", "password": "p"}, "a user and a password"),
         ({"user": "ann"}, "a user"),
         ({"token": "t"}, "a token"),

@@ -499,7 +499,7 @@ class TestConnection:
                 await connection.start()
             # Without a login, that is what most often is wrong.
             assert str(caught.value) == (
-                f"Authorization Violation; the client sent no login ({server.url})"
+                f"Authorization Violation; the client sent no user, token or key ({server.url})"
             )
             # It is not about any subscription.
             assert listener.notes == []

@@ -22,3 +22,5 @@ with jetsync.connect() as client, client.stop_on_signal(timeout=5):
     running = worker.consume(handle, threads=4, ack="auto")
     print("ready")
     running.wait()
+    if running.error is not None:
+        raise running.error  # For example, the consumer was deleted. The container restarts.
