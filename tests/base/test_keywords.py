@@ -58,6 +58,14 @@ def test_publish():
         jetsync.JetStream.publish(None, "orders.1", xyz=b"")
 
 
+def test_no_argument_that_the_call_lacks_is_suggested():
+    """
+    For a keyword that only other calls have under another name, the error lists the arguments.
+    """
+    with pytest.raises(TypeError, match="no argument 'callback'; the arguments are subject, data"):
+        jetsync.JetStream.publish(None, "orders.1", callback=print)
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
 def test_the_catch_all_is_not_shown(call):
     """
