@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,52 @@ class TestEveryKind:
                 ended = interrupted_at(step, use)
                 assert is_locked(lock), step
             assert not is_locked(lock), step
+
+
+def locks_for(version, monkeypatch):
+    """
+    Return a copy of the module as it would be on another version of Python.
+    """
+    spec = find_spec(locks.__name__)
+    copy = module_from_spec(spec)
+    with monkeypatch.context() as patches:
+        patches.setattr(sys, "version_info", version)
+        spec.loader.exec_module(copy)
+    return copy
+
+
+class TestLockOfPython314:
+    @pytest.mark.parametrize("kind", ["flag_lock", "interrupt_safe_lock", "short_lock"])
+    @pytest.mark.parametrize("taken_before", [False, True])
+    def test_ctrl_c_after_the_lock_was_taken(self, monkeypatch, kind, taken_before):
+        """
+        Ctrl-C at the end of the call into C that takes the lock undoes that call alone.
+        """
+        lock = getattr(locks_for((3, 14, 0), monkeypatch), kind)()
+        assert isinstance(lock, type(threading.RLock()))
+        if taken_before:
+            lock.acquire()
+
+        def enter():
+            lock.__enter__()
+
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            ended = interrupted_at(step, enter)
+            if not ended:
+                assert is_locked(lock) == taken_before, step
+        assert step > 2
+        lock.release()
+
+    @pytest.mark.parametrize("version", [(3, 13, 9), (3, 15, 2), (3, 16, 0)])
+    def test_other_versions_use_the_locks_of_threading(self, monkeypatch, version):
+        """
+        Other versions of Python use the locks of ``threading``, which are faster.
+        """
+        copy = locks_for(version, monkeypatch)
+        assert type(copy.short_lock()) is type(threading.RLock())
+        assert type(copy.flag_lock()) is type(threading.Lock())
 
 
 class TestRefuseReentry:
