@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec, module_from_spec
 
 import pytest
 
@@ -57,6 +58,17 @@ def test_the_default_signals():
     """
     windows = [signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []
     assert [signal.SIGTERM, signal.SIGINT, *windows] == [*STOP_SIGNALS]
+
+
+def test_ctrl_break_is_a_default_signal_where_it_exists(monkeypatch):
+    """
+    On Windows, Ctrl-Break ends a program, too.
+    """
+    monkeypatch.setattr(signal, "SIGBREAK", 21, raising=False)
+    spec = find_spec(StopSignal.__module__)
+    copy = module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    assert copy.STOP_SIGNALS == (signal.SIGTERM, signal.SIGINT, 21)
 
 
 def test_without_a_signal(block, calls):

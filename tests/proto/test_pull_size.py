@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from helpers.consuming import options
-from jetsync._proto.pull_size import UNBOUNDED_BATCH, pull_size
+from jetsync._proto.pull import PullRequest
+from jetsync._proto.pull_size import SHORTEST_REST, UNBOUNDED_BATCH, pull_size, rest_of
 
 
 @pytest.mark.parametrize(("held", "messages"), [(0, 10), (1, 9), (9, 1), (10, 0), (15, 0)])
@@ -39,3 +40,26 @@ def test_a_pull_keeps_to_the_limit_of_the_consumer():
     """A pull asks for no more messages than the consumer allows."""
     assert pull_size(options(max_batch=4), 0, 0) == (4, None)
     assert pull_size(options(max_batch=40), 0, 0) == (10, None)
+
+
+def test_the_rest_of_a_pull():
+    """The rest asks for what has not arrived, within the time that is left."""
+    request = PullRequest(max_messages=10, max_bytes=400, expires=30.0, heartbeat=5.0)
+    rest = rest_of(request, 4, 150, 20.0)
+    assert (rest.max_messages, rest.max_bytes, rest.expires) == (6, 250, 20.0)
+
+
+@pytest.mark.parametrize(("seconds", "heartbeat"), [(20.0, 5.0), (10.0, 5.0), (9.9, None)])
+def test_the_rest_has_no_heartbeat_that_the_server_refuses(seconds, heartbeat):
+    """The server refuses a heartbeat that is longer than half of the time that is left."""
+    request = PullRequest(max_messages=10, expires=30.0, heartbeat=5.0)
+    assert rest_of(request, 1, 0, seconds).heartbeat == heartbeat
+
+
+def test_nothing_is_left_of_a_pull():
+    """No pull follows if all messages or bytes have arrived, or if no time is left."""
+    request = PullRequest(max_messages=10, max_bytes=400, expires=30.0)
+    assert rest_of(request, 10, 100, 20.0) is None
+    assert rest_of(request, 1, 400, 20.0) is None
+    assert rest_of(request, 1, 100, SHORTEST_REST / 2.0) is None
+    assert rest_of(request, 9, 399, SHORTEST_REST) is not None
