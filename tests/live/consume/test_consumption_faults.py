@@ -68,6 +68,33 @@ def cut_off(proxy, client):
     eventually(lambda: client.is_connected)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [lambda messages: messages.next(timeout=0), lambda messages: messages._core.refill()],
+    ids=["next", "refill"],
+)
+def test_a_drain_while_another_call_stops_driving(js, stream, monkeypatch, call):
+    """
+    If a consumption drains when the driving thread is about to stop, that thread ends the pulls.
+    """
+    messages = stream.create_consumer("worker").consume()
+    engine = type(messages._core.engine)
+    leave, left = engine.leave, [None]
+
+    def leaves(self, now):
+        leave(self, now)
+        if left:
+            left.pop()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(messages.drain).result(20)
+
+    monkeypatch.setattr(engine, "leave", leaves)
+    assert messages._core.is_open
+    with contextlib.suppress(jetsync.ConsumptionClosedError):
+        call(messages)
+    assert not messages._core.is_open
+
+
 class TestAnswersWithoutAConnection:
     """
     Acks and naks without a connection are sent on the next one.

@@ -370,6 +370,43 @@ class TestCtrlC:
         for batch in batches:
             batch.discard()
 
+    def test_in_an_add_whose_block_catches_it(self, js, stream, monkeypatch):
+        """
+        A block that catches Ctrl-C in an add ends with an error, because nothing is stored.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        Interrupt(monkeypatch, connection_of(js).lane, "write")
+        with (
+            pytest.raises(jetsync.BatchClosedError, match="interrupted"),
+            batch,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            batch.add(f"{stream.name}.A", bytes(2 * SMALL))
+        batch.discard()
+        assert stream.info().state.messages == 0
+
+    def test_in_a_commit_that_adds_a_message(self, js, stream, monkeypatch):
+        """
+        A commit that was interrupted while it added its message is not repeated with two of them.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        commit = AtomicBatchEngine.commit
+
+        def interrupted(*arguments):
+            commit(*arguments)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(AtomicBatchEngine, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                batch.commit(f"{stream.name}.A", b"2")
+        with pytest.raises(jetsync.BatchClosedError, match="interrupted"):
+            batch.commit(f"{stream.name}.A", b"2")
+        batch.discard()
+        assert stream.info().state.messages == 0
+
     @pytest.mark.parametrize(
         ("owner", "step"), [(AtomicBatch, "_send_until_stored"), (BatchAttempt, "send")]
     )

@@ -14,7 +14,7 @@ import pytest
 
 import jetsync
 from helpers.connections import redirect
-from helpers.fast_publishers import fast, subscriptions, unread
+from helpers.fast_publishers import fast, ranges, subscriptions, unread
 from helpers.streams import fast_stream, payloads
 from helpers.waiting import eventually, timed
 from jetsync import OutboundMessage, errors
@@ -26,9 +26,9 @@ from jetsync.publish import fast_link as _fast_link
 from jetsync.testing import CutProxy
 
 
-def interrupt(monkeypatch, publisher, *, times=1):
+def interrupt(monkeypatch, publisher, *, times=1, error=KeyboardInterrupt):
     """
-    Raise KeyboardInterrupt while the publisher waits for the server.
+    Raise *error* while the publisher waits for the server.
     """
     lane = publisher._link._lane
     wait, left = lane.wait, [None] * times
@@ -36,7 +36,7 @@ def interrupt(monkeypatch, publisher, *, times=1):
     def waits(box, deadline):
         if left and deadline.remaining() and box is publisher._link._box:
             left.pop()
-            raise KeyboardInterrupt
+            raise error
         return wait(box, deadline)
 
     monkeypatch.setattr(lane, "wait", waits)
@@ -165,6 +165,32 @@ class TestInterruptedStart:
                 other.add(f"{stream.name}.a", b"1")
                 assert other.statistics().flow == 500
         assert payloads(stream) == [b"0", b"1"]
+
+    def test_ctrl_c_in_a_block_reports_the_messages_in_flight(self, js, stream, monkeypatch):
+        """
+        If Ctrl-C in a call ends the block, the messages that may be lost are a gap.
+        """
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(f"{stream.name}.a", b"0")
+        confirmed = publisher.acknowledged
+        interrupt(monkeypatch, publisher)
+        with pytest.raises(KeyboardInterrupt), publisher:
+            publisher.commit(f"{stream.name}.a", b"1")
+        assert ranges(events) == [(confirmed + 1, 2)]
+        assert "interrupted" in str(events[0].error)
+        assert publisher.statistics().pending == 0
+
+    def test_an_error_of_a_signal_handler_before_the_first_answer(self, js, stream, monkeypatch):
+        """
+        An error of jetsync that a signal handler raises there ends the batch as Ctrl-C does.
+        """
+        publisher = fast(js)
+        interrupt(monkeypatch, publisher, error=jetsync.DisconnectedError())
+        with pytest.raises(jetsync.DisconnectedError):
+            publisher.add(f"{stream.name}.a", b"0")
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="interrupted"):
+            publisher.add(f"{stream.name}.a", b"1")
 
     def test_ctrl_c_before_the_first_write_ends_the_batch(self, js, stream, monkeypatch):
         """
@@ -505,6 +531,29 @@ class TestIdle:
             eventually(lambda pings=pings: publisher.statistics().pings >= pings + 2)
         assert (publisher.commit().size, publisher.ack.lost) == (20, 0)
         assert set(threads) == {threading.current_thread()}
+
+    @pytest.mark.parametrize("interrupted", [False, True])
+    def test_an_interrupted_call_leaves_a_batch_that_is_not_kept(
+        self, js, stream, monkeypatch, interrupted
+    ):
+        """
+        The loop thread pings the batch of an idle publisher, unless its last call was interrupted.
+        """
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 1e9)
+        publisher = fast(js, flow=1, max_outstanding_acks=1)
+        publisher.add(f"{stream.name}.a", b"0")
+        if interrupted:
+            interrupt(monkeypatch, publisher)
+            with pytest.raises(KeyboardInterrupt):
+                publisher.add_many([(f"{stream.name}.a", b"1")] * 10)
+        link, looked = publisher._link, threading.Event()
+        link.added_before = link.added
+        link._lane.later(0.0, _fast_link._keep_alive, link._lane, weakref.ref(link))
+        link._lane.later(0.0, looked.set)
+        assert looked.wait(20)
+        assert link.quiet_pings == (not interrupted)
+        with contextlib.suppress(jetsync.PublishOutcomeUnknownError):
+            publisher.close()
 
     def test_denials_are_bounded(self, js):
         """
