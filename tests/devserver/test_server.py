@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.lacking import IS_LINUX
 from jetsync.devserver import DevServer, _binary, _config, _ports, find_server
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
@@ -191,6 +192,15 @@ class TestPorts:
                 socket.create_connection(("127.0.0.1", held.port), 5).close()
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", held.port), 5)
+        held.release()
+
+    @pytest.mark.skipif(not IS_LINUX, reason="elsewhere a server ends the reservation")
+    def test_a_port_stays_reserved_while_its_server_is_down(self):
+        """Between two starts of a server on Linux, no other process can bind its port."""
+        held = PortReservation()
+        held.let_listen()
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", held.port))
         held.release()
 
     @pytest.mark.parametrize(("platform", "shares"), [("linux", True), ("win32", False)])

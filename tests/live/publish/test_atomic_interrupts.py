@@ -386,6 +386,18 @@ class TestCtrlC:
         batch.discard()
         assert stream.info().state.messages == 0
 
+    def test_in_a_batch_that_is_sent_whole(self, js, stream, monkeypatch):
+        """
+        Ctrl-C before the answer to the first message leaves nothing that waits for this answer.
+        """
+        waiters = connection_of(js).router._waiters
+        before = set(waiters)
+        Interrupt(monkeypatch, BatchAttempt, "_ask")
+        with pytest.raises(KeyboardInterrupt):
+            js.publish_batch([(f"{stream.name}.A", b"1"), (f"{stream.name}.A", b"2")])
+        assert set(waiters) == before
+        assert stream.info().state.messages == 0
+
     def test_in_a_commit_that_adds_a_message(self, js, stream, monkeypatch):
         """
         A commit that was interrupted while it added its message is not repeated with two of them.

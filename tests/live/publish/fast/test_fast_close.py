@@ -16,6 +16,7 @@ from helpers.fast_publishers import fast, stored_in
 from helpers.streams import fast_stream
 from helpers.waiting import eventually, timed
 from jetsync._api.known_streams import StreamCache
+from jetsync._proto.fastingest import OP_END, SUFFIX
 from jetsync.publish import fast_stream as fast_stream_module
 
 
@@ -107,6 +108,42 @@ class TestClientCloses:
                 client.close()
                 with pytest.raises(jetsync.ConnectionClosedError):
                     call.result(20)
+
+
+def test_an_exception_in_the_block_ends_the_call_of_another_thread(
+    fragile, cut, unique, monkeypatch
+):
+    """
+    If an exception ends the block while another thread waits for room, the batch ends on the server
+    and that thread's call raises BatchClosedError.
+    """
+    stream = fast_stream(fragile, unique)
+    publisher = fast(fragile, flow=1, max_outstanding_acks=1, timeout=60.0)
+    publisher.add(f"{unique}.a", b"0")
+    lane, posted, waits = publisher._link._lane, [], threading.Event()
+    post, wait = lane.post_nowait, lane.wait
+
+    def posts(block, *arguments):
+        posted.append(block)
+        post(block, *arguments)
+
+    def waiting(*arguments):
+        waits.set()
+        return wait(*arguments)
+
+    monkeypatch.setattr(lane, "post_nowait", posts)
+    monkeypatch.setattr(lane, "wait", waiting)
+    cut.pause("to_client")
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(publisher.add_many, [(f"{unique}.a", b"1")] * 50)
+        assert waits.wait(20)
+        with pytest.raises(LookupError), publisher:
+            raise LookupError
+        with pytest.raises(jetsync.BatchClosedError):
+            adding.result(20)
+    cut.resume()
+    assert any(SUFFIX[OP_END] in block for block in posted)
+    stream.delete()
 
 
 class TestExit:
