@@ -762,3 +762,14 @@ class TestNothingIsLeft:
                 closed = [other.jetstream().atomic_batch()]
                 closed[0].add(subject)
             drop(closed)
+
+    def test_the_end_of_the_client_closes_an_open_batch(self, nats_server, stream):
+        """
+        The end of the client discards an open batch, which then shows that it is closed.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            batch = client.jetstream().atomic_batch()
+            batch.add(f"{stream.name}.A", b"1")
+            assert "open" in repr(batch)
+        assert "closed" in repr(batch)
+        assert stream.info().state.messages == 0
