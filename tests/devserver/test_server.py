@@ -9,13 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.lacking import IS_LINUX
-from jetsync.devserver import DevServer, _binary, _config, _ports, find_server
+from jetsync.devserver import DevServer, _binary, _config, _ports, _process, find_server
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
 from jetsync.errors import DevServerError
@@ -275,3 +276,33 @@ class TestMisuse:
             server.start()
         with pytest.raises(DevServerError, match="closed"):
             _ = server.url
+
+    def test_a_process_that_cannot_be_asked_is_ended(self, tmp_path, monkeypatch):
+        """Without a console on Windows, a process gets no Ctrl-Break and ends at once."""
+        process = ServerProcess(
+            "dev", [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log"
+        )
+        process.start()
+        asked = []
+
+        def refuse(number):
+            raise OSError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(process._popen, "send_signal", refuse)
+            patched.setattr(process._popen, "terminate", lambda: asked.append("end"))
+            process.terminate()
+        assert asked == ["end"]
+        process.kill()
+        assert process.wait_exit(20)
+
+    def test_a_wait_lasts_longer_than_one_slice(self, tmp_path, monkeypatch):
+        """The wait for the end of a process goes on after each check for signals."""
+        monkeypatch.setattr(_process, "SIGNAL_CHECK", 0.001)
+        process = ServerProcess(
+            "dev", [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log"
+        )
+        process.start()
+        assert not process.wait_exit(0.01)
+        threading.Timer(0.1, process.kill).start()
+        assert process.wait_exit(20)
