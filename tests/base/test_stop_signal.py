@@ -65,7 +65,7 @@ def test_ctrl_break_is_a_default_signal_where_it_exists(monkeypatch):
     On Windows, Ctrl-Break ends a program, too.
     """
     monkeypatch.setattr(signal, "SIGBREAK", 21, raising=False)
-    spec = find_spec(StopSignal.__module__)
+    spec = find_spec("jetsync._base.stop_signal")
     copy = module_from_spec(spec)
     spec.loader.exec_module(copy)
     assert copy.STOP_SIGNALS == (signal.SIGTERM, signal.SIGINT, 21)
