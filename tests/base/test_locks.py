@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -102,6 +103,7 @@ class TestEveryKind:
             assert not is_held(lock), step
         assert step > 4
 
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers with signals")
     @pytest.mark.parametrize("kind", KINDS)
     def test_signals(self, kind):
         """

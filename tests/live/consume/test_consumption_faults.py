@@ -198,6 +198,25 @@ class TestOrderedConsumers:
         eventually(lambda: list(stream.consumer_names()) == [])
 
 
+def test_an_exception_of_a_signal_handler_reaches_the_interrupted_call(js, stream, monkeypatch):
+    """
+    A time limit that strikes while a call receives is raised by this call, not by another one.
+    """
+    consumer = stream.create_consumer("worker")
+    step = ConsumptionCore._step
+    with consumer.consume() as messages:
+
+        def interrupted(core):
+            monkeypatch.setattr(ConsumptionCore, "_step", step)
+            raise LookupError
+
+        monkeypatch.setattr(ConsumptionCore, "_step", interrupted)
+        with pytest.raises(LookupError):
+            messages.next(timeout=20)
+        with pytest.raises(jetsync.ConsumptionClosedError, match="interrupted"):
+            messages.next(timeout=20)
+
+
 class TestRefusingPlugins:
     @pytest.fixture
     def picky(self, nats_server):

@@ -433,6 +433,8 @@ class TestCtrlC:
             with pytest.raises(KeyboardInterrupt):
                 batch.commit()
         assert stream.info().state.messages == 0
+        with pytest.raises(jetsync.BatchClosedError, match="the commit, and nothing is stored"):
+            batch.add(f"{stream.name}.A", b"2")
         assert batch.resend().size == 1
         assert stream.info().state.messages == 1
 
@@ -467,6 +469,8 @@ class TestCtrlC:
             with pytest.raises(KeyboardInterrupt):
                 batch.commit()
         assert stream.info().state.messages == 1
+        with pytest.raises(jetsync.BatchClosedError, match=r"may be stored; .* resend\(\)"):
+            batch.commit()
         with pytest.raises(jetsync.InvalidArgumentError, match="outcome is unknown"):
             batch.resend()
 

@@ -691,6 +691,28 @@ class TestInput:
         js.delete_stream(unique)
 
 
+class Broken(dict):
+    """Headers whose items cannot be read."""
+
+    def items(self):
+        raise LookupError("the caller's error")
+
+
+def test_an_error_of_the_callers_headers_leaves_the_batch_open(js, stream):
+    """
+    If the headers of a message raise an error, the call raises it, and the batch continues.
+    """
+    batch = js.atomic_batch()
+    for _ in range(2):
+        with pytest.raises(LookupError, match="the caller's error"):
+            batch.add(f"{stream.name}.A", headers=Broken())
+        batch.add(f"{stream.name}.A")
+    with pytest.raises(LookupError, match="the caller's error"):
+        batch.commit(f"{stream.name}.A", headers=Broken())
+    assert "open" in repr(batch)
+    assert batch.commit().size == 2
+
+
 class TestNothingIsLeft:
     def test_batches_share_one_subscription(self, client, stream):
         """
