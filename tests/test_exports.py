@@ -154,7 +154,11 @@ def test_the_reference_has_each_public_name_once():
     pages = "\n".join(page.read_text("utf-8") for page in REFERENCE.glob("*.md"))
     blocks = re.findall(r"^```\{api\} jetsync\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL)
 
-    assert sorted(name for block in blocks for name in block.split()) == sorted(EXPORTS)
+    names = [name for block in blocks for name in block.split()]
+
+    assert set(EXPORTS) - set(names) == set()
+    assert set(names) - set(EXPORTS) == set()
+    assert len(names) == len(set(names))
 
 
 def run_python(program: str) -> set[str]:

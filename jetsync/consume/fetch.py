@@ -244,12 +244,12 @@ class Fetch:
                 until = Deadline(due, until.total)
             if self.request.no_wait:
                 until = until.at_most(NO_WAIT_SILENCE)
-            if not self._lane.wait(box, until) and self._is_over(inbox):
+            if not self._lane.wait(box, until) and self._act_on_silence(inbox):
                 return False
         return True
 
-    def _is_over(self, inbox: PullInbox) -> bool:
-        """Handle a wait that brought nothing; return whether the fetch or its pull is over."""
+    def _act_on_silence(self, inbox: PullInbox) -> bool:
+        """Act on a wait that brought nothing; return whether the fetch or its pull is over."""
         now = time.monotonic()
         engine = inbox.engine
         silent = engine.missed(now)
@@ -276,7 +276,7 @@ class Fetch:
         The server answers in order, so all messages of the pull have arrived before this answer.
         """
         try:
-            info = self._probe()
+            info = self._find_consumer()
         except errors.JetSyncError as error:
             self._fail(error)
             return
@@ -362,7 +362,7 @@ class Fetch:
         absent = status is not None and status.effect is Effect.ABSENT
         try:
             if absent:
-                self._probe()
+                self._find_consumer()
             if status is not None and status.effect is not Effect.ENDED:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
@@ -393,7 +393,7 @@ class Fetch:
         if not (self.closing or self.connection.stopping):
             self._lane.write(b"", self._send_until)
 
-    def _probe(self) -> ConsumerInfo | None:
+    def _find_consumer(self) -> ConsumerInfo | None:
         """
         Return the consumer's info, or None if there is no answer.
 

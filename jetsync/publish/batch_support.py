@@ -77,7 +77,7 @@ def require_fast(known: KnownStream, context: Context) -> None:
 
 def _no_acks(feature: str, known: KnownStream) -> errors.NotSupportedError:
     return errors.NotSupportedError(
-        feature, needs=f"acks, which stream {known.name!r} does not send"
+        feature, needs=f"acks, but stream {known.name!r} has no_ack=True"
     )
 
 

@@ -78,6 +78,6 @@ class PublishManyError(PublishError):
         if failures:
             text += f"; the first is messages[{failures[0].index}]: {failures[0].error}"
         if not report.exhausted:
-            text += "; no more messages were taken from the iterable"
+            text += "; the rest of the iterable was not read"
         super().__init__(text, subject=failures[0].message.subject if failures else None)
         self.report = report

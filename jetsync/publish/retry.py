@@ -1,5 +1,7 @@
 """
-Decide whether a message may be sent again.
+Whether a message may be sent again, and whether plugins want it.
+
+``one.py`` counts the attempts of a single message, and ``window.py`` those of many.
 
 A message that no stream took (503) is not stored and may always be sent again. A message whose
 outcome is unknown may be stored already, so another attempt is only safe if the stream cannot store

@@ -150,7 +150,7 @@ def _check_stream(
         )
     if known.level < options.level:
         raise errors.NotSupportedError(
-            "a message schedule with more than a time and a target",
+            "every, cron, time_zone, source or rollup of a schedule",
             needs="server 2.14 or later",
             server=server,
         )
@@ -166,7 +166,7 @@ def _moment(at: Any) -> str:
     text = format_time(at, "at")
     if not 0 <= parse_time_ns(text) < END_OF_TIME:
         raise errors.InvalidArgumentError(
-            "at must be from 1970 to April 2262, where servers stop counting", argument="at"
+            "at must be from 1970 to April 2262, when the clock of servers overflows", argument="at"
         )
     return f"@at {text}"
 

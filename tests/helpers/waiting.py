@@ -54,10 +54,14 @@ def at_some_pace(attempt):
     For tests of times that the server keeps: it does not wait for a process that is late. A defect
     fails at each pace.
     """
-    for pace in (1, 2, 4, 8):
-        with contextlib.suppress(AssertionError, jetsync.JetSyncError, pytest.fail.Exception):
+    failures = []
+    for pace in (1, 2, 4, 8, 16):
+        try:
             return attempt(pace)
-    return attempt(16)
+        except (AssertionError, jetsync.JetSyncError, pytest.fail.Exception) as error:
+            failures.append(error)
+    # The first failure is the context of the last one, so that a report shows both.
+    raise failures[-1] from failures[0]
 
 
 def unless_late(call):

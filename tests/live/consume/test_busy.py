@@ -46,7 +46,7 @@ class TestConsumption:
 
             def attempt(pace):
                 worker = stream.create_consumer(inactive_threshold=THRESHOLD * pace, ack_wait=300)
-                with worker.consume(expires=pace, max_messages=2) as messages:
+                with worker.consume(expires=pace, max_messages=2, threshold_messages=1) as messages:
                     first = messages.next(timeout=20)
                     time.sleep(WORK * pace)
                     first.ack_sync()
