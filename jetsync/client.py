@@ -14,6 +14,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
@@ -130,6 +131,7 @@ class Client:
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         # Those that a signal has ended.
         self._stopping: list[Subscription] = []
+        disown(connection.lane.later, self, connection)
 
     def __repr__(self) -> str:
         url = None if self._connection.state == "forked" else self.server.url

@@ -10,10 +10,18 @@ import os
 import sys
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._base.locks import Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Whether each object belongs to the thread that created it, see `disown`.
+OWNED_BY_THREADS: Final = "free-threading" in sys.version
+
+# Seconds to wait for the other thread: it may wait for a call that this signal handler interrupted.
+DISOWN_WAIT: Final = 1.0
 
 
 def when_dropped(
@@ -71,3 +79,29 @@ def _release(
         file, line = creator
         text = f"{what} was dropped without being closed; it was created at {file}:{line}"
         warnings.warn_explicit(text, ResourceWarning, file, line)
+
+
+def disown(later: Callable[..., object], *handles: object) -> None:
+    """
+    Let *handles* end as soon as their last references are dropped, in whichever thread.
+
+    Without the GIL, an object belongs to the thread that created it. Other threads count their
+    references apart. If one of them drops the last reference, it leaves the rest to the owner. If
+    the owner is blocked, the object lives on, and with it its subscription or pull. CPython ends
+    the ownership once another thread has dropped a reference that the owner has counted. So this
+    function has another thread drop one. The caller then ends the ownership as it goes on.
+
+    Args:
+        later: Calls a function in another thread after some seconds; ``Lane.later``.
+        *handles: Objects that the calling thread has just created: the handle, and each object
+            between it and the one that releases something when it is dropped.
+    """
+    if OWNED_BY_THREADS:
+        surplus, over = [*handles], Latch()
+        later(0.0, _drop, surplus, over)
+        over.wait(DISOWN_WAIT)
+
+
+def _drop(surplus: list[object], over: Latch) -> None:
+    surplus.clear()
+    over.set()

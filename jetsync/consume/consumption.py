@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import attrs
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import disown
 from jetsync._base.html import html_table
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
@@ -104,6 +105,7 @@ class Consumption:
         self._auto_ack = handler is None and handling.ack == "auto" and target.acked
         self._last_taken = _LastTaken()
         self._core = ConsumptionCore(target, options, handler=handler)
+        disown(target.lane.later, self, self._core)
 
     def __repr__(self) -> str:
         core = self._core

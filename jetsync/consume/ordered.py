@@ -23,6 +23,7 @@ import attrs
 from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
 from jetsync._base.keywords import closed, refuse
@@ -169,6 +170,7 @@ class OrderedConsumer:
         # Held while a use begins.
         self._using = LongLock(Level.TURN, source.context.lane.prepare_wait)
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
+        disown(source.context.lane.later, self, source)
 
     def __repr__(self) -> str:
         return (

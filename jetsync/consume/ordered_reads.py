@@ -16,6 +16,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
@@ -278,6 +279,7 @@ class OrderedConsumption:
             core.drain()
         if self._reading.over.is_set():
             core.close()
+        disown(source.context.lane.later, self, core)
 
     def _see_end(self, core: ConsumptionCore, deadline: Deadline | None) -> None:
         """Decide what follows, as no message arrived; raises WaitTimeoutError at the deadline."""

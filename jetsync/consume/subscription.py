@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.dropped import when_dropped
+from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
@@ -162,6 +162,7 @@ class Subscription:
         self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._listener)
         try:
             self._lane.write(self._listener.line, connection.deadline(None))
+            disown(self._lane.later, self)
         except BaseException:
             self._dropped.detach()
             self._listener.end()

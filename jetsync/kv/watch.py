@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
@@ -102,6 +103,7 @@ class Watch:
             self._current.set()
         only_names = ordered.cached_info.config.headers_only
         self._messages = ordered.consume(max_messages=PREFETCHED_KEYS if only_names else None)
+        disown(bucket.context.lane.later, self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "current" if self._is_current else "loading"

@@ -23,7 +23,7 @@ import attrs
 
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, Seconds
-from jetsync._base.dropped import when_dropped
+from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
 from jetsync._base.locks import Level, Locked, LongLock
@@ -179,6 +179,7 @@ class FastPublisher:
         self._callback_errors = 0
         self._connection.writers.add(self)
         link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
+        disown(self._lane.later, self)
 
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._ledger

@@ -8,11 +8,12 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
 
-from jetsync._base.dropped import when_dropped
+from jetsync._base.dropped import disown, when_dropped
 
 
 class Handle:
@@ -91,7 +92,7 @@ def test_fork_and_exit():
     """Nothing happens if a forked child drops a handle, or if a program ends with an open one."""
     program = """
 import os, warnings
-from jetsync._base.dropped import when_dropped
+from jetsync._base.dropped import disown, when_dropped
 class Handle: pass
 handle = Handle()
 when_dropped(handle, "handle", print, "released")
@@ -103,3 +104,33 @@ os.wait()
     command = [sys.executable, "-W", "always", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_disowned_handle_ends_though_its_thread_is_blocked():
+    """A handle ends when another thread drops it, although its own thread is blocked."""
+    made, goes_on, released, handles = threading.Event(), threading.Event(), [], []
+
+    def later(_seconds, call, *arguments):
+        other = threading.Thread(target=call, args=arguments)
+        other.start()
+        other.join()
+
+    def make():
+        handles.append(Handle(released))
+        disown(later, handles[0])
+        made.set()
+        goes_on.wait()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    # The collector would end it, too.
+    gc.disable()
+    try:
+        assert made.wait(20)
+        with pytest.warns(ResourceWarning):
+            handles.clear()
+        assert released == ["it"]
+    finally:
+        gc.enable()
+        goes_on.set()
+        thread.join()

@@ -230,3 +230,42 @@ def test_unsubscribing_leaves_only_the_reply_subscription(nats_server, handles, 
     # No flush, which would send an UNSUB that only waits for the next block.
     eventually(lambda: subscribed() == before)
     assert len(kept) == TIMES
+
+
+MADE = {
+    "subscribe": lambda h: h.client.subscribe(h.subject),
+    "consume": lambda h: h.consumer.consume(max_messages=10),
+    "ordered consume": lambda h: h.stream.ordered_consumer().consume(),
+    "watch": lambda h: h.store.watch(),
+    "fast_publisher": lambda h: h.js.fast_publisher(),
+}
+"""Handles that unsubscribe when they are dropped."""
+
+
+@pytest.mark.filterwarnings("ignore:.* was dropped:ResourceWarning")
+@pytest.mark.parametrize("name", MADE)
+def test_a_handle_unsubscribes_though_its_thread_is_blocked(handles, name):
+    """
+    A handle unsubscribes when another thread drops it, although the one that made it is blocked.
+    """
+    made, goes_on, kept = threading.Event(), threading.Event(), []
+    before = handles.client.statistics().subscriptions
+
+    def make():
+        kept.append(MADE[name](handles))
+        made.set()
+        goes_on.wait()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    # The collector would end it, too.
+    gc.disable()
+    try:
+        assert made.wait(20)
+        assert handles.client.statistics().subscriptions > before
+        kept.clear()
+        eventually(lambda: handles.client.statistics().subscriptions == before)
+    finally:
+        gc.enable()
+        goes_on.set()
+        thread.join()
