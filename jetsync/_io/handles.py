@@ -12,6 +12,8 @@ from jetsync._base.log import get_logger
 from jetsync.errors import CallInSignalHandlerError
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from jetsync._base.deadline import Deadline
     from jetsync._io.mailbox import Mailbox
 
@@ -79,9 +81,9 @@ class OpenHandles:
             consumption.after_fork()
 
 
-def list_of(handles: weakref.WeakSet[_H]) -> list[_H]:
+def list_of(handles: weakref.WeakSet[_H] | deque[_H]) -> list[_H]:
     """Return the items of *handles*, though other threads may add more meanwhile."""
     while True:
-        # list() fails if another thread adds to the set meanwhile.
+        # list() fails if another thread changes the set meanwhile, or without the GIL the deque.
         with contextlib.suppress(RuntimeError):
             return list(handles)

@@ -29,6 +29,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.failures import raise_failure
+from jetsync._io.handles import list_of
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState, Outbox, break_connection
 from jetsync._io.reader import Reader
@@ -285,7 +286,7 @@ class Lane:
         """
         if not self.outbox.begin_close(reason):
             return
-        for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
+        for receiver in (*self.receivers(), *filter(None, list_of(self.outbox.pings))):
             if not (isinstance(receiver, Mailbox) and receiver.while_closing):
                 receiver.fail(reason)
         self.wake_reader()
@@ -294,7 +295,7 @@ class Lane:
         """End every wait and every write, now and later, with *reason*."""
         if not self.outbox.close(reason):
             return
-        for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
+        for receiver in (*self.receivers(), *filter(None, list_of(self.outbox.pings))):
             receiver.fail(reason)
         self.wake_reader()
 

@@ -312,6 +312,8 @@ class Window:
         """
         if not self.staged:
             self.stalled = 0.0
+            # Threads count without the lock, so another one may have added to an old count.
+            self.staged_bytes = 0
             return
         while self.staged and (room := self.room) > 0:
             if not self._write_staged(self.staged[: min(room, BLOCK_MESSAGES)]):
