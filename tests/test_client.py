@@ -4,6 +4,7 @@ The first connect of a program: what it imports, and its deadline.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
@@ -131,5 +132,8 @@ class TestDeadline:
             time.sleep(0.1)
             yield from ()
 
-        with pytest.raises(jetsync.ConnectTimeoutError):
-            jetsync.connect(NOBODY, connect_timeout=0.05, plugins=slow())
+        # Nothing answers the connection, which the kernel accepts.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(jetsync.ConnectTimeoutError):
+                jetsync.connect(url, connect_timeout=0.05, plugins=slow())

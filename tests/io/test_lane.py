@@ -20,6 +20,7 @@ import pytest
 
 from helpers.interrupts import interrupted_at
 from helpers.lacking import NO_EPOLL, needs_epoll
+from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
@@ -1260,6 +1261,7 @@ class TestInterrupts:
         assert rig.receive_all() == b""
         assert follower.get() is True
         assert not rig.is_led
+        eventually(lambda: second.lost_epoch)
         assert (first.lost_epoch, second.take_lost()) == (1, 1)
         server = rig.connect()
         lines = rig.receive(len(b"SUB s  1000000\r\n") * 2)
