@@ -249,8 +249,11 @@ class Reader:
             gate, taken = self._leading
             gate.replace_poller()
             self._stop_leading(gate, taken)
-        elif self._unchecked is not None:
-            self._serve_followers(self._unchecked)
+            return
+        # Read once, because the thread that reads may clear it meanwhile.
+        unchecked = self._unchecked
+        if unchecked is not None:
+            self._serve_followers(unchecked)
 
     def is_busy_here(self) -> bool:
         """

@@ -526,7 +526,9 @@ class MessageBatch:
 
     def _running(self) -> BatchIteration | None:
         """Return the iteration, if there is one."""
-        return None if self._iteration is None else self._iteration()
+        # Read once, because a thread that iterates may clear it meanwhile.
+        iteration = self._iteration
+        return None if iteration is None else iteration()
 
     def _begin(self) -> BatchIteration:
         """Return a new iteration."""

@@ -243,8 +243,10 @@ class OrderedConsumption:
         finally:
             reading.taker = None
             reading.free.append(None)
-        if self._core is not None:
-            self._core.end_seen.set()
+        # Read once, because another thread may close it meanwhile.
+        core = self._core
+        if core is not None:
+            core.end_seen.set()
         return None
 
     def _look_ahead(self, core: ConsumptionCore, frame: Frame) -> None:

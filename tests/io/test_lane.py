@@ -1365,6 +1365,20 @@ class TestInterrupts:
         assert step > 20
 
 
+class TestThreads:
+    def test_a_wait_may_begin_while_another_thread_stops_reading(self, rig):
+        """A wait may begin in the step in which another thread clears what it would look at."""
+        reader = rig.lane.reader
+        values = [None, reader._gate]
+
+        class Watched(Reader):
+            _unchecked = property(lambda _: values.pop(), lambda *_: None)
+
+        reader.__class__ = Watched
+        rig.lane.prepare_wait()
+        assert values == [None]
+
+
 class TestPing:
     def test_a_pong_answers_the_oldest_ping(self, rig):
         """A PONG answers the oldest PING. Answers to nats-py's PINGs go to nats-py."""
