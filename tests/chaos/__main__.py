@@ -6,7 +6,8 @@ it short. Each trial has a seed, and each violation names the seed of its trial:
 
     tox run -e chaos -- --part signals --seed 1234 --trials 1
 
-``tox run -e life`` runs the part ``life`` alone, for 30 minutes.
+``tox run -e life`` runs the part ``life`` alone, for 30 minutes, and ``tox run -e shared`` the part
+``shared``, for an hour.
 
 Each part runs in a process of its own. This one watches it: a trial that does not end in time is a
 violation, its stacks are shown, and the next trial gets a new process.
@@ -66,6 +67,7 @@ PARTS = [
     Part("upgrade", 0.06, 150.0, work=("upgrades",)),
     Part("network", 0.06, 150.0, work=("faults",)),
     Part("life", 1.0, 150.0, usual=False, work=("handles", "clients", "forks")),
+    Part("shared", 1.0, 150.0, usual=False, work=("operations",)),
 ]
 
 
@@ -216,9 +218,8 @@ def tell(results: dict[str, Result]) -> None:
             seeds = " ".join(str(seed) for seed, _ in found[:6])
             show(f"\n-- {kind}: {len(found)}; seeds {seeds}{' ...' if len(found) > 6 else ''}")
             show("\n".join(f"   {line}" for line in found[0][1].splitlines()[:60]))
-            command = (
-                "tox run -e life --" if name == "life" else f"tox run -e chaos -- --part {name}"
-            )
+            own = name in {part.name for part in PARTS if not part.usual}
+            command = f"tox run -e {name} --" if own else f"tox run -e chaos -- --part {name}"
             show(f"   again: {command} --seed {found[0][0]} --trials 1")
     show(f"\n{'part':<12}{'trials':>8}{'seconds':>9}{'violations':>12}  counts")
     for name, result in results.items():
