@@ -110,6 +110,7 @@ class Mailbox:
 
     def fail(self, error: Exception) -> None:
         """End every wait, now and later, with *error*; the first error stays."""
+        # If two threads do this at the same moment, either error may stay.
         if self.failure is None:
             self.failure = error
         self.wake()

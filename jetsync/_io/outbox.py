@@ -121,7 +121,8 @@ class Outbox:
         self.bytes_out: int = 0
         # The reply subject of the request that was sent last; empty after any other block.
         self.last_request: bytes = b""
-        # Whether the loop will call `_tick` within :data:`TICK` seconds.
+        # Whether the loop will call `_tick` within :data:`TICK` seconds. If two threads set it at
+        # the same moment, the loop ticks twice, which does no harm.
         self.tick_due: bool = False
         self._loop = loop
         self._on_tick = on_tick

@@ -30,7 +30,9 @@ class Waiter:
     The receiver of one reply.
 
     Threads: one thread waits, the reading thread delivers, and the loop thread reports losses.
-    Locks: none; ``ready`` is set before the waiting thread is woken.
+    Locks: none; ``ready`` is set before the waiting thread is woken. Without the GIL, setting an
+    attribute locks the object, so of two threads that each set one attribute and then read the
+    other's, one sees the change.
 
     Args:
         subject: The subject of the request. If the server refuses it, the waiter fails.
@@ -201,7 +203,8 @@ class ReplyRouter:
         """
         Return what to write to subscribe again after a refusal; None if it is too early.
 
-        For one caller at a time: the others get None for :data:`REFUSED_PAUSE` seconds.
+        For one caller at a time: the others get None for :data:`REFUSED_PAUSE` seconds. If two ask
+        at the same moment, the server ignores the second line.
         """
         now = time.monotonic()
         if now < self._ask_at:
