@@ -51,6 +51,7 @@ _ADVICE: Final = {
     "the stream needs allow_atomic=True": "create the stream with --atomic",
     "the stream needs allow_batched=True": "create the stream with --batched",
     "the bucket needs limit_marker_ttl": "create the bucket with --limit-marker-ttl",
+    "give the authority of its certificate as tls_ca": "name its authority with --tls-ca",
     "is a server running there?": "is a server running there? `jetsync server` starts one",
 }
 """What errors advise in terms of Python, and in terms of commands."""
