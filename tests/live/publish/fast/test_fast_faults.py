@@ -212,7 +212,7 @@ class TestInterruptedStart:
         with timed(0.0, 1.0):
             with pytest.raises(jetsync.PublishOutcomeUnknownError, match="0 of 1"):
                 publisher.add(f"{stream.name}.a", b"1")
-            with pytest.raises(jetsync.BatchClosedError, match="begin another one"):
+            with pytest.raises(jetsync.BatchClosedError, match="begin another batch"):
                 publisher.add(f"{stream.name}.a", b"1")
         assert payloads(stream) == []
 
@@ -231,7 +231,7 @@ class TestInterruptedStart:
         monkeypatch.setattr(publisher._link.stream, "look_up", interrupted)
         with pytest.raises(KeyboardInterrupt):
             publisher.add(f"{stream.name}.a", b"0")
-        with pytest.raises(jetsync.BatchClosedError, match="begin another one"):
+        with pytest.raises(jetsync.BatchClosedError, match="begin another batch"):
             publisher.add(f"{stream.name}.a", b"0")
         publisher.close()
         assert (subscriptions(client), publisher.ack) == (before, None)
