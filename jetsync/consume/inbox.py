@@ -80,12 +80,14 @@ class PullInbox:
         if not acked:
             self._listener.end()
             return
-        box.push = lambda frame: give_back(lane, (frame,))
+        arrived = box.frames
+        # The reading thread calls it after it has added frames. So each frame is found, either
+        # here or by that thread.
+        box.wake = lambda: give_back(lane, take_all(arrived))  # type: ignore[method-assign]
         # Unsubscribed before the naks: the server would redeliver the messages to this very pull.
         self._listener.end(grace=LATE_MESSAGES)
         give_back(lane, unused)
-        # The frames that arrived before `push` was replaced.
-        give_back(lane, take_all(box.frames))
+        box.wake()
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""

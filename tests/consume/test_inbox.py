@@ -18,6 +18,7 @@ class StubLane:
 
     def __init__(self):
         self.written = []
+        self.posted = []
 
     def new_sid(self):
         return b"7"
@@ -27,6 +28,12 @@ class StubLane:
 
     def listen(self, sid, box, queue):
         return b"SUB %b  %b\r\n" % (box.interest, sid)
+
+    def unsubscribe(self, sid, *, grace):
+        pass
+
+    def post_nowait(self, block, *, keep):
+        self.posted.append(block)
 
     def write(self, block, deadline):
         self.written.append(block)
@@ -71,3 +78,13 @@ def test_the_last_one_may_be_gone(context):
     assert isinstance(take_inbox(Emptied(), context), PullInbox)
     idle = PullInbox(context)
     assert take_inbox([idle], context) is idle
+
+
+def test_a_message_that_arrives_while_the_inbox_is_abandoned_is_given_back(context):
+    """A thread that was about to deliver a message when the inbox was abandoned gives it back."""
+    inbox = PullInbox(context)
+    push = inbox.box.push
+    inbox.abandon(())
+    push((b"_INBOX.a.1", b"$JS.ACK.S.c.1.1.1.0.0", None, b"late"))
+    inbox.box.wake()
+    assert context.lane.posted == [b"PUB $JS.ACK.S.c.1.1.1.0.0  4\r\n-NAK\r\n"]
