@@ -143,7 +143,9 @@ def ordered():
     """
     cursor = types.SimpleNamespace(name="C")
     info = types.SimpleNamespace(config=ConsumerConfig())
-    context = types.SimpleNamespace(lane=types.SimpleNamespace(prepare_wait=None))
+    context = types.SimpleNamespace(
+        lane=types.SimpleNamespace(prepare_wait=None, later=lambda *_: None)
+    )
     source = types.SimpleNamespace(stream="S", cursor=cursor, info=info, context=context)
     return OrderedConsumer(source)
 
