@@ -81,7 +81,13 @@ class Subscriptions:
         """Unsubscribe when *listener* is dropped. Call this before :meth:`listen`."""
         sid = listener.sid
         # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
-        self._owners[sid] = weakref.ref(listener, lambda _: self.unsubscribe(sid))
+        self._owners[sid] = weakref.ref(listener, lambda _: self._dropped(sid))
+
+    def _dropped(self, sid: bytes) -> None:
+        """Unsubscribe because the listener was dropped, unless :meth:`unsubscribe` came first."""
+        # Without the GIL, the weak reference may outlive its removal, and still call this.
+        if sid in self._owners:
+            self.unsubscribe(sid)
 
     def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
         """

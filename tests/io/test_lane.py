@@ -25,7 +25,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
-from jetsync._io.mailbox import Mailbox
+from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
 from jetsync._io.reader import Reader
 from jetsync._io.replies import ReplyRouter, Waiter
@@ -1377,6 +1377,17 @@ class TestThreads:
         reader.__class__ = Watched
         rig.lane.prepare_wait()
         assert values == [None]
+
+    def test_a_weak_reference_may_outlive_an_unsubscribe(self, rig):
+        """Frames in flight arrive after an unsubscribe, though its listener is dropped as well."""
+        listener = Listener(rig.lane, Mailbox(b"a"))
+        # Another thread may hold it for longer.
+        reference = rig.lane.subscriptions._owners[listener.sid]
+        sid = listener.sid
+        listener.end(grace=60.0)
+        del listener
+        assert reference() is None
+        assert sid in rig.lane.subscriptions.boxes
 
 
 class TestPing:
