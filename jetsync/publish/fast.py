@@ -26,7 +26,7 @@ from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.locks import Level, Locked, LongLock, short_lock
+from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import LaneState
@@ -154,8 +154,8 @@ class FastPublisher:
 
     # Threads: any.
     # Locks: `_lock` protects the link and its engine, also during waits. `add` stages small
-    # messages without it. Plugins, `on_gap` and iterables of the user run without it. `_counting`
-    # protects `_callback_errors`.
+    # messages without it. Plugins, `on_gap` and iterables of the user run without it. The lock
+    # of `_run` protects `_callback_errors`.
 
     __reduce__ = refuse_copy
 
@@ -178,7 +178,6 @@ class FastPublisher:
         # The known subjects of messages that `add` may stage without a further step.
         self._targets = link.stream.encoder.targets if self._is_plain else {}
         self._callback_errors = 0
-        self._counting = short_lock()
         self._connection.writers.add(self)
         link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
         disown(self._lane.later, self)
@@ -562,7 +561,7 @@ class FastPublisher:
                 try:
                     on_gap(event)
                 except Exception:
-                    with self._counting:
+                    with self._run.lock:
                         self._callback_errors += 1
                     _logger.exception("callback_failed")
 
