@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -810,6 +811,8 @@ def server_pid(parent):
     """
     Return the server that a process has started.
     """
+    if shutil.which("ps") is None:
+        pytest.skip("there is no ps")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=True
     )

@@ -527,8 +527,8 @@ class TestClose:
             jetsync.connect(proxy.url, **QUICK) as client,
         ):
             js = client.jetstream(timeout=20)
-            # The message has no stream yet, and is sent again in a second.
-            publisher = js.publisher(ack_timeout=60, retry_wait=1)
+            # The message has no stream yet, and is sent again long after the cut.
+            publisher = js.publisher(ack_timeout=60, retry_wait=4)
             future = publisher.publish(f"{unique}.a", b"")
             eventually(lambda: publisher._window.waiting)
             memory_stream(other.jetstream(), unique)
