@@ -52,6 +52,7 @@ PONG_CHECK: Final = 0.005
 # The oldest and the newest version of nats-py that the tests run with.
 OLDEST: Final = (2, 10)
 NEWEST: Final = (2, 16)
+TESTED: Final = "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
 
 # The arguments of nats-py's connect that the seam uses.
 CONNECT_ARGUMENTS: Final = frozenset(
@@ -66,6 +67,13 @@ CONNECT_ARGUMENTS: Final = frozenset(
 _logger = get_logger("jetsync.transport")
 
 
+def minor_version(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version of nats-py, None if it is not known."""
+    # Without its metadata, as in some frozen applications, nats-py says 0.0.0.
+    found = re.match(r"([1-9]\d*)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def check_nats_py(version: str, client: Any, transport: Any) -> None:
     """
     Raise ImportError if this nats-py is too old, or lacks what the seam uses.
@@ -74,18 +82,17 @@ def check_nats_py(version: str, client: Any, transport: Any) -> None:
     metadata would keep applications from every new version, and this check only from those that
     cannot work.
     """
-    # Without its metadata, as in some frozen applications, nats-py says 0.0.0.
-    found = re.match(r"([1-9]\d*)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < OLDEST:
+    found = minor_version(version)
+    if found is not None and found < OLDEST:
         problems = ["is too old"]
     else:
         problems = _changes(client, transport)
     if problems:
-        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+        bounds = ">={}.{},<{}.{}".format(*OLDEST, NEWEST[0], NEWEST[1] + 1)
         raise ImportError(
-            f"jetsync was tested with nats-py {oldest} to {newest}. nats-py {version}"
+            f"jetsync was tested with nats-py {TESTED}. nats-py {version}"
             f" {', '.join(problems)}. Install another version:"
-            f" python -m pip install 'nats-py>={oldest},<{NEWEST[0]}.{NEWEST[1] + 1}'"
+            f" python -m pip install 'nats-py{bounds}'"
         )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 import statistics
 import sys
 from typing import Any, Final
@@ -17,7 +16,7 @@ import click
 import jetsync
 from jetsync._hooks.manager import installed_plugins
 from jetsync._io.bridge import choose_uvloop
-from jetsync._io.nats_seam import NEWEST, OLDEST
+from jetsync._io.nats_seam import NEWEST, TESTED, minor_version
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import (
@@ -165,8 +164,7 @@ def show_installation(client: dict[str, Any]) -> None:
     """
     Print the versions for people.
     """
-    oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
-    tested = tuple(map(int, re.findall(r"\d+", client["nats_py"])[:2])) <= NEWEST
+    tested = (minor_version(client["nats_py"]) or NEWEST) <= NEWEST
     plugins = [
         f"{row['name']} {row.get('version') or ''} ({row['state']})" for row in client["plugins"]
     ]
@@ -175,7 +173,7 @@ def show_installation(client: dict[str, Any]) -> None:
             ("jetsync", client["jetsync"]),
             ("Python", client["python"]),
             ("system", client["system"]),
-            ("nats-py", client["nats_py"] + ("" if tested else f" (tested: {oldest} to {newest})")),
+            ("nats-py", client["nats_py"] + ("" if tested else f" (tested: {TESTED})")),
             ("event loop", client["event_loop"]),
             ("plugins", ", ".join(plugins) or "none installed"),
         ]
