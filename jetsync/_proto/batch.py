@@ -59,8 +59,7 @@ class BatchPhase(enum.Enum):
     DISCARDED = "discarded"
 
 
-# The phase after an event. A pair that is missing changes nothing, or its call raises an error. The
-# calls that add a message set the two phases of "add" and "unharmed" without this table.
+# The phase after an event. A pair that is missing changes nothing, or its call raises an error.
 NEXT_PHASE: Final = {
     (BatchPhase.OPEN, "add"): BatchPhase.ADDING,
     (BatchPhase.ADDING, "unharmed"): BatchPhase.OPEN,

@@ -297,11 +297,11 @@ class AtomicBatch:
                 messages, admitted = self._admit(item, deadline)
                 final = (admitted,)
                 # An interrupt leaves the batch in this phase.
-                self._phase = BatchPhase.ADDING
+                self._after("add")
                 attempt = attempt or self._begin(messages)
             if attempt is None:
                 raise errors.InvalidArgumentError("a batch needs at least one message")
-            self._phase = BatchPhase.ADDING
+            self._after("add")
             return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
         return self._commit("commit", begin, deadline, subject)
@@ -446,16 +446,16 @@ class AtomicBatch:
                 self._lose(error)
             raise
         # An interrupt leaves the batch in this phase.
-        self._phase = BatchPhase.ADDING
+        self._after("add")
         try:
             (attempt or self._begin(messages)).add(admitted, deadline)
         except errors.JetSyncError as error:
             if self.size > size:
                 self._lose(error)
             else:
-                self._phase = _OPEN
+                self._after("unharmed")
             raise
-        self._phase = _OPEN
+        self._after("unharmed")
 
     def _send_whole(
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline

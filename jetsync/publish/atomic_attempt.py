@@ -55,10 +55,9 @@ INCOMPLETE: Final = (
     " does not get; servers before 2.14 drop it 10 s after its first message"
 )
 
-
 # The server's reason for dropping an idle batch, and what an error says for it.
 TIMED_OUT: Final = "timeout"
-TIMEOUT: Final = "timeout, which is 10 s by default"
+TIMED_OUT_TEXT: Final = "timeout, which is 10 s by default"
 
 
 class BatchAttempt:
@@ -367,7 +366,7 @@ class BatchAttempt:
                 return copy.copy(denied)
         reason = INCOMPLETE
         if self._abandoned is not None:
-            known = TIMEOUT if self._abandoned == TIMED_OUT else self._abandoned
+            known = TIMED_OUT_TEXT if self._abandoned == TIMED_OUT else self._abandoned
             reason = f"the server dropped the batch: {known}"
         return errors.BatchIncompleteError(stream=error.stream, reason=reason)
 
