@@ -112,3 +112,21 @@ def handled_at(step, call, handler):
         sys.setprofile(None)
         gc.enable()
     return not struck, result
+
+
+class Interrupt:
+    """
+    Raise *error*, as a signal handler does, instead of calling a method, once.
+    """
+
+    def __init__(self, monkeypatch, owner, name, error=KeyboardInterrupt):
+        method = getattr(owner, name)
+
+        def interrupted(*args, **kwargs):
+            if not self.came:
+                self.came = True
+                raise error
+            return method(*args, **kwargs)
+
+        self.came = False
+        monkeypatch.setattr(owner, name, interrupted)

@@ -15,6 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
 from helpers.waiting import at_some_pace, eventually, is_led, timed
 from jetsync.consume.core import ConsumptionCore
@@ -203,14 +204,8 @@ def test_an_exception_of_a_signal_handler_reaches_the_interrupted_call(js, strea
     A time limit that strikes while a call receives is raised by this call, not by another one.
     """
     consumer = stream.create_consumer("worker")
-    step = ConsumptionCore._step
     with consumer.consume() as messages:
-
-        def interrupted(core):
-            monkeypatch.setattr(ConsumptionCore, "_step", step)
-            raise LookupError
-
-        monkeypatch.setattr(ConsumptionCore, "_step", interrupted)
+        Interrupt(monkeypatch, ConsumptionCore, "_step", LookupError)
         with pytest.raises(LookupError):
             messages.next(timeout=20)
         with pytest.raises(jetsync.ConsumptionClosedError, match="interrupted"):

@@ -16,6 +16,7 @@ import pytest
 import jetsync
 from helpers.connections import connection_of
 from helpers.domains import domain_link
+from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
@@ -265,15 +266,10 @@ class TestReset:
         A time limit that raises in a call while it receives reaches the caller. Nothing is lost.
         """
         fill(js, stream, 3)
-        step = ConsumptionCore._step
         messages = ordered.consume()
         assert take(messages, 3) == [0, 1, 2]
 
-        def interrupted(core):
-            monkeypatch.setattr(ConsumptionCore, "_step", step)
-            raise LookupError
-
-        monkeypatch.setattr(ConsumptionCore, "_step", interrupted)
+        Interrupt(monkeypatch, ConsumptionCore, "_step", LookupError)
         with pytest.raises(LookupError):
             messages.next(timeout=20)
         js.publish(f"{stream.name}.a", b"3")

@@ -15,7 +15,7 @@ import pytest
 import jetsync
 from helpers.connections import connection_of
 from helpers.forks import fork
-from helpers.interrupts import handled_at, interrupted_at, is_locked
+from helpers.interrupts import Interrupt, handled_at, interrupted_at, is_locked
 from helpers.streams import batch_stream
 from helpers.waiting import eventually, timed
 from jetsync._io.wakeups import Notifier
@@ -207,24 +207,6 @@ class TestDiscard:
             batch.discard()
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
-
-
-class Interrupt:
-    """
-    Raise what Ctrl-C raises instead of calling a method, once.
-    """
-
-    def __init__(self, monkeypatch, owner, name):
-        method = getattr(owner, name)
-
-        def interrupted(*args, **kwargs):
-            if not self.came:
-                self.came = True
-                raise KeyboardInterrupt
-            return method(*args, **kwargs)
-
-        self.came = False
-        monkeypatch.setattr(owner, name, interrupted)
 
 
 class TestCtrlC:
