@@ -327,7 +327,9 @@ class Connection:
                 block = frames.pub(subject, reply, payload)
             if before:
                 block = b"".join((*before, block))
-            waiter.epoch = epoch = lane.write(block, deadline, epoch, shared=True, request=reply)
+            waiter.epoch = epoch = lane.write(
+                block, deadline, epoch, may_delegate=True, request=reply
+            )
             if lane.lost_epoch >= epoch:
                 # The connection was lost after the write. The router may have notified its waiters
                 # before this one had its epoch.

@@ -26,7 +26,7 @@ from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, SHARED_SENDS, LaneState
+from jetsync._io.outbox import ACK_LIMIT, DELEGATED_SENDS, OUT_LIMIT, PING, POST_LIMIT, LaneState
 from jetsync._io.reader import Reader
 from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.subscriptions import SID_RANGE
@@ -433,18 +433,18 @@ class TestWriteNowait:
             rig.lane.write_nowait(b"x", 1)
 
 
-class TestShared:
-    """A thread sends the blocks that others leave to it while it is in the system call."""
+class TestDelegated:
+    """A thread sends the blocks that others delegate to it while it is in the system call."""
 
-    def share(self, rig, monkeypatch, blocks, end=None, before=lambda: None):
+    def delegate(self, rig, monkeypatch, blocks, end=None, before=lambda: None):
         """
-        Write ``0``. During each send, another thread calls *before* and leaves one of *blocks*.
+        Write ``0``. During each send, another thread calls *before* and delegates one of *blocks*.
         """
         sock, left = rig.lane.outbox.sock, iter(blocks)
 
         def leave(block):
             before()
-            return rig.lane.write(block, soon(), shared=True)
+            return rig.lane.write(block, soon(), may_delegate=True)
 
         def send(data):
             block = next(left, None)
@@ -459,30 +459,30 @@ class TestShared:
         monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
         assert rig.lane.write(b"0", soon()) == 1
 
-    def test_shared_blocks_are_sent_in_order_without_the_loop(self, rig, monkeypatch):
+    def test_delegated_blocks_are_sent_in_order_without_the_loop(self, rig, monkeypatch):
         """The blocks are sent in order, without the loop."""
         rig.stall()
-        self.share(rig, monkeypatch, [b"11", b"222"])
+        self.delegate(rig, monkeypatch, [b"11", b"222"])
         assert rig.receive(6) == b"011222"
 
     def test_acks_are_sent_before_the_requests_of_their_thread(self, rig, monkeypatch):
         """The acks of a thread are sent before the requests that it leaves."""
         rig.stall()
-        self.share(rig, monkeypatch, [b"1", b"2"], before=lambda: rig.lane.ack(b"r", LONG))
+        self.delegate(rig, monkeypatch, [b"1", b"2"], before=lambda: rig.lane.ack(b"r", LONG))
         ack = b"PUB r  4\r\n+ACK\r\n"
         expected = b"0" + ack + b"1" + ack + b"2"
         assert rig.receive(len(expected)) == expected
 
     def test_a_thread_that_sent_much_for_others_leaves_the_rest(self, rig, monkeypatch):
         """A thread that has sent for others many times leaves the rest to the loop."""
-        blocks = [b"%3d" % number for number in range(3 * SHARED_SENDS)]
-        self.share(rig, monkeypatch, blocks)
-        assert rig.receive(1 + 9 * SHARED_SENDS) == b"0" + b"".join(blocks)
+        blocks = [b"%3d" % number for number in range(3 * DELEGATED_SENDS)]
+        self.delegate(rig, monkeypatch, blocks)
+        assert rig.receive(1 + 9 * DELEGATED_SENDS) == b"0" + b"".join(blocks)
 
     def test_ctrl_c_while_sending_announces_the_loss(self, rig, monkeypatch):
         """If Ctrl-C interrupts the thread that sends, the loss of the connection is announced."""
         with pytest.raises(KeyboardInterrupt):
-            self.share(rig, monkeypatch, [b"1"], end=KeyboardInterrupt)
+            self.delegate(rig, monkeypatch, [b"1"], end=KeyboardInterrupt)
         monkeypatch.undo()
         assert rig.receive_all() == b""
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
@@ -491,14 +491,14 @@ class TestShared:
         assert rig.receive(3) == b"new"
 
     def test_earlier_connection(self, rig):
-        """A block that was left for a connection is not sent on the next one, or before it."""
+        """A block that was delegated is not sent on the next one, or before it."""
         rig.do(rig.lane.detach)
-        rig.lane.outbox._shared.append((1, b"old"))
+        rig.lane.outbox._delegated.append((1, b"old"))
         rig.connect(opened=False)
         rig.do(rig.lane.control, b"CONNECT {}\r\n")
-        rig.lane.outbox._shared.append((1, b"old"))
+        rig.lane.outbox._delegated.append((1, b"old"))
         rig.do(rig.lane.open)
-        assert rig.lane.write(b"new", soon(), shared=True) == 2
+        assert rig.lane.write(b"new", soon(), may_delegate=True) == 2
         assert rig.receive(15) == b"CONNECT {}\r\nnew"
 
 
@@ -513,7 +513,7 @@ class TestOversized:
             (lambda lane: lane.outbox.flush_posted(), b"i.1"),
             (lambda lane: lane.write(b"PUB a i.2 0\r\n\r\n", soon(), request=b"i.2"), b"i.2"),
             (lambda lane: lane.write(b"PUB a  0\r\n\r\n", soon()), b""),
-            (lambda lane: lane.write(b"PUB a  0\r\n\r\n", soon(), shared=True), b""),
+            (lambda lane: lane.write(b"PUB a  0\r\n\r\n", soon(), may_delegate=True), b""),
             (lambda lane: lane.post(b"PUB a  0\r\n\r\n", LONG), b""),
             (lambda lane: lane.ack(b"r", LONG), b""),
         ],
@@ -549,7 +549,7 @@ class TestOversized:
         def send(data):
             if not left:
                 left.append(b"1")
-                leave = functools.partial(lane.write, b"1", soon(), shared=True)
+                leave = functools.partial(lane.write, b"1", soon(), may_delegate=True)
                 assert Background(leave).get() == 1
             return sock.send(data)
 
@@ -779,7 +779,7 @@ class TestReconnect:
         rig.lane.outbox.leave(1)
         for call in (
             lambda: rig.lane.write(b"x", soon(0.01)),
-            lambda: rig.lane.write(b"x", soon(0.01), shared=True),
+            lambda: rig.lane.write(b"x", soon(0.01), may_delegate=True),
             lambda: rig.lane.post(b"x", 0.01),
         ):
             with pytest.raises(DisconnectedError, match="no connection to a server within"):
@@ -787,7 +787,7 @@ class TestReconnect:
         with pytest.raises(ConnectionLostError, match="before the request was sent"):
             rig.lane.write(b"x", soon(), 1)
         with rig.lane.outbox._sending:
-            assert rig.lane.outbox._share(b"x", None) == 0
+            assert rig.lane.outbox._delegate(b"x", None) == 0
         release.set()
         assert rig.receive_all() == b"old"
         assert rig.lane.wait(box, soon())
@@ -1583,7 +1583,7 @@ class TestClose:
         assert (box.failure, waiter.failure, ping.failure) == (reason,) * 3
         for call in (
             lambda: lane.write(b"x", soon()),
-            lambda: lane.write(b"x", soon(), 1, shared=True),
+            lambda: lane.write(b"x", soon(), 1, may_delegate=True),
             lambda: lane.post(b"x", 1.0),
             lane.check,
         ):
