@@ -252,7 +252,7 @@ class Connection:
         # Before the connection is dropped: the loop cannot replace it while a signal handler has
         # interrupted a read or a write.
         lane.prepare_wait()
-        lane.outbox.leave(epoch)
+        lane.outbox.drop_connection(epoch)
         lane.write(b"", deadline)
 
     def probe(self) -> None:

@@ -93,8 +93,8 @@ class Outbox:
     The blocks that wait to be sent.
 
     Threads: any thread; ``control`` and the life of a connection, only the loop thread.
-    Locks: ``lock`` protects all fields, except for ``acks``, ``_delegated`` and ``_left``, to which
-    threads append without it, and ``tick_due``.
+    Locks: ``lock`` protects all fields, except for ``acks``, ``_delegated`` and ``_dropped``, to
+    which threads append without it, and ``tick_due``.
 
     Args:
         loop: The event loop of the connection.
@@ -105,9 +105,9 @@ class Outbox:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
-        # The epochs of connections that were given up, until their loss is announced. No call
+        # The epochs of connections that were dropped, until their loss is announced. No call
         # writes to them. A set, because threads add to it without the lock.
-        self._left: set[int] = set()
+        self._dropped: set[int] = set()
         # Why the lane is closed, or closes.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
@@ -199,7 +199,7 @@ class Outbox:
                     (self.state is _OPEN or (while_closing and self.state is _CLOSING))
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
-                    and self.epoch not in self._left
+                    and self.epoch not in self._dropped
                 ):
                     if pong is None:
                         self._send(block, request)
@@ -209,7 +209,7 @@ class Outbox:
                 changed = self._listen(epoch, while_closing=while_closing)
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
-                if self.state is LaneState.DOWN or self.epoch in self._left:
+                if self.state is LaneState.DOWN or self.epoch in self._dropped:
                     raise errors.DisconnectedError(
                         timeout=deadline.total, last_attempt=self.why_down
                     )
@@ -231,7 +231,7 @@ class Outbox:
         try:
             if self.held_here() or not take(self.lock, taken):
                 return False
-            is_gone = self.state not in _CAN_SEND or epoch in self._left
+            is_gone = self.state not in _CAN_SEND or epoch in self._dropped
             if is_gone or epoch != self.epoch:
                 self._listen(epoch, while_closing=True)
             if self.size >= OUT_LIMIT:
@@ -252,7 +252,7 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
-        if current in self._left:
+        if current in self._dropped:
             return 0
         entry = (current, block)
         self._delegated.append(entry)
@@ -283,7 +283,7 @@ class Outbox:
         assert self.held_here()
         if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
             raise_failure(self.reason)
-        is_gone = self.state is LaneState.DOWN or self.epoch in self._left
+        is_gone = self.state is LaneState.DOWN or self.epoch in self._dropped
         if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
         return self._changed.listen()
@@ -324,7 +324,7 @@ class Outbox:
                 self.state is LaneState.OPEN
                 and self.size < OUT_LIMIT
                 and (epoch is None or epoch == self.epoch)
-                and self.epoch not in self._left
+                and self.epoch not in self._dropped
             ):
                 self._post(block)
                 return self.epoch
@@ -531,15 +531,15 @@ class Outbox:
                 self._writing = False
                 self._loop.remove_writer(sock.fileno())
 
-    def leave(self, epoch: int) -> None:
+    def drop_connection(self, epoch: int) -> None:
         """
-        Give up the connection *epoch*; any thread. Does nothing if it is gone.
+        Drop the connection *epoch*; any thread. Does nothing if it is gone.
 
         From now on, writes wait for the next connection. The loop ends this one.
         """
         try:
             # Without the lock, which other threads may hold for a while to send their blocks.
-            self._left.add(epoch)
+            self._dropped.add(epoch)
             self._loop.call_soon_threadsafe(self._end, epoch)
         except RuntimeError:
             pass  # The loop is closed.
@@ -554,8 +554,8 @@ class Outbox:
             if self.state in _CAN_SEND and epoch == self.epoch and self.sock is not None:
                 self._send(b"")
                 break_connection(self.sock)
-                # Set again: Ctrl-C may have prevented it in `leave`.
-                self._left.add(epoch)
+                # Set again: Ctrl-C may have prevented it in `drop_connection`.
+                self._dropped.add(epoch)
                 self.state = LaneState.DOWN
 
     # The life of a connection; loop thread.
@@ -595,7 +595,7 @@ class Outbox:
             self._delegated.clear()
             self.posted.clear()
             self.size = self._posted_size = 0
-            is_lost = self.state in _CAN_SEND or self.epoch in self._left
+            is_lost = self.state in _CAN_SEND or self.epoch in self._dropped
             self.freeze()
             # A write that waits for this very connection fails.
             self._changed.notify()
@@ -604,7 +604,7 @@ class Outbox:
     def freeze(self) -> None:
         """Block all writes without an error, because the process ends with its waiting threads."""
         with self.lock:
-            self._left.clear()
+            self._dropped.clear()
             if self.state in _CAN_SEND:
                 self.state = LaneState.DOWN
 

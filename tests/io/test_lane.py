@@ -410,13 +410,13 @@ class TestWriteNowait:
             assert not Background(rig.lane.write_nowait, b"x", 1).get()
         assert rig.nothing_more()
 
-    @pytest.mark.parametrize("how", ["given up", "lost", "replaced"])
+    @pytest.mark.parametrize("how", ["dropped", "lost", "replaced"])
     def test_a_block_for_a_lost_connection_is_never_sent(self, rig, how):
-        """A block for a connection that is gone, or given up, is not sent on any connection."""
-        if how == "given up":
+        """A block for a connection that is gone, or was dropped, is not sent on any connection."""
+        if how == "dropped":
             # The loop has not ended the connection yet.
             rig.stall()
-            rig.lane.outbox.leave(1)
+            rig.lane.outbox.drop_connection(1)
         else:
             rig.do(rig.lane.detach)
             if how == "replaced":
@@ -771,12 +771,12 @@ class TestReconnect:
             until(lambda: lane.state is LaneState.DOWN, "the loss")
 
     def test_writes_wait_for_the_connection_after_a_given_up_one(self, rig):
-        """After a connection is given up, writes wait for the next one, though the loop is late."""
+        """After a connection is dropped, writes wait for the next one, though the loop is late."""
         box = Mailbox()
         rig.listen(box)
         rig.lane.write(b"old", soon())
         release = rig.stall()
-        rig.lane.outbox.leave(1)
+        rig.lane.outbox.drop_connection(1)
         for call in (
             lambda: rig.lane.write(b"x", soon(0.01)),
             lambda: rig.lane.write(b"x", soon(0.01), may_delegate=True),
@@ -803,7 +803,7 @@ class TestReconnect:
         release = rig.stall()
         rig.lane.post(b"posted", LONG)
         rig.lane.ack(b"r", LONG)
-        rig.lane.outbox.leave(1)
+        rig.lane.outbox.drop_connection(1)
         release.set()
         assert rig.receive_all() == b"postedPUB r  4\r\n+ACK\r\n"
 
@@ -811,12 +811,12 @@ class TestReconnect:
         """Giving up a connection that is gone does not affect the next one."""
         rig.do(rig.lane.detach)
         rig.connect()
-        rig.lane.outbox.leave(1)
+        rig.lane.outbox.drop_connection(1)
         rig.settle()
         assert rig.lane.write(b"new", soon()) == 2
         assert rig.receive(3) == b"new"
 
-    def test_two_threads_give_up_connections(self, rig):
+    def test_two_threads_drop_connections(self, rig):
         """A thread that is late with an earlier connection does not undo what another one did."""
         outbox = rig.lane.outbox
 
@@ -824,7 +824,7 @@ class TestReconnect:
             """The epoch of a thread that other threads overtake while it uses the epoch."""
 
             def overtaken(self, *_):
-                outbox.leave(2)
+                outbox.drop_connection(2)
                 return int(self)
 
             __hash__ = __lt__ = overtaken
@@ -832,18 +832,18 @@ class TestReconnect:
         rig.do(rig.lane.detach)
         rig.connect()
         release = rig.stall()
-        outbox.leave(Late(1))
+        outbox.drop_connection(Late(1))
         with pytest.raises(DisconnectedError, match="no connection to a server within"):
             rig.lane.write(b"x", soon(0.01))
         release.set()
 
-    def test_interrupted_while_a_connection_is_given_up(self, rig):
+    def test_interrupted_while_a_connection_is_dropped(self, rig):
         """After Ctrl-C at any step the connection is used or ends. No write waits for ever."""
         step, ended = 0, False
         while not ended:
             step += 1
             epoch = rig.lane.epoch
-            ended = interrupted_at(step, lambda: rig.lane.outbox.leave(epoch))  # noqa: B023
+            ended = interrupted_at(step, lambda: rig.lane.outbox.drop_connection(epoch))  # noqa: B023
             rig.settle()
             if rig.lane.state is LaneState.DOWN:
                 until(lambda: rig.lane.lost_epoch == epoch, "the loss")  # noqa: B023

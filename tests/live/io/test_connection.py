@@ -903,13 +903,13 @@ class TestAskedReconnect:
 
         with jetsync.connect(nats_server.url, reconnect_wait=0) as client:
             outbox = connection_of(client).lane.outbox
-            leave = outbox.leave
+            drop = outbox.drop_connection
 
-            def leave_and_note(epoch):
-                leave(epoch)
+            def drop_and_note(epoch):
+                drop(epoch)
                 left.append(time.monotonic())
 
-            monkeypatch.setattr(outbox, "leave", leave_and_note)
+            monkeypatch.setattr(outbox, "drop_connection", drop_and_note)
             publishing = [pool.submit(publish) for _ in range(4)]
             for turn in range(20):
                 sent = client.statistics().bytes_out
@@ -948,13 +948,13 @@ class TestAskedReconnect:
         """
         with jetsync.connect(own_server.url, **QUICK) as client:
             outbox, together = connection_of(client).lane.outbox, threading.Barrier(4)
-            leave = outbox.leave
+            drop = outbox.drop_connection
 
-            def leave_together(epoch):
+            def drop_together(epoch):
                 together.wait(20)
-                leave(epoch)
+                drop(epoch)
 
-            monkeypatch.setattr(outbox, "leave", leave_together)
+            monkeypatch.setattr(outbox, "drop_connection", drop_together)
             for asking in [pool.submit(client.reconnect, timeout=20) for _ in range(4)]:
                 assert asking.result(30) is None
             assert client.statistics().reconnects == 1
