@@ -84,7 +84,7 @@ class Lane:
         self.post_nowait: Final = self.outbox.post_nowait
         self.control: Final = self.outbox.control
         self.subscriptions: Subscriptions = Subscriptions(self.outbox, self.later)
-        self.shared: Final = self.subscriptions.shared
+        self.client_wide: Final = self.subscriptions.client_wide
         self.new_sid: Final = self.subscriptions.new_sid
         self.listen: Final = self.subscriptions.listen
         self.end_with: Final = self.subscriptions.end_with

@@ -155,13 +155,13 @@ class Refusals:
         self, subject: bytes, refused: _Refused, lane: Lane
     ) -> tuple[bool, PermissionDeniedError]:
         """Tell the receivers which messages are refused, or look again later."""
-        shares: list[tuple[Any, list[Any]]] = [
+        concerned: list[tuple[Any, list[Any]]] = [
             (receiver, receiver.in_flight(subject)) for receiver in lane.receivers()
         ]
         batches = sum([uses(subject) for uses in list(self.batches.values())])
         # Messages of batches are counted as the batch.
-        single = sum([not getattr(key, "in_batch", False) for _, keys in shares for key in keys])
-        is_known = batches > 0 or any(keys for _, keys in shares)
+        single = sum([not getattr(key, "in_batch", False) for _, keys in concerned for key in keys])
+        is_known = batches > 0 or any(keys for _, keys in concerned)
         error, name = refused.error, refused.error.subject
         # Last: a subject is added here before its message is forgotten.
         is_certain = not self._may_be_untracked(name)
@@ -181,7 +181,7 @@ class Refusals:
             self.untracked.add(name)
             self._forget_later(lane)
         del self._refused[subject]
-        for receiver, keys in shares:
+        for receiver, keys in concerned:
             if keys:
                 receiver.refuse(keys, error)
         return is_known, error

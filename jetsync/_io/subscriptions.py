@@ -38,8 +38,8 @@ class Subscriptions:
     def __init__(self, outbox: Outbox, later: Callable[..., None]) -> None:
         # The receivers, by subscription id. The splitter of each connection uses this object.
         self.boxes: dict[bytes, Any] = {}
-        # Mailboxes that several handles use, by subject.
-        self.shared: dict[bytes, Mailbox] = {}
+        # Mailboxes that all handles of the client use together, by subject.
+        self.client_wide: dict[bytes, Mailbox] = {}
         self._outbox = outbox
         self._later = later
         # By subscription id: the SUB line, and the number of subscriptions that the connection had

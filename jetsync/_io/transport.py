@@ -275,9 +275,9 @@ class LaneTransport:
         last: OSError | None = None
         for index, (family, kind, protocol, _, address) in enumerate(addresses):
             # A silent address leaves time for the others.
-            share = (self.attempt.ends - self._loop.time()) / (len(addresses) - index)
+            seconds = (self.attempt.ends - self._loop.time()) / (len(addresses) - index)
             try:
-                await asyncio.wait_for(self._dial_one(family, kind, protocol, address), share)
+                await asyncio.wait_for(self._dial_one(family, kind, protocol, address), seconds)
             except asyncio.TimeoutError:
                 last = self._late()
             except OSError as error:

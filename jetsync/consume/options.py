@@ -33,7 +33,7 @@ DEFAULT_EXPIRES: Final = 30.0
 DEFAULT_MESSAGES: Final = 500
 
 # By default, the next pull is sent when the buffer's size divided by this is left.
-THRESHOLD_SHARE: Final = 2
+THRESHOLD_DIVISOR: Final = 2
 
 # A fetch with an `expires` of at least `HEARTBEAT_FROM` seconds asks for heartbeats by default.
 HEARTBEAT_FROM: Final = 10.0
@@ -155,7 +155,7 @@ def consume_options(
     size = max_bytes or max_messages or DEFAULT_MESSAGES
     threshold = options.get(f"threshold_{unit}")
     if threshold is None:
-        threshold = size // THRESHOLD_SHARE
+        threshold = size // THRESHOLD_DIVISOR
     elif threshold > size:
         raise InvalidArgumentError(
             f"threshold_{unit} must be at most {size}, the size of the buffer, not {threshold}",

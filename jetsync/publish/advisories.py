@@ -1,7 +1,7 @@
 """
 The advisories in which the server reports that it has dropped an atomic batch.
 
-All batches of a client share one subscription. The first batch makes it, and it lasts as long as
+All batches of a client use one subscription. The first batch makes it, and it lasts as long as
 the client, as the one for replies does.
 """
 
@@ -52,8 +52,8 @@ class Advisories(Mailbox):
 
 def listen(lane: Lane, attempt: BatchAttempt) -> None:
     """Have *attempt* get the server's advisories about its batch; never waits."""
-    shared = lane.shared
-    box = shared.get(INTEREST) or shared.setdefault(INTEREST, Advisories(lane))
+    boxes = lane.client_wide
+    box = boxes.get(INTEREST) or boxes.setdefault(INTEREST, Advisories(lane))
     assert isinstance(box, Advisories)
     box.attempts[attempt.known.name, attempt.id] = attempt
     if not box.is_subscribed:

@@ -165,7 +165,7 @@ class Encoder:
         *,
         flying: dict[int, Any] | None = None,
         failures: list[tuple[int, Any, Exception]] | None = None,
-        shared: SharedHeaders | None = None,
+        shared_headers: SharedHeaders | None = None,
         prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
         most: int = BLOCK_MESSAGES,
     ) -> bool:
@@ -180,7 +180,7 @@ class Encoder:
             flying: Receives the items by their numbers.
             failures: Receives the number, the item and the error of each message that cannot be
                 sent. Its frame is empty. If *failures* is None, the first error is raised.
-            shared: Headers that plugins add to all items.
+            shared_headers: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
             most: The most items to take.
 
@@ -190,8 +190,8 @@ class Encoder:
         targets, limit, pub, size, length = self.targets, self.limit, self.pub, 0, 0
         if prepare is not None:
             targets = {}
-        if shared is not None:
-            block = shared.block
+        if shared_headers is not None:
+            block = shared_headers.block
             length = len(block)
             limit -= length
             pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
@@ -206,7 +206,9 @@ class Encoder:
                     payload_size = len(data)
                     if payload_size <= limit:
                         if flying is not None:
-                            flying[number] = item if shared is None else (subject, data, shared)
+                            flying[number] = (
+                                item if shared_headers is None else (subject, data, shared_headers)
+                            )
                         payload_size += length
                         append(pub % (targets[subject], prefix, number, payload_size, data))
                         size += payload_size
@@ -216,7 +218,7 @@ class Encoder:
                         continue
             frame = b""
             try:
-                sent = item if shared is None else with_shared(item, shared)
+                sent = item if shared_headers is None else with_shared(item, shared_headers)
                 if prepare is not None:
                     sent = prepare(coerce_outbound(sent))
                 frame = self.frame(sent, prefix, number)

@@ -112,7 +112,7 @@ class BulkHooks:
         self._plugins = plugins
         self.prepare: Transform | None = plugins.prepare
         # The headers that plugins add to all messages.
-        self.shared: SharedHeaders | None = None
+        self.shared_headers: SharedHeaders | None = None
         # Whether plugins add headers to messages or prepare them.
         self.changes_messages: bool = plugins.prepare is not None
         # None if no plugin implements `jetsync_status`.
@@ -140,11 +140,11 @@ class BulkHooks:
             self._entered = plugins.enter_publish(operation)
         if plugins.shared_headers is not None:
             try:
-                self.shared = plugins.shared_headers(operation)
+                self.shared_headers = plugins.shared_headers(operation)
             except BaseException as error:
                 self.leave(None, error)
                 raise
-            self.changes_messages |= self.shared is not None
+            self.changes_messages |= self.shared_headers is not None
 
     def run(self, call: Callable[[], T]) -> T:
         """Run *call* inside the wrappers. Return its result, or the one that replaces it."""
@@ -162,8 +162,8 @@ class BulkHooks:
 
     def prepared(self, item: Any) -> Any:
         """Return a message after the plugins have prepared it. Any thread. Raises PluginError."""
-        if self.shared is not None:
-            item = with_shared(item, self.shared)
+        if self.shared_headers is not None:
+            item = with_shared(item, self.shared_headers)
         return item if self.prepare is None else self.prepare(coerce_outbound(item))
 
 
@@ -184,7 +184,7 @@ class BatchHooks:
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         # The answer, in a list as soon as the plugins have given it.
-        self._shared: list[SharedHeaders | None] = []
+        self._answer: list[SharedHeaders | None] = []
         self._turn = LongLock(Level.TURN, prepare_wait)
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
@@ -207,12 +207,12 @@ class BatchHooks:
     def _shared_headers(self, operation: Callable[[], events.Operation]) -> SharedHeaders | None:
         """Return the shared headers; the first call asks the plugins."""
         assert self._ask_headers is not None
-        if not self._shared:
+        if not self._answer:
             # If the plugin that is asked adds a message to this batch, that message gets no shared
             # headers, because its call would wait for itself.
             if self._turn.held_here():
                 return None
             with self._turn:
-                if not self._shared:
-                    self._shared.append(self._ask_headers(operation()))
-        return self._shared[0]
+                if not self._answer:
+                    self._answer.append(self._ask_headers(operation()))
+        return self._answer[0]

@@ -139,7 +139,7 @@ class BulkPublish:
                 first,
                 flying=window.pipeline.entering,
                 failures=window.failures,
-                shared=hooks.shared,
+                shared_headers=hooks.shared_headers,
                 prepare=hooks.prepare,
                 most=most,
             )

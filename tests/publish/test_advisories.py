@@ -1,4 +1,4 @@
-"""The subscription to advisories that the atomic batches of a client share."""
+"""The subscription to advisories that all atomic batches of a client use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Lane:
     """A lane that records the blocks that it is to send."""
 
     def __init__(self):
-        self.shared = {}
+        self.client_wide = {}
         self.sent = []
 
     def new_sid(self):
@@ -47,7 +47,7 @@ def lane():
 
 def receive(lane, data):
     """Deliver an advisory."""
-    lane.shared[INTEREST].push((b"", b"", None, data))
+    lane.client_wide[INTEREST].push((b"", b"", None, data))
 
 
 def test_all_batches_use_one_subscription(lane):

@@ -287,7 +287,7 @@ class TestSharedHeaders:
         frames, flying = [], {}
         items = [("a.b", b"x")] * 2
         encoder.targets.clear()
-        assert encoder.frames(items, frames, PREFIX, 7, flying=flying, shared=self.SHARED)
+        assert encoder.frames(items, frames, PREFIX, 7, flying=flying, shared_headers=self.SHARED)
         assert frames == expected
         assert flying == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
@@ -299,7 +299,7 @@ class TestSharedHeaders:
             encoder.frame(item, PREFIX, 7)
         encoder.frame(("a.b", b""), PREFIX, 7)
         with pytest.raises(MaxPayloadError):
-            encoder.frames([item[:2]], [], PREFIX, 7, shared=self.SHARED)
+            encoder.frames([item[:2]], [], PREFIX, 7, shared_headers=self.SHARED)
 
     def test_with_those_of_a_message(self):
         """A message keeps its own headers and is not changed; a pair needs no copy."""
