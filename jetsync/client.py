@@ -218,11 +218,11 @@ class Client:
                 if deadline.expired() or connection.closing.wait(min(0.01, deadline.remaining())):
                     outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
                     break
-            settled = [each for each in consumptions if each.settle(deadline)]
-            if len(settled) < len(consumptions):
-                outcome["consuming"] = len(consumptions) - len(settled)
+            taken = [each for each in consumptions if each.wait_until_taken(deadline)]
+            if len(taken) < len(consumptions):
+                outcome["consuming"] = len(consumptions) - len(taken)
             until = deadline.at_most(CLOSING_WAIT)
-            for consumption in settled:
+            for consumption in taken:
                 consumption.wait_for_taker(until)
             _wait_until_given_back(self._end_consumptions(), deadline)
             unconfirmed = connection.finish_writers(deadline)

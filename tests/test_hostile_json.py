@@ -109,7 +109,7 @@ class TestJson:
         """Each message ends, whatever its answer is."""
         pipeline = Pipeline(b"i.")
         pipeline.flying[1] = "m"
-        pipeline.settle([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
+        pipeline.receive([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
         assert not pipeline.flying
 
     @FEW

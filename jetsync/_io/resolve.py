@@ -39,7 +39,7 @@ def in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> asynci
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def settle(value: T | None, error: Exception | None) -> None:
+    def set_outcome(value: T | None, error: Exception | None) -> None:
         if result.done():
             return
         if error is not None:
@@ -56,7 +56,7 @@ def in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> asynci
         except BaseException as error:  # noqa: BLE001 - must not end the loop.
             failure = ConnectError(f"unexpected {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(settle, value, failure)
+            loop.call_soon_threadsafe(set_outcome, value, failure)
 
     threading.Thread(target=run, name=f"jetsync-{call.__name__}", daemon=True).start()
     return result

@@ -459,7 +459,7 @@ class LaneTransport:
         assert self._sock is not None
         fd, loop = self._sock.fileno(), self._loop
         ready: asyncio.Future[None] = loop.create_future()
-        (loop.add_writer if writing else loop.add_reader)(fd, _settle, ready)
+        (loop.add_writer if writing else loop.add_reader)(fd, _set_done, ready)
         remove = loop.remove_writer if writing else loop.remove_reader
         self._watch = watch = (remove, fd, ready)
         try:
@@ -473,7 +473,7 @@ class LaneTransport:
         if self._watch is not None:
             (remove, fd, ready), self._watch = self._watch, None
             remove(fd)
-            _settle(ready)
+            _set_done(ready)
 
     def _on_control(self, line: bytes) -> None:
         """Handle a control line and pass it to nats-py. Empty bytes mean the end of the stream."""
@@ -514,7 +514,7 @@ class LaneTransport:
 
     def _wake(self) -> None:
         if self._arrival is not None:
-            _settle(self._arrival)
+            _set_done(self._arrival)
 
 
 @contextlib.contextmanager
@@ -544,6 +544,6 @@ def _error_text(line: bytes) -> tuple[str, str]:
     return text, text.removeprefix("-ERR").strip().strip("'")
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

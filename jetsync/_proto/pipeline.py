@@ -167,7 +167,7 @@ class Pipeline(Generic[Item]):
         self._blocks.append(Block(numbers, epoch, due, size))
         self.size += size
 
-    def settle(self, answers: Iterable[Frame | AckRun]) -> None:
+    def receive(self, answers: Iterable[Frame | AckRun]) -> None:
         """
         Process answers in order.
 
@@ -190,19 +190,19 @@ class Pipeline(Generic[Item]):
                     run.append((digits, sequence))
                     continue
             if run:
-                self._settle_run(run)
+                self._receive_acks(run)
                 run.clear()
             # An answer belongs to a message only if it ends in a number that is in flight.
             number = int(digits) if is_number else -1
             item = flying.pop(number, None)
             if item is not None:
-                self._settle_slowly(number, item, answer)
+                self._receive_one(number, item, answer)
                 plain = self.plain
                 length = len(plain)
         if run:
-            self._settle_run(run)
+            self._receive_acks(run)
 
-    def _settle_run(self, run: list[tuple[bytes, bytes]]) -> None:
+    def _receive_acks(self, run: list[tuple[bytes, bytes]]) -> None:
         pop = self._flying.pop
         if self._keeps_acks:
             acked = [
@@ -219,7 +219,7 @@ class Pipeline(Generic[Item]):
         if sequences:
             self.tally.add_sequences(sequences)
 
-    def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
+    def _receive_one(self, number: int, item: Item, frame: Frame) -> None:
         """Process an answer that is not a plain ack."""
         try:
             if is_no_responders(frame):

@@ -181,7 +181,7 @@ class ConsumptionCore:
             self.reading.over.wait(min(until.remaining(), END_POLL))
         return self.closed
 
-    def settle(self, deadline: Deadline) -> bool:
+    def wait_until_taken(self, deadline: Deadline) -> bool:
         """
         Wait until all messages are taken or, with a handler, handled; for a client that drains.
 

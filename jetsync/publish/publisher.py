@@ -628,7 +628,7 @@ class Publisher:
         """Process acks and retries; call plugins and the user's code without the lock."""
         window = self._window
         with self._lock:
-            failed_attempts = window.account()
+            failed_attempts = window.process_outcomes()
         self._complete()
         if failed_attempts:
             window.decide_retries(failed_attempts)

@@ -433,18 +433,24 @@ class Window:
 
     def settle(self) -> None:
         """
-        Process acks, losses and time-outs, and send the retries that are due.
+        End the messages whose outcome is known, decide about retries, and send those that are due.
 
         Calls plugins. An owner with a lock takes the three steps itself: it holds the lock during
         the first and the last, but not while plugins run.
         """
-        failed = self.account()
+        failed = self.process_outcomes()
         if failed:
             self.decide_retries(failed)
             self.schedule_retries()
 
-    def account(self) -> list[Repeat]:
-        """Do the first step of :meth:`settle`; return the messages to decide on."""
+    def process_outcomes(self) -> list[Repeat]:
+        """
+        Process acks, refusals, losses and time-outs; write staged messages and retries that are
+        due.
+
+        The first step of :meth:`settle`. Returns the failed messages that :meth:`decide_retries`
+        has to decide on.
+        """
         box, pipeline = self.box, self.pipeline
         box.interrupted = False
         # Read first, so that every ack that arrived before the loss is processed before the loss.
@@ -452,7 +458,7 @@ class Window:
         # The acks of a message with a time-to-live are read one by one.
         if self.encoder.has_ttl:
             pipeline.keep_acks()
-        pipeline.settle(box.drain())
+        pipeline.receive(box.drain())
         if self.encoder.has_ttl:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:

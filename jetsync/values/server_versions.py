@@ -208,14 +208,14 @@ def check_reply(
     Raises:
         NotSupportedError: A field that was set is missing or off.
     """
-    settled = {field for field, value in _OMITTED.items() if sent.get(field) == value}
+    expected = {field for field, value in _OMITTED.items() if sent.get(field) == value}
     if needs is CONSUMER_NEEDS:
         # Servers up to 2.12.0 return only the one of the two names that was sent.
-        settled |= {"name", "durable_name"}
+        expected |= {"name", "durable_name"}
     if sent.get("subject_delete_marker_ttl"):
         # Markers are rollups, so the server turns deny_purge off (ADR-43).
-        settled.add("deny_purge")
-    dropped = [path for path in _dropped(sent, returned) if path not in settled]
+        expected.add("deny_purge")
+    dropped = [path for path in _dropped(sent, returned) if path not in expected]
     if not dropped:
         return
     version = (returned.get("metadata") or {}).get("_nats.ver", server)

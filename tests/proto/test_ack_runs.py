@@ -121,7 +121,7 @@ class TestRuns:
     )
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_same_books(self, answers, places):
-        """Acks settle the same messages with the same sequences, read in runs or one by one."""
+        """Acks end the same messages with the same sequences, read in runs or one by one."""
         pieces = []
         for sequence, (kind, number) in enumerate(answers, 1):
             token = b"%d" % number
@@ -149,7 +149,7 @@ class TestRuns:
             foreign = []
             for start, end in itertools.pairwise(cuts):
                 splitter.feed(data[start:end], [], foreign)
-                pipeline.settle(box.drain())
+                pipeline.receive(box.drain())
             failed = [(number, type(error)) for number, _, error in pipeline.failed]
             ends = (sorted(pipeline.flying), sorted(failed, key=str), sorted(pipeline.refused))
             books.append((ends, foreign, len(other.frames), pipeline.tally.count))

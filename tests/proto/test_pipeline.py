@@ -62,12 +62,12 @@ class TestSize:
         """The bytes of a block count until all of its messages have ended, in any order."""
         for start in (0, 2, 4):
             send(pipeline, range(start, start + 2), size=100)
-        pipeline.settle([ack(2, 1), ack(3, 2), ack(0, 3)])
+        pipeline.receive([ack(2, 1), ack(3, 2), ack(0, 3)])
         assert pipeline.next_timeout() == 10.0
         assert pipeline.size == 300
         pipeline.prune()
         assert pipeline.size == 200
-        pipeline.settle([ack(1, 4)])
+        pipeline.receive([ack(1, 4)])
         assert pipeline.next_timeout() == 10.0
         assert pipeline.size == 100
         send(pipeline, (6,), due=20.0, size=50)
@@ -76,15 +76,15 @@ class TestSize:
         assert pipeline.size == 0
 
 
-class TestSettle:
+class TestReceive:
     def test_acks_are_counted_with_the_range_of_their_sequences(self, pipeline):
         """Acks are counted, with the range of their sequences, in any order."""
         send(pipeline, range(5))
-        pipeline.settle([ack(1, 12), ack(0, 11), ack(4, 15)])
+        pipeline.receive([ack(1, 12), ack(0, 11), ack(4, 15)])
         assert pipeline.tally == Tally(3, 0, 11, 15)
         assert sorted(pipeline.flying) == [2, 3]
         assert repr(pipeline) == "<Pipeline flying=2 acked=3>"
-        pipeline.settle([ack(2, 1), ack(3, 20)])
+        pipeline.receive([ack(2, 1), ack(3, 20)])
         assert pipeline.tally == Tally(5, 0, 1, 20)
         assert (pipeline.flying, pipeline.failed, pipeline.refused) == ({}, [], [])
         assert pipeline.acked == []
@@ -92,8 +92,8 @@ class TestSettle:
     def test_acks_can_be_collected_with_their_messages(self, keeping):
         """Acks can be collected, each with its message."""
         send(keeping, range(3))
-        keeping.settle([ack(2, 7), ack(0, 8, duplicate=True)])
-        keeping.settle([[(b"1", b"9")]])
+        keeping.receive([ack(2, 7), ack(0, 8, duplicate=True)])
+        keeping.receive([[(b"1", b"9")]])
         assert [(item, keeping.full_ack(ack)) for item, ack in keeping.acked] == [
             ("m2", PubAck("S", 7)),
             ("m0", PubAck("S", 8, duplicate=True)),
@@ -105,16 +105,16 @@ class TestSettle:
     def test_a_duplicate_is_counted_as_such(self, pipeline):
         """A duplicate is counted as such, also between plain acks."""
         send(pipeline, range(3))
-        pipeline.settle([ack(0, 1), ack(1, 1, duplicate=True), ack(2, 2)])
+        pipeline.receive([ack(0, 1), ack(1, 1, duplicate=True), ack(2, 2)])
         assert pipeline.tally == Tally(3, 1, 1, 2)
 
     def test_the_prefix_of_plain_acks_is_that_of_the_last_stream(self, pipeline):
         """The prefix of plain acks is that of the last stream."""
         assert pipeline.plain == b""
         send(pipeline, range(4))
-        pipeline.settle([ack(0, 1)])
+        pipeline.receive([ack(0, 1)])
         assert pipeline.plain == b'{"stream":"S","seq":'
-        pipeline.settle([answer(1, b'{"stream":"T", "seq":9}'), ack(2, 3)])
+        pipeline.receive([answer(1, b'{"stream":"T", "seq":9}'), ack(2, 3)])
         assert pipeline.tally.count == 3
         assert pipeline.plain == b'{"stream":"S","seq":'
 
@@ -123,31 +123,31 @@ class TestSettle:
         send(pipeline, range(4))
         more = b'{"stream":"S","seq":2,"duplicate": true}'
         broken = b'{"stream":"S","seq":3'
-        pipeline.settle([ack(0, 1), answer(1, more), answer(2, broken + b"xy"), answer(3, broken)])
+        pipeline.receive([ack(0, 1), answer(1, more), answer(2, broken + b"xy"), answer(3, broken)])
         assert pipeline.tally == Tally(2, 1, 1, 2)
         assert [number for number, _, _ in pipeline.failed] == [2, 3]
 
     def test_no_number(self, pipeline):
         """A plain ack whose subject does not end in a number is ignored."""
         send(pipeline, range(2))
-        pipeline.settle([ack(0, 1)])
-        pipeline.settle([(PREFIX + b"x1", b"", None, b'{"stream":"S","seq":2}'), ack(1, 3)])
+        pipeline.receive([ack(0, 1)])
+        pipeline.receive([(PREFIX + b"x1", b"", None, b'{"stream":"S","seq":2}'), ack(1, 3)])
         assert pipeline.tally.count == 2
 
     def test_runs_of_plain_acks_are_counted_like_single_ones(self, pipeline):
         """Runs of plain acks are counted like single ones, without messages that have ended."""
         send(pipeline, range(4))
-        pipeline.settle([ack(0, 5)])
-        pipeline.settle([[(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")]])
+        pipeline.receive([ack(0, 5)])
+        pipeline.receive([[(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
         assert list(pipeline.flying) == [2]
-        pipeline.settle([[(b"3", b"100")]])
+        pipeline.receive([[(b"3", b"100")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
 
     def test_an_error_of_the_stream_ends_its_message(self, pipeline):
         """An error of the stream ends its message with that error."""
         send(pipeline, range(2))
-        pipeline.settle([denial(1)])
+        pipeline.receive([denial(1)])
         ((number, item, error),) = pipeline.failed
         assert (number, item, type(error)) == (1, "m1", errors.WrongLastSequenceError)
         assert list(pipeline.flying) == [0]
@@ -165,7 +165,7 @@ class TestSettle:
     def test_an_answer_that_cannot_be_parsed_ends_its_message(self, pipeline, data, header):
         """An answer that cannot be parsed ends its message with a ProtocolError."""
         send(pipeline, range(1))
-        pipeline.settle([answer(0, data, header)])
+        pipeline.receive([answer(0, data, header)])
         ((number, _, error),) = pipeline.failed
         assert (number, type(error)) == (0, errors.ProtocolError)
         assert pipeline.flying == {}
@@ -173,8 +173,8 @@ class TestSettle:
     def test_an_answer_to_an_ended_message_is_ignored(self, pipeline):
         """An answer to a message that has ended, or that was never sent, is ignored."""
         send(pipeline, range(1))
-        pipeline.settle([ack(0, 1)])
-        pipeline.settle([ack(0, 2), denial(0), refusal(0), ack(5, 3)])
+        pipeline.receive([ack(0, 1)])
+        pipeline.receive([ack(0, 2), denial(0), refusal(0), ack(5, 3)])
         assert pipeline.tally == Tally(1, 0, 1, 1)
         assert (pipeline.failed, pipeline.refused) == ([], [])
 
@@ -200,21 +200,21 @@ class TestRefused:
     def test_may_go_again(self, pipeline):
         """A message that no stream took is not in flight, and may be sent again."""
         send(pipeline, range(2))
-        pipeline.settle([refusal(0), ack(1, 1)])
+        pipeline.receive([refusal(0), ack(1, 1)])
         assert pipeline.refused == [(0, "m0")]
         assert (pipeline.flying, pipeline.failed) == ({}, [])
         pipeline.taken()
         send(pipeline, (2,), due=20.0)
-        pipeline.settle([ack(0, 7), ack(2, 2)])
+        pipeline.receive([ack(0, 7), ack(2, 2)])
         assert pipeline.tally == Tally(2, 0, 1, 2)
 
     def test_nothing_is_kept(self, pipeline):
         """Messages that were sent again and acknowledged leave no state."""
         for number in range(0, 100, 2):
             send(pipeline, (number,), due=number)
-            pipeline.settle([refusal(number)])
+            pipeline.receive([refusal(number)])
             send(pipeline, (number + 1,), due=number + 1.0)
-            pipeline.settle([ack(number + 1, number + 1)])
+            pipeline.receive([ack(number + 1, number + 1)])
         assert pipeline.next_timeout() is None
         assert not pipeline._blocks
 
@@ -224,7 +224,7 @@ class TestTime:
         """Messages without an ack in time end as unknown."""
         send(pipeline, range(3), due=10.0)
         send(pipeline, range(3, 5), due=11.0)
-        pipeline.settle([ack(1, 1)])
+        pipeline.receive([ack(1, 1)])
         assert pipeline.next_timeout() == 10.0
         pipeline.expire(9.5)
         assert pipeline.failed == []
@@ -237,11 +237,11 @@ class TestTime:
         assert pipeline.next_timeout() is None
         send(pipeline, range(2), due=10.0)
         send(pipeline, range(2, 4), due=11.0)
-        pipeline.settle([ack(0, 1), ack(1, 2)])
+        pipeline.receive([ack(0, 1), ack(1, 2)])
         assert pipeline.next_timeout() == 11.0
-        pipeline.settle([ack(3, 3)])
+        pipeline.receive([ack(3, 3)])
         assert pipeline.next_timeout() == 11.0
-        pipeline.settle([ack(2, 4)])
+        pipeline.receive([ack(2, 4)])
         assert pipeline.next_timeout() is None
 
     def test_a_loss_ends_the_messages_of_older_connections(self, pipeline):
@@ -338,7 +338,7 @@ class PipelineMachine(RuleBasedStateMachine):
                 self.end(number, self.failed, errors.ProtocolError)
             else:
                 self.end(number, self.acked, self.sequence)
-        self.pipeline.settle(frames)
+        self.pipeline.receive(frames)
         self.collect()
 
     @precondition(lambda self: self.total and not self.keep)
@@ -351,7 +351,7 @@ class PipelineMachine(RuleBasedStateMachine):
             run.append((b"%d" % number, b"%d" % self.sequence))
             if self.flying.pop(number, None):
                 self.end(number, self.acked, self.sequence)
-        self.pipeline.settle([run])
+        self.pipeline.receive([run])
 
     @precondition(lambda self: self.refused)
     @rule(data=st.data())

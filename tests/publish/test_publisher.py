@@ -420,7 +420,7 @@ class TestRaces:
             window.flush()
             lane.ack(lane.transport.published()[:6])
             lane.lose()
-            window.account()
+            window.process_outcomes()
             acked = [future.item[1] for future, _ in window.pipeline.acked]
             failed = [number for number, *_ in window.failures]
             assert (acked, failed) == ([b"%d" % n for n in range(6)], list(range(6, 10)))
@@ -657,7 +657,7 @@ class TestInterrupts:
         def fail():
             raise LookupError("a bug")
 
-        monkeypatch.setattr(publisher._window, "account", fail)
+        monkeypatch.setattr(publisher._window, "process_outcomes", fail)
         lane.box.interrupt()
         assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
         publisher._worker.join(5)
@@ -801,13 +801,13 @@ class TestFailures:
         while not window.failures:
             assert time.monotonic() - start < 2.0 + LATE
             time.sleep(max(0.0, window.due() - time.monotonic()))
-            window.account()
+            window.process_outcomes()
         ((number, _, error),) = window.failures
         assert number == 0
         assert isinstance(error, jetsync.DisconnectedError)
         assert 0.15 < time.monotonic() - start < 1.0 + LATE
         lane.reconnect()
-        window.account()
+        window.process_outcomes()
         assert lane.payloads == []
         assert window.open_count == 0
 
@@ -879,7 +879,7 @@ class TestFailures:
         def fail():
             raise LookupError("a bug")
 
-        monkeypatch.setattr(publisher._window, "account", fail)
+        monkeypatch.setattr(publisher._window, "process_outcomes", fail)
         lane.box.interrupt()
         thread.join(5)
         assert "a bug" in str(waiting[0])
@@ -1029,12 +1029,12 @@ class TestAckOrder:
         window.flush()
         commands = lane.transport.published()
         lane.ack(commands[:1])
-        window.account()
+        window.process_outcomes()
         box = window.box
         box.frames.append([(b"1", b"2"), (b"2", b"3")])
         lane.answer(commands[3], b'{"stream":"T","seq":9}')
         box.frames.append([(b"4", b"4"), (b"5", b"5")])
-        window.account()
+        window.process_outcomes()
         pipeline = window.pipeline
         acks = [(future.item[1], pipeline.full_ack(ack)) for future, ack in pipeline.acked]
         assert acks == [
