@@ -101,7 +101,7 @@ def test_classes_are_found():
     """
     names = {each.name for each in NOTED}
 
-    assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "StagedRun"}
+    assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "Staging"}
     assert names >= {"Consumption", "HandlerPool", "MessageBatch", "Reading", "Watch"}
     assert names >= {"Connection", "Lane", "Outbox", "Session", "Signal"}
 

@@ -128,7 +128,7 @@ class _Unstoppable:
 _NEVER: Final = _Unstoppable()
 
 
-class RunIteration(Iterator[T]):
+class ListIteration(Iterator[T]):
     """
     The items of a list that a generator fills again and again, much faster than one item at a time.
 

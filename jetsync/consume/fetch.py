@@ -22,7 +22,7 @@ from jetsync import errors
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import Iteration, RunIteration, conflict
+from jetsync._base.iterations import Iteration, ListIteration, conflict
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
@@ -418,7 +418,7 @@ class Fetch:
         self._stop()
 
 
-BatchIteration: TypeAlias = "RunIteration[Message] | Iteration[Message]"
+BatchIteration: TypeAlias = "ListIteration[Message] | Iteration[Message]"
 
 
 class MessageBatch:
@@ -439,7 +439,8 @@ class MessageBatch:
 
     def __init__(self, fetch: Fetch | OrderedFetch) -> None:
         self._fetch = fetch
-        # The yielded messages of earlier runs, without those that `ack` has acknowledged.
+        # The messages that were yielded before those in `_made`, without those that `ack` has
+        # acknowledged.
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
         # The messages that were made last, and those of them that were not yielded. The next one
@@ -534,7 +535,7 @@ class MessageBatch:
         """Return a new iteration."""
         fetch = self._fetch
         if isinstance(fetch, Fetch):
-            return RunIteration(
+            return ListIteration(
                 self._untaken, self._fill(fetch), "batch", fetch.connection, self._put_back
             )
         return Iteration(fetch.messages(self), "batch")
@@ -555,8 +556,8 @@ class MessageBatch:
                     # A plugin sees a message when it is taken, and may refuse it.
                     self._untaken[:] = self._made = [target.make(unused.pop())]
                 elif unused:
-                    run = unused[-MADE_AT_ONCE:]
-                    self._untaken[:] = self._made = [*map(target.make, run)]
+                    frames = unused[-MADE_AT_ONCE:]
+                    self._untaken[:] = self._made = [*map(target.make, frames)]
                     del unused[-MADE_AT_ONCE:]
                 elif fetch.inbox is not None:
                     unused = [*reversed(fetch.receive())]

@@ -2,7 +2,8 @@
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
 A retry uses another :class:`BatchAttempt` with another id. Small messages are not written one by
-one. A run of them is encoded and written together, and the server works while the caller adds more.
+one. They are staged, and then encoded and written together, so the server works while the caller
+adds more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
+from jetsync.publish.staging import MOST_STAGED, SMALL, STAGING_PAUSE
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
@@ -188,9 +189,10 @@ class BatchAttempt:
         """
         Add a small message to those that wait to be written, or return False if :meth:`add` has to.
 
-        Any thread may call this, without the lock of the batch. The run is written by a message
-        that fills it, by one that is added :data:`RUN_PAUSE` seconds after the last write, and by
-        the commit. No timer is needed, because only the commit makes the messages visible.
+        Any thread may call this, without the lock of the batch. The staged messages are written
+        with one that has no place, with one that is added :data:`STAGING_PAUSE` seconds after the
+        last write, and by the commit. No timer is needed, because only the commit makes the
+        messages visible.
         """
         outbox = self._outbox
         item = self.messages.plain(subject, data)
@@ -230,7 +232,7 @@ class BatchAttempt:
         engine = self.engine
         if (
             engine.add(item)
-            or len(engine.items) >= engine.sent + RUN_MESSAGES
+            or len(engine.items) >= engine.sent + MOST_STAGED
             or len(item[1]) + len(item[2]) > SMALL
             or time.monotonic() > self._due
         ):
@@ -238,7 +240,7 @@ class BatchAttempt:
             if parts:
                 self.send(parts, deadline)
         # Other threads may stage from here on.
-        self._places = max(0, min(engine.quiet, engine.sent + RUN_MESSAGES - 1) - len(engine.items))
+        self._places = max(0, min(engine.quiet, engine.sent + MOST_STAGED - 1) - len(engine.items))
 
     def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:
         """
@@ -277,7 +279,7 @@ class BatchAttempt:
                     self._ask(part, frames, deadline)
             if frames:
                 write()
-            self._due = time.monotonic() + RUN_PAUSE
+            self._due = time.monotonic() + STAGING_PAUSE
         except errors.JetSyncError as error:
             cause = self._cause(error, opening, deadline)
             if isinstance(cause, _REFUSALS):

@@ -14,7 +14,7 @@ from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
-from jetsync.publish.staged_run import RUN_BYTES, SMALL
+from jetsync.publish.staging import MOST_STAGED_BYTES, SMALL
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL
@@ -58,9 +58,9 @@ class Wire:
         """
         Append the frames of messages that need no answer to *frames*; *first* is their sequence.
 
-        Call *write* whenever :data:`RUN_BYTES` have been appended.
+        Call *write* whenever :data:`MOST_STAGED_BYTES` have been appended.
         """
-        frame, append, room = self._frame, frames.append, RUN_BYTES
+        frame, append, room = self._frame, frames.append, MOST_STAGED_BYTES
         digits = len(b"%d" % first)
         before, longer = self._size + digits, 10**digits
         for number, (target, tail, payload) in enumerate(items, first):
@@ -72,7 +72,7 @@ class Wire:
             room -= size
             if room <= 0:
                 write()
-                room = RUN_BYTES
+                room = MOST_STAGED_BYTES
 
     def last(self, part: Part[BatchItem], before: BatchItem) -> BatchItem:
         """

@@ -155,7 +155,7 @@ class FastPublisher:
     # Threads: any.
     # Locks: `_lock` protects the link and its engine, also during waits. `add` stages small
     # messages without it. Plugins, `on_gap` and iterables of the user run without it. The lock
-    # of `_run` protects `_callback_errors`.
+    # of `_staging` protects `_callback_errors`.
 
     __reduce__ = refuse_copy
 
@@ -172,7 +172,7 @@ class FastPublisher:
             self._hooks = BatchHooks(plugins, self._lane.prepare_wait)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
-        self._run, self._ledger = link.run, link.ledger
+        self._staging, self._ledger = link.staging, link.ledger
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and self._hooks is None
         # The known subjects of messages that `add` may stage without a further step.
@@ -278,10 +278,10 @@ class FastPublisher:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
-        run = self._run
+        staging = self._staging
         if (
             type(data) is bytes
-            and len(data) <= run.small
+            and len(data) <= staging.small
             and type(subject) is str
             and headers is None
             and msg_id is None
@@ -289,7 +289,7 @@ class FastPublisher:
             and expect is None
             and timeout is None
             and (target := self._targets.get(subject)) is not None
-            and (number := run.stage(target, data))
+            and (number := staging.stage(target, data))
         ):
             return number
         self._lane.check()
@@ -302,12 +302,12 @@ class FastPublisher:
             item = self._prepared(item)
             subject = subject_of(item)
         encoder = self._link.stream.encoder
-        if run.places > 0 and type(subject) is str and subject in encoder.targets:
+        if staging.places > 0 and type(subject) is str and subject in encoder.targets:
             encoded = encoder.encode(item)
             target, header, payload, _ = encoded
-            if len(header) + len(payload) <= run.small:
+            if len(header) + len(payload) <= staging.small:
                 frame = partial(encoder.framed, encoded) if header else None
-                number = run.stage(target, payload, frame)
+                number = staging.stage(target, payload, frame)
                 if number:
                     if encoder.has_ttl:
                         self._raised_ttls.check((item,))
@@ -561,7 +561,7 @@ class FastPublisher:
                 try:
                     on_gap(event)
                 except Exception:
-                    with self._run.lock:
+                    with self._staging.lock:
                         self._callback_errors += 1
                     _logger.exception("callback_failed")
 

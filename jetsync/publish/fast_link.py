@@ -31,7 +31,7 @@ from jetsync._proto.fastingest import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
-from jetsync.publish.staged_run import RUN_MESSAGES, SMALL, StagedRun
+from jetsync.publish.staging import MOST_STAGED, SMALL, Staging
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
@@ -55,15 +55,17 @@ _NOT_SENT: Final = (
 
 
 class Answers(Mailbox):
-    """The answers to one publisher. Each arrival ends the run, so that the next call reads it."""
+    """
+    The answers to one publisher. Each arrival stops the staging, so that the next call reads it.
+    """
 
-    def __init__(self, interest: bytes, run: StagedRun) -> None:
+    def __init__(self, interest: bytes, staging: Staging) -> None:
         super().__init__(interest, collect_denials=True, while_closing=True)
-        self._run = run
+        self._staging = staging
 
     def wake(self) -> None:
         """Have the next call look at what arrived, and wake the waiting thread."""
-        self._run.is_over = True
+        self._staging.is_stopped = True
         self.signal.set()
 
 
@@ -71,7 +73,7 @@ class FastLink:
     """
     Drives the engine of one fast publisher.
 
-    Other threads may stage messages in *run* between two calls.
+    Other threads may stage messages in *staging* between two calls.
     """
 
     # Threads: those that hold the lock of the publisher. Any thread calls `wake`, `stop` and, if it
@@ -92,8 +94,8 @@ class FastLink:
             gap_ok=options.gap == "ok",
         )
         self.ledger: Final = self.engine.ledger
-        self.run: Final = StagedRun(context.lane)
-        self._box = Answers(inbox + b".>", self.run)
+        self.staging: Final = Staging(context.lane)
+        self._box = Answers(inbox + b".>", self.staging)
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
         self.stream: Final = FastStream(context)
@@ -119,7 +121,7 @@ class FastLink:
     @property
     def added(self) -> int:
         """The number of messages added; any thread."""
-        return max(self.ledger.sent, self.run.last)
+        return max(self.ledger.sent, self.staging.last)
 
     # Calls.
 
@@ -129,13 +131,13 @@ class FastLink:
 
         Other threads that stage messages wait for the publisher's lock, which the caller holds.
         """
-        run = self.run
+        staging = self.staging
         # A signal handler may have interrupted the thread that stages.
-        refuse_reentry(run.lock)
-        with run.lock:
-            run.places = 0
-        if run.last > self.ledger.sent:
-            self.ledger.staged(run.last)
+        refuse_reentry(staging.lock)
+        with staging.lock:
+            staging.places = 0
+        if staging.last > self.ledger.sent:
+            self.ledger.staged(staging.last)
         if self.is_inside:
             self.engine.interrupted()
         self.is_inside = True
@@ -147,22 +149,22 @@ class FastLink:
 
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
-        engine, run, stream = self.engine, self.run, self.stream
+        engine, staging, stream = self.engine, self.staging, self.stream
         stream.deadline = deadline
-        run.is_over = False
+        staging.is_stopped = False
         while self._make_room(1, deadline):
-            if run.is_full and not self._write(b"", 0, deadline):
+            if staging.is_full and not self._write(b"", 0, deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
             engine.claim(1, time.monotonic(), subject_of(item))
-            run.add([frame])
+            staging.add([frame])
             break
         else:
             self._start(item, deadline)
-        run.last = number = self.ledger.sent
-        run.small = min(SMALL, stream.encoder.limit)
+        staging.last = number = self.ledger.sent
+        staging.small = min(SMALL, stream.encoder.limit)
         if not self.closed and self._lane.outbox.reason is None:
-            run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
+            staging.places = min(engine.room, MOST_STAGED - len(staging.frames))
         return number
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
@@ -230,17 +232,19 @@ class FastLink:
         """
         Write the staged messages and *count* claimed ones; return False if the connection is lost.
         """
-        run = self.run
-        staged = run.take() if run.frames else []
+        staging = self.staging
+        staged = staging.take() if staging.frames else []
         try:
-            self._lane.write(b"".join([*staged, block]), deadline, run.epoch, while_closing=True)
+            self._lane.write(
+                b"".join([*staged, block]), deadline, staging.epoch, while_closing=True
+            )
         except errors.ConnectionLostError:
             self.engine.unclaim(count)
             self._lose_connection()
             return False
         except _NOT_SENT:
             self.engine.unclaim(count)
-            run.add(staged)
+            staging.add(staged)
             raise
         return True
 
@@ -274,11 +278,11 @@ class FastLink:
         if self._box.ready:
             self.receive()
         stream = self.stream
-        self.run.epoch = stream.look_up(subject, deadline)
+        self.staging.epoch = stream.look_up(subject, deadline)
         assert stream.known is not None
         self.engine.open(stream.known.name)
-        self.run.prefix = prefix = self.engine.prefix
-        self.run.form = stream.encoder.form(prefix)
+        self.staging.prefix = prefix = self.engine.prefix
+        self.staging.form = stream.encoder.form(prefix)
         if self.added_before is None:
             self.added_before = 0
             self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
@@ -373,7 +377,7 @@ class FastLink:
             deadline: Deadline of the call.
             item: The message of the commit that may have to be sent again.
         """
-        if self.run.frames:
+        if self.staging.frames:
             # The server answers only what it gets.
             self._write(b"", 0, deadline)
             return True
@@ -393,8 +397,8 @@ class FastLink:
         box, engine = self._box, self.engine
         # Read before the frames are drained: those before a lost connection have to come first.
         lost, failure = box.take_lost(), box.failure
-        # From here on, each arrival ends the run again.
-        self.run.is_over = False
+        # From here on, each arrival stops the staging again.
+        self.staging.is_stopped = False
         now = time.monotonic()
         box.interrupted = False
         while box.frames:
@@ -405,7 +409,7 @@ class FastLink:
                     # The first message is sent alone.
                     self._batches.pop(self._key, None)
                 engine.stop(_doubt(denial) if denial.sent else denial)
-        if lost and lost >= self.run.epoch:
+        if lost and lost >= self.staging.epoch:
             self._lose_connection()
         if failure is not None:
             engine.closed(failure)
@@ -433,12 +437,12 @@ class FastLink:
             op = OP_END
         block = self._frame(op, seq, item)
         try:
-            self._lane.write(block, deadline, self.run.epoch, while_closing=True)
+            self._lane.write(block, deadline, self.staging.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self._lose_connection()
 
     def _lose_connection(self) -> None:
-        self.engine.lost_connection(self._lane.why_lost(self.run.epoch))
+        self.engine.lost_connection(self._lane.why_lost(self.staging.epoch))
 
     # Ending.
 
@@ -459,7 +463,7 @@ class FastLink:
             self.receive()
         self.raised = True
         self.abandon()
-        why = self._lane.why_lost(self.run.epoch)
+        why = self._lane.why_lost(self.staging.epoch)
         if why is not None and failure.__cause__ is None:
             # Also if it is about messages that did not arrive.
             raise failure from errors.ConnectionLostError(reason=why)
@@ -473,8 +477,8 @@ class FastLink:
 
     def _send_end(self, seq: int) -> None:
         """Send the staged messages, and end the batch after them; never waits."""
-        block = b"".join([*self.run.take(), self._frame(OP_END, seq)])
-        self._lane.post_nowait(block, self.run.epoch)
+        block = b"".join([*self.staging.take(), self._frame(OP_END, seq)])
+        self._lane.post_nowait(block, self.staging.epoch)
 
     def drop(self) -> bool:
         """End the batch of a garbage-collected publisher, and return whether it was open."""
@@ -485,7 +489,7 @@ class FastLink:
         return self.engine.phase is Phase.OPEN
 
     def _drop(self) -> None:
-        self.ledger.staged(self.run.last)
+        self.ledger.staged(self.staging.last)
         self.abandon()
 
     def stop(self) -> None:
@@ -500,7 +504,7 @@ class FastLink:
     def unsubscribe(self) -> None:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
-        self.run.is_over = True
+        self.staging.is_stopped = True
         if self._key in self._batches and self.engine.phase is not Phase.DONE:
             for subject in list(self.stream.encoder.targets.values()):
                 self._connection.refusals.add(subject)
@@ -534,6 +538,6 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     # An interrupted call leaves a batch that the server may drop.
     if added == link.added_before and link.ping_block and not link.is_inside:
         link.quiet_pings += 1
-        lane.post_nowait(link.ping_block, link.run.epoch)
+        lane.post_nowait(link.ping_block, link.staging.epoch)
     link.added_before = added
     lane.later(PING_AFTER, _keep_alive, lane, reference)

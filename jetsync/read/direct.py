@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from jetsync._base.iterations import RunIteration
+    from jetsync._base.iterations import ListIteration
     from jetsync.read.last import LastPlan
     from jetsync.read.pages import PageReader
     from jetsync.values.stored import StoredMessage, StoredPage
@@ -57,7 +57,7 @@ class DirectBatch:
         self._last = last
         # The iteration refers to the reader and not to this object. The read ends when nothing
         # refers to either of them.
-        self._running: RunIteration[StoredMessage] | None = None
+        self._running: ListIteration[StoredMessage] | None = None
 
     def __repr__(self) -> str:
         return f"<DirectBatch {self._reader.description}>"
@@ -147,7 +147,7 @@ class StreamScan(Iterator["StoredMessage"]):
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
         # The iteration over messages or over pages. The read ends as in a DirectBatch.
-        self._running: RunIteration[StoredMessage] | Iteration[StoredPage] | None = None
+        self._running: ListIteration[StoredMessage] | Iteration[StoredPage] | None = None
 
     def __repr__(self) -> str:
         return f"<StreamScan {self._reader.description}>"

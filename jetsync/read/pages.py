@@ -24,7 +24,7 @@ from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import Iteration, RunIteration
+from jetsync._base.iterations import Iteration, ListIteration
 from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
@@ -248,7 +248,7 @@ class PageReader:
             raise
 
     def close(
-        self, iteration: Iteration[StoredPage] | RunIteration[StoredMessage] | None = None
+        self, iteration: Iteration[StoredPage] | ListIteration[StoredMessage] | None = None
     ) -> None:
         """End the read, and an iteration over it, now; any thread, safe to repeat."""
         self._over.set()
@@ -259,14 +259,14 @@ class PageReader:
             # Another thread runs the iteration, or this is a signal handler that interrupted it.
             self.context.lane.interrupt(self._box)
 
-    def messages(self, what: str) -> RunIteration[StoredMessage]:
+    def messages(self, what: str) -> ListIteration[StoredMessage]:
         """
         Return an iterator over the messages. Dropping it ends the read.
 
         Args:
             what: The kind of object that is iterated over, for errors.
         """
-        return RunIteration.of_runs(self._messages(), what)
+        return ListIteration.of_runs(self._messages(), what)
 
     def pages(self, what: str) -> Iteration[StoredPage]:
         """Return an iterator over non-empty pages, as :meth:`messages` does."""

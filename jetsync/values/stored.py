@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from jetsync._base.integers import read_digits
-from jetsync._base.iterations import RunIteration
+from jetsync._base.iterations import ListIteration
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
@@ -258,7 +258,7 @@ class StoredPage(Sequence[StoredMessage]):
         return sum(map(len, self._runs))
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        return RunIteration.of_runs((messages_of(run) for run in self._runs), "page")
+        return ListIteration.of_runs((messages_of(run) for run in self._runs), "page")
 
     @overload
     def __getitem__(self, index: int) -> StoredMessage: ...

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.interrupts import interrupted_at
 from jetsync import ConflictingUseError
-from jetsync._base.iterations import Iteration, RunIteration
+from jetsync._base.iterations import Iteration, ListIteration
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def by_run(items, what="scan"):
         for item in items:
             yield [item, *itertools.islice(items, 2 if item > 4 else 0)]
 
-    return RunIteration.of_runs(runs(), what)
+    return ListIteration.of_runs(runs(), what)
 
 
 KINDS = pytest.mark.parametrize("make", [by_item, by_run])

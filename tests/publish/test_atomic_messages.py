@@ -19,7 +19,7 @@ from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.atomic_messages import BatchMessages, Wire
 from jetsync.publish.atomic_options import AtomicOptions
-from jetsync.publish.staged_run import RUN_BYTES
+from jetsync.publish.staging import MOST_STAGED_BYTES
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
 
@@ -91,7 +91,7 @@ class TestWire:
             sizes.append(len(found))
             found.clear()
 
-        Wire("b1").encode([(b"S.A", b"\r\n", bytes(RUN_BYTES // 2))] * 5, 1, found, write)
+        Wire("b1").encode([(b"S.A", b"\r\n", bytes(MOST_STAGED_BYTES // 2))] * 5, 1, found, write)
         assert (sizes, len(found)) == ([2, 2], 1)
 
     def test_the_last_message(self):

@@ -23,7 +23,7 @@ from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.staged_run import SMALL
+from jetsync.publish.staging import SMALL
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
@@ -150,7 +150,7 @@ class TestDiscard:
         """
         A handler that interrupts an add uses the batch, or its call raises an error.
         """
-        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
         subject, step, ended, results = f"{stream.name}.A", 0, False, set()
 
         def handler():
@@ -250,7 +250,7 @@ class TestCtrlC:
         Ctrl-C leaves the lock free. The batch either has the whole message or nothing of it, or its
         next call raises BatchClosedError.
         """
-        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
         subject, step, ended, closed = f"{stream.name}.A", 0, False, 0
         while not ended:
             step += 1
@@ -309,7 +309,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
         batch.add(f"{stream.name}.A", bytes(2 * SMALL))
 
         def interrupted(item):

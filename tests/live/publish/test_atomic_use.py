@@ -23,7 +23,7 @@ from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.staged_run import RUN_MESSAGES, RUN_PAUSE, SMALL
+from jetsync.publish.staging import MOST_STAGED, SMALL, STAGING_PAUSE
 from jetsync.testing import HookRecorder
 
 OPEN_BATCHES = 50
@@ -401,7 +401,7 @@ class TestRuns:
         """
         A batch with one message, to which others are added without a pause.
         """
-        monkeypatch.setattr("jetsync.publish.atomic_attempt.RUN_PAUSE", 60.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
         with js.atomic_batch() as batch:
             batch.add(f"{stream.name}.A", b"0")
             yield batch
@@ -411,15 +411,15 @@ class TestRuns:
         The message that fills a run sends the whole run.
         """
         before = self.sent(js)
-        for number in range(1, RUN_MESSAGES):
+        for number in range(1, MOST_STAGED):
             batch.add(f"{stream.name}.A", b"%d" % number)
         assert self.sent(js) == before
-        batch.add(f"{stream.name}.A", b"%d" % RUN_MESSAGES)
-        assert self.sent(js) > before + RUN_MESSAGES * 50
+        batch.add(f"{stream.name}.A", b"%d" % MOST_STAGED)
+        assert self.sent(js) > before + MOST_STAGED * 50
         batch.add(f"{stream.name}.A", b"last")
-        assert batch.commit().size == RUN_MESSAGES + 2
+        assert batch.commit().size == MOST_STAGED + 2
         assert payloads(stream) == [
-            *(b"%d" % number for number in range(RUN_MESSAGES + 1)),
+            *(b"%d" % number for number in range(MOST_STAGED + 1)),
             b"last",
         ]
 
@@ -432,7 +432,7 @@ class TestRuns:
                 before = self.sent(js)
                 batch.add(f"{stream.name}.A", b"%d" % number)
                 assert self.sent(js) > before
-                time.sleep(2 * RUN_PAUSE)
+                time.sleep(2 * STAGING_PAUSE)
         assert payloads(stream) == [b"0", b"1", b"2", b"3"]
 
     def test_a_large_message_is_sent(self, js, stream, batch):

@@ -223,7 +223,7 @@ class TestFlow:
 
 class TestStaging:
     """
-    Small messages are staged, and sent in runs.
+    Small messages are staged, and sent together.
     """
 
     def test_sent_without_a_further_call(self, js, stream):
@@ -236,7 +236,7 @@ class TestStaging:
         eventually(lambda: stream.info().state.messages == 150)
         assert publisher.statistics().pings == 0
         # The loop has stopped, and starts again.
-        eventually(lambda: not publisher._link.run.is_armed)
+        eventually(lambda: not publisher._link.staging.is_armed)
         publisher.add(f"{stream.name}.a", b"150")
         eventually(lambda: stream.info().state.messages == 151)
         assert publisher.commit().size == 151
@@ -263,7 +263,7 @@ class TestStaging:
         subject = f"{stream.name}.a"
         publisher = fast(js)
         publisher.add(subject, b"0")
-        run = publisher._link.run
+        staging = publisher._link.staging
         refused = []
 
         class Interrupted(list):
@@ -274,7 +274,7 @@ class TestStaging:
                     refused.append(caught.value)
                 super().append(frame)
 
-        run.frames = Interrupted()
+        staging.frames = Interrupted()
         assert publisher.add(subject, b"1") == 2
         assert len(refused) == 2
         for number in range(2, 5):
@@ -289,9 +289,9 @@ class TestStaging:
         """
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
-        run = publisher._link.run
+        staging = publisher._link.staging
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(run.lock.acquire).result()
+            pool.submit(staging.lock.acquire).result()
             child = fork()
             if not child:
                 status = 1
@@ -301,7 +301,7 @@ class TestStaging:
                     status = 0
                 finally:
                     os._exit(status)
-            pool.submit(run.lock.release).result()
+            pool.submit(staging.lock.release).result()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert publisher.commit().size == 1
 

@@ -1,9 +1,9 @@
 """
-A run of messages that a caller has added one by one and that are sent together.
+The staging of a fast publisher: messages that were added one by one and are sent together.
 
 A call that takes the lock of its publisher and writes costs about 3 us, and staging costs a fifth
-of it. The run is encoded and sent by a call that finds it full, by a call that is about to wait, or
-by the loop thread after a short pause.
+of it. The staged messages are encoded and sent by a call that finds the staging full, by a call
+that is about to wait, or by the loop thread after a short pause.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
     from jetsync._io.lane import Lane
 
-# A run is full at this many messages or bytes. With 128-byte messages, runs of half that length
-# cost a sixth more CPU. Longer runs let the server idle.
-RUN_MESSAGES: Final = 128
-RUN_BYTES: Final = 64 << 10
+# The staging is full at this many messages or bytes. With 128-byte messages, half as many cost a
+# sixth more CPU. With more, the server idles meanwhile.
+MOST_STAGED: Final = 128
+MOST_STAGED_BYTES: Final = 64 << 10
 
 # The largest message that is staged: bytes of headers and payload together.
-SMALL: Final = RUN_BYTES // RUN_MESSAGES
+SMALL: Final = MOST_STAGED_BYTES // MOST_STAGED
 
 # Seconds between two sends of the loop thread. If the last write of an atomic batch is older than
 # this, the next message is written at once.
-RUN_PAUSE: Final = 0.002
+STAGING_PAUSE: Final = 0.002
 
 
-class StagedRun:
+class Staging:
     """
     Messages that have numbers and wait to be sent on one connection.
 
-    A message may be staged while there are *places* and the run is not over. The publisher sets
-    *places* to 0 before it makes any other call.
+    A message may be staged while there are *places* and the staging is not stopped. The publisher
+    sets *places* to 0 before it makes any other call.
 
     Args:
         lane: The lane.
@@ -46,10 +46,10 @@ class StagedRun:
     # Threads: any for `stage`, the loop thread for `_send`, and for the rest those that hold the
     # lock of the publisher.
     # Locks: `lock` protects `places`, `last`, `frames`, `size` and `is_armed`. Any thread sets
-    # `is_over` without it.
+    # `is_stopped` without it.
 
     __slots__ = (
-        "_lane", "_was_taken", "epoch", "form", "frames", "is_armed", "is_over", "last",
+        "_lane", "_was_taken", "epoch", "form", "frames", "is_armed", "is_stopped", "last",
         "lock", "places", "prefix", "size", "small",
     )  # fmt: skip
 
@@ -58,11 +58,11 @@ class StagedRun:
         self.lock: threading.RLock = short_lock()
         # How many more messages may be staged.
         self.places: int = 0
-        # The sequence of the last staged message. The publisher tells the engine once for each run.
+        # The sequence of the last staged message. The publisher tells the engine once for many.
         # Telling it for each message costs 5 % of the CPU of `add`.
         self.last: int = 0
         # Whether no more messages may be staged until the publisher has read an answer.
-        self.is_over: bool = False
+        self.is_stopped: bool = False
         # The largest message that may be staged.
         self.small: int = 0
         # The connection that has to send the messages.
@@ -70,8 +70,8 @@ class StagedRun:
         # The reply subject up to the sequence, and the format of frames without headers.
         self.prefix: bytes = b""
         self.form: bytes = b""
-        # Frames, and the arguments of the format. Making the frames of a run at once costs a third
-        # less than making each one when its message is staged.
+        # Frames, and the arguments of the format. Making many frames at once costs a third less
+        # than making each one when its message is staged.
         self.frames: list[bytes | tuple[bytes, int, int, bytes]] = []
         # Bytes of the frames that `add` has appended. Staged messages are too small to count.
         self.size: int = 0
@@ -83,8 +83,8 @@ class StagedRun:
 
     @property
     def is_full(self) -> bool:
-        """Whether to send the run before more is staged."""
-        return len(self.frames) >= RUN_MESSAGES or self.size >= RUN_BYTES
+        """Whether to send the staged messages before more are staged."""
+        return len(self.frames) >= MOST_STAGED or self.size >= MOST_STAGED_BYTES
 
     def stage(
         self, target: bytes, payload: bytes, frame: Callable[[bytes, int], bytes] | None = None
@@ -99,12 +99,12 @@ class StagedRun:
             payload: The payload.
             frame: Makes the frame of a message with headers, given the prefix and its sequence.
         """
-        if self.is_over:
+        if self.is_stopped:
             # Before the lock is taken: in a forked child, its owner may not exist.
             return 0
         with self.lock:
             places = self.places
-            if places <= 0 or self.is_over:
+            if places <= 0 or self.is_stopped:
                 return 0
             # A signal handler that interrupts the next steps must not stage another message.
             self.places = 0
@@ -157,12 +157,12 @@ class StagedRun:
                     return
             finally:
                 self.lock.release()
-        self._lane.later(RUN_PAUSE, self._send)
+        self._lane.later(STAGING_PAUSE, self._send)
 
     def _send_staged(self) -> bool:
         """Send what was staged, and return whether to look again; the lock is held."""
-        # Calls that add one message after another send full runs. Sending smaller ones here, and
-        # arming the loop for each run, cost a tenth of the CPU of such a program.
+        # Calls that add one message after another send full blocks. Sending smaller ones here, and
+        # arming the loop for each block, cost a tenth of the CPU of such a program.
         if not self._was_taken:
             if not self.frames:
                 self.is_armed = False
