@@ -341,7 +341,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> OrderedConsumer:
         """
-        Return a reader of the stream, or of a part of it, in order, without gaps or repeats.
+        Return a reader of the stream, or of a part of it, in order, without gaps or duplicates.
 
         The call creates an ephemeral consumer in the server's memory, without acknowledgements.
 

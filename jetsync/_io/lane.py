@@ -242,7 +242,7 @@ class Lane:
 
     def open(self) -> None:
         """Write all subscriptions again and allow writes: the server has accepted the login."""
-        self.outbox.open(self.subscriptions.repeat())
+        self.outbox.open(self.subscriptions.sub_lines())
 
     def detach(self) -> None:
         """

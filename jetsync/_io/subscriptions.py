@@ -53,8 +53,8 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def repeat(self) -> bytes:
-        """Return all ``SUB`` lines, to subscribe again on a new connection; loop thread."""
+    def sub_lines(self) -> bytes:
+        """Return the ``SUB`` lines of all subscriptions, for a new connection; loop thread."""
         lines = dict(self._lines)
         self._ranks = {sid: count for count, sid in enumerate(lines)}
         return b"".join(lines.values())

@@ -133,7 +133,7 @@ class LaneTransport:
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         """Connect to the first address of the host that answers."""
         self._begin_attempt(uri)
-        with retryable():
+        with as_os_error():
             await self._in_time(self._dial(uri))
 
     async def connect_tls(
@@ -145,7 +145,7 @@ class LaneTransport:
     ) -> None:
         """Start TLS on the connected socket."""
         hostname = uri if isinstance(uri, str) else uri.hostname
-        with retryable():
+        with as_os_error():
             sock = self._sock
             if sock is None:
                 raise errors.ConnectError("the connection was closed before its TLS handshake")
@@ -164,7 +164,7 @@ class LaneTransport:
         Raises:
             ConnectError: The server refused, or sent a line that is not part of a handshake.
         """
-        with retryable():
+        with as_os_error():
             if self.attempt.info is None:
                 return await self._read_info()
             await self._read_pong()
@@ -175,7 +175,7 @@ class LaneTransport:
         attempt = self.attempt
         if not self._handshaking or not attempt.outgoing:
             return
-        with retryable():
+        with as_os_error():
             block = bytes(attempt.outgoing)
             attempt.outgoing.clear()
             if block.startswith(b"CONNECT "):
@@ -518,11 +518,11 @@ class LaneTransport:
 
 
 @contextlib.contextmanager
-def retryable() -> Iterator[None]:
+def as_os_error() -> Iterator[None]:
     """
-    Raise every failure of an attempt as an OSError, after which nats-py makes the next attempt.
+    Raise every failure of an attempt to connect as an OSError; ConnectError is one.
 
-    Other errors would end its reconnects. ConnectError is an OSError.
+    After an OSError, nats-py makes the next attempt. Other errors would end its reconnects.
     """
     try:
         yield

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from jetsync._io.outbox import break_connection
 from jetsync._io.resolve import in_thread
-from jetsync._io.transport import LaneTransport, retryable
+from jetsync._io.transport import LaneTransport, as_os_error
 from jetsync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class WebSocketLaneTransport(LaneTransport):
         self._begin_attempt(uri)
         # The scheme decides about TLS, so nats-py must not start it.
         self.attempt.secure = True
-        with retryable():
+        with as_os_error():
             address = self.resolve(uri)
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None

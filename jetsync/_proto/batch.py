@@ -147,7 +147,7 @@ class AtomicBatchEngine(Generic[Item]):
         return f"<AtomicBatchEngine {self.state.value} {self.sent} of {len(self.items)} sent>"
 
     @property
-    def may_be_repeated(self) -> bool:
+    def may_be_resent(self) -> bool:
         """Whether all messages may be sent again under another id, if they have ids or failed."""
         return self.complete and self.state in {BatchState.FAILED, BatchState.UNKNOWN}
 

@@ -36,12 +36,12 @@ LONGEST_PAUSE: Final = 5.0
 AHEAD: Final = 128
 
 
-Order: TypeAlias = Literal["next", "repeat", "gap"]
+Order: TypeAlias = Literal["next", "duplicate", "gap"]
 """
 How a message continues the sequence.
 
 - ``next``: it is the next message.
-- ``repeat``: it was delivered before, or another consumer sent it. Drop it.
+- ``duplicate``: it was delivered before, or another consumer sent it. Drop it.
 - ``gap``: messages before it are missing. Create another consumer.
 """
 
@@ -164,14 +164,14 @@ class OrderedCursor:
                 return "next"
             ahead.clear()
         if self._token not in reply:
-            return "repeat"
+            return "duplicate"
         said, last = _read(reply), self.last
         if said.consumer_sequence != self._expected:
             return "gap"
         self._expected += 1
         if last is not None and said.stream_sequence <= last:
             self._before -= 1
-            return "repeat"
+            return "duplicate"
         self._position_before, self._position = self._position, reply
         self._pause = 0.0
         return "next"

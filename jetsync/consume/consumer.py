@@ -192,7 +192,7 @@ class Consumer:
         """
         Wait for one message and return it, or None if none arrives within *expires*.
 
-        Thread-safe. If the pull ends for a temporary reason, jetsync repeats it as in
+        Thread-safe. If the pull ends for a temporary reason, jetsync retries it as in
         :meth:`fetch`.
 
         Args:

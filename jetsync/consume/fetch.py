@@ -84,7 +84,7 @@ MADE_AT_ONCE: Final = 256
 
 class Fetch:
     """
-    One bounded pull, which is repeated if it ends for a temporary reason.
+    One bounded pull, followed by another one if it ends for a temporary reason.
 
     Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
     Locks: none; the iteration of the batch lets in one call at a time.
@@ -94,7 +94,7 @@ class Fetch:
         request: What to ask for.
         wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
-        epoch: If given, the pull is only repeated on this connection. On another one, the fetch
+        epoch: If given, the pull is only retried on this connection. On another one, the fetch
             ends with NoHeartbeatError.
     """
 
@@ -123,10 +123,10 @@ class Fetch:
         self._deadline = Deadline(now + wait + GRACE, wait + GRACE)
         self._send_until = Deadline(now + wait, wait)
         self._retry_wait = PULL_RETRY_WAIT
-        # Which pull of a fetch with `no_wait` this is, see `_should_repeat`.
+        # Which pull of a fetch with `no_wait` this is, see `_should_retry`.
         self._attempt = 1
         # Whether another pull has to be sent before the next wait.
-        self._repeat = False
+        self._pull_due = False
         self._received_bytes = 0
         self.received: int = 0
         # The status that ended the last pull; None while it is open, or if none was needed.
@@ -169,7 +169,7 @@ class Fetch:
         """Wait for messages and return their frames; return nothing if the state has changed."""
         inbox = self.inbox
         assert inbox is not None
-        if self._repeat:
+        if self._pull_due:
             self._pull_rest(inbox)
         if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
@@ -182,7 +182,7 @@ class Fetch:
         for status, pull in statuses:
             outcome = PullOutcome.IGNORED if pull is None else self._judge(status, pull)
             self.target.report_status(status, outcome)
-        if inbox.engine.is_idle and not self._repeat:
+        if inbox.engine.is_idle and not self._pull_due:
             self.inbox = None
             if isinstance(self.error, errors.InvalidGroupError):
                 # Servers before 2.14 refuse a pull for its group and still serve it (seen on
@@ -236,7 +236,7 @@ class Fetch:
                         return False
                 lost = box.take_lost()
                 if lost and engine.lost(lost):
-                    self._repeat = True
+                    self._pull_due = True
                     return False
             due = engine.next_miss()
             until = self._deadline
@@ -266,13 +266,13 @@ class Fetch:
             )
         elif self.request.no_wait:
             self._explain_silence(inbox)
-        return self.inbox is None or self._repeat
+        return self.inbox is None or self._pull_due
 
     def _explain_silence(self, inbox: PullInbox) -> None:
         """
         Ask the server why a fetch with ``no_wait`` gets no messages, and act on the answer.
 
-        If the consumer cannot deliver now, the fetch ends. If the pull was lost, it is repeated.
+        If the consumer cannot deliver now, the fetch ends. If the pull was lost, it is retried.
         The server answers in order, so all messages of the pull have arrived before this answer.
         """
         try:
@@ -293,7 +293,7 @@ class Fetch:
         elif not info.num_waiting and self._rest() is not None:
             # A leader that has just stepped down drops pulls without a status.
             inbox.engine.lost(self._lane.epoch)
-            self._repeat = True
+            self._pull_due = True
 
     def _judge(self, status: Status, pull: Pull) -> PullOutcome:
         """Act on a status that ended the pull."""
@@ -301,19 +301,19 @@ class Fetch:
         if status.effect is Effect.FAULT:
             self.error = status.error(self.target.stream, self.target.consumer)
             return PullOutcome.FAILED
-        if not self._should_repeat(status):
+        if not self._should_retry(status):
             return PullOutcome.ENDED
         if status.rule.error is errors.PinIdMismatchError:
             # Another client is pinned, or this client was given a new id meanwhile.
             drop_pin(self.target.pins, pull.request)
-        self._repeat = True
+        self._pull_due = True
         return PullOutcome.RETRIED
 
-    def _should_repeat(self, status: Status) -> bool:
+    def _should_retry(self, status: Status) -> bool:
         """
         Return whether to send another pull after a status that is not a fault.
 
-        A pull is repeated after a temporary status. A fetch with ``no_wait`` sends up to three
+        A pull is retried after a temporary status. A fetch with ``no_wait`` sends up to three
         pulls. The first one has no expiry, so it is never cut off. If it finds nothing, the second
         one waits for :data:`SECOND_PULL`. If that expires between messages, the third one fetches
         the rest.
@@ -352,7 +352,7 @@ class Fetch:
 
         If no server answered that pull, first check that the consumer still exists.
         """
-        self._repeat = False
+        self._pull_due = False
         status, lane = self.status, self._lane
         if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
             self._fail(

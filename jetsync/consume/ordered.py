@@ -1,5 +1,5 @@
 """
-Ordered consumers: read a stream, or a part of it, in order, without gaps or repeats.
+Ordered consumers: read a stream, or a part of it, in order, without gaps or duplicates.
 
 An :class:`OrderedConsumer` uses an ephemeral consumer in the server's memory, without
 acknowledgements. If the consumer or one of its messages is lost, jetsync creates another consumer

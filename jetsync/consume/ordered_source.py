@@ -162,7 +162,7 @@ class OrderedSource:
             # The consumer may exist nevertheless.
             self._forget(name)
             raise
-        self._repeat_deletions()
+        self._retry_deletions()
         if self.info is None:
             self._began = info.created
         else:
@@ -361,7 +361,7 @@ class OrderedSource:
         while name:
             try:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
-                self._repeat_deletions()
+                self._retry_deletions()
             except (
                 errors.ConnectionLostError,
                 errors.JetStreamNotEnabledError,
@@ -383,9 +383,9 @@ class OrderedSource:
                 pass
             return
 
-    def _repeat_deletions(self) -> None:
+    def _retry_deletions(self) -> None:
         """
-        Repeat deletions whose connection was lost. Called when the server has just answered.
+        Retry deletions whose connection was lost. Called when the server has just answered.
 
         The answer shows that everything sent earlier on this connection has arrived.
         """

@@ -28,7 +28,7 @@ from jetsync.publish.atomic_resend import (
     ack_of_earlier_attempt,
     check_resend,
     no_resend,
-    repeatable_failure,
+    retryable_failure,
 )
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
@@ -321,7 +321,7 @@ class AtomicBatch:
 
     def resend(self, *, timeout: Seconds | None = None) -> BatchAck:
         """
-        Repeat a batch whose commit failed: send all its messages again and commit them.
+        Send all messages again and commit them, after a commit that failed.
 
         After an unknown outcome every message needs an id. The stream then stores the batch once,
         whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
@@ -351,7 +351,7 @@ class AtomicBatch:
             self._unknown = check_resend(self._attempt, unknown=self._unknown)
             # Plugins see the id of the attempt, so it is chosen before they are called.
             self._id = self._connection.new_batch_id()
-            return partial(self._send_again, deadline)
+            return partial(self._resend, deadline)
 
         return self._commit("resend", begin, deadline)
 
@@ -468,7 +468,7 @@ class AtomicBatch:
         self._attempt = attempt
         attempt.send(parts, deadline)
 
-    def _send_again(self, deadline: Deadline) -> None:
+    def _resend(self, deadline: Deadline) -> None:
         """Send all messages and the commit again in one go, with a new batch id."""
         before = self._attempt
         assert before is not None
@@ -621,7 +621,7 @@ class AtomicBatch:
         operation: events.BatchCommitOperation | None = None,
     ) -> BatchAck:
         """
-        Commit, and repeat that while it is safe and the options or a plugin ask for it.
+        Commit, and retry while that is safe and the options or a plugin ask for it.
 
         Args:
             send: Makes the first attempt.
@@ -643,7 +643,7 @@ class AtomicBatch:
                     error, self, self._attempt, self._context, deadline, ids=self._ids
                 )
             except errors.JetSyncError as error:
-                failure = repeatable_failure(
+                failure = retryable_failure(
                     error, self, self._attempt, number, deadline, unknown=self._unknown
                 )
             if not failure.at_once:
@@ -658,7 +658,7 @@ class AtomicBatch:
                 )
                 number += 1
             if self._attempt is not None:
-                send = partial(self._send_again, deadline)
+                send = partial(self._resend, deadline)
 
 
 def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

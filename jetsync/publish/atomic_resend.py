@@ -1,8 +1,9 @@
 """
 Decide after a failed commit whether an atomic batch may be sent again, and whether it was stored.
 
-A batch is always sent again as a whole, with another id. This happens only if none of its messages
-can be stored already, or if message ids prevent the stream from storing them twice.
+To *resend* a batch is to send it again as a whole, with another id. ``AtomicBatch.resend`` does
+that, and so does each retry of a commit. It happens only if none of its messages can be stored
+already, or if message ids prevent the stream from storing them twice.
 
 Three files share the work after a lost commit ack. ``_proto/batch.py`` decides whether the outcome
 of an attempt is unknown. This file decides whether to send the batch again or to raise. If the
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 NO_STREAM: Final = (errors.NoStreamResponseError, errors.TemporarilyUnavailableError)
 
 # After these errors nothing of a batch is stored, and another attempt may succeed.
-SAFE_TO_REPEAT: Final = (
+SAFE_TO_RETRY: Final = (
     *NO_STREAM,
     errors.TooManyInflightError,
     errors.BatchIncompleteError,
@@ -56,7 +57,7 @@ NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
 
 
 @attrs.frozen
-class RepeatableFailure:
+class RetryableFailure:
     """
     Why an attempt failed, if the batch may be sent again.
     """
@@ -86,7 +87,7 @@ def check_resend(attempt: BatchAttempt | None, *, unknown: bool) -> bool:
         ConflictingUseError: No commit has failed, or the server stored the messages one by one.
         InvalidArgumentError: The outcome is unknown and a message has no id.
     """
-    if attempt is None or not attempt.engine.may_be_repeated:
+    if attempt is None or not attempt.engine.may_be_resent:
         raise errors.ConflictingUseError(NO_FAILED_COMMIT)
     unknown = unknown or attempt.engine.state is BatchState.UNKNOWN
     if unknown and not attempt.all_have_ids:
@@ -96,7 +97,7 @@ def check_resend(attempt: BatchAttempt | None, *, unknown: bool) -> bool:
     return unknown
 
 
-def repeatable_failure(
+def retryable_failure(
     error: errors.JetSyncError,
     batch: AtomicBatch,
     attempt: BatchAttempt | None,
@@ -104,7 +105,7 @@ def repeatable_failure(
     deadline: Deadline,
     *,
     unknown: bool,
-) -> RepeatableFailure:
+) -> RetryableFailure:
     """
     Return the failure of an attempt if the batch may be sent again; raise its error if not.
 
@@ -120,19 +121,19 @@ def repeatable_failure(
         error.batch = batch
         if not error.has_message_ids:
             raise error
-        return RepeatableFailure(error)
+        return RetryableFailure(error)
     failure = error
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
     if unknown:
         failure = _still_unknown(batch, attempt, failure)
-    if not isinstance(error, SAFE_TO_REPEAT):
+    if not isinstance(error, SAFE_TO_RETRY):
         raise failure from failure.__cause__
     # If the connection was lost between two steps of the call, nothing was sent. The lookup of the
     # stream waits for the next connection.
     unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
     at_once = unsent and attempt is not None and attempt.whole and not deadline.expired()
-    return RepeatableFailure(failure, no_stream=isinstance(error, NO_STREAM), at_once=at_once)
+    return RetryableFailure(failure, no_stream=isinstance(error, NO_STREAM), at_once=at_once)
 
 
 def ack_of_earlier_attempt(

@@ -423,7 +423,7 @@ class FastLink:
             self.ping_block = b""
 
     def _ask(self, deadline: Deadline, item: Any = None) -> None:
-        """Send the ping or the repeated commit that is due."""
+        """Send the ping that is due, or the commit once more."""
         engine = self.engine
         # Answers that have arrived are read first.
         due = None if self._box.ready else engine.poll(time.monotonic())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
 
-# Seconds before a request is repeated that the server could not answer yet.
+# Seconds before a request is retried that the server could not answer yet.
 LEADER_POLL: Final = 0.1
 
 # Seconds for one lookup of the stream. A stream without a leader does not answer.

@@ -18,7 +18,7 @@ from jetsync._io.connection import was_sent
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
 from jetsync.publish.retry import (
-    is_repeatable,
+    is_safe_to_retry,
     still_unknown,
     unknown_outcome,
     wait_for_retry,
@@ -99,7 +99,7 @@ def publish_one(
         except errors.JetSyncError as failure:
             error = _failed(message, failure, attempt, deadline, unknown=unknown)
         unknown = isinstance(error, errors.PublishOutcomeUnknownError)
-        if unknown and not is_repeatable(message):
+        if unknown and not is_safe_to_retry(message):
             raise error
         wait_for_retry(
             context,

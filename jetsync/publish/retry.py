@@ -1,5 +1,5 @@
 """
-Whether a message may be sent again, and whether plugins want it.
+Retries: whether a message may be sent again, and whether plugins want it.
 
 ``one.py`` counts the attempts of a single message, and ``window.py`` those of many.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jetsync.events import BatchCommitOperation, Operation, PublishOperation
 
 
-def is_repeatable(item: object) -> bool:
+def is_safe_to_retry(item: object) -> bool:
     """
     Return whether a message with an unknown outcome may be sent again.
 

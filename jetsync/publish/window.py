@@ -34,7 +34,7 @@ from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.retry import (
     ask_retry,
-    is_repeatable,
+    is_safe_to_retry,
     still_unknown,
     unknown_outcome,
 )
@@ -98,9 +98,9 @@ class WindowOptions:
 
 
 @attrs.define(eq=False)
-class Repeat:
+class RetryEntry:
     """
-    A message that may be sent again, or was. It replaces its first entry in the window.
+    The entry of a message that may be sent again, or was. It replaces the first entry.
     """
 
     # The number of its first attempt, which is also its place in a report.
@@ -137,7 +137,8 @@ class Window:
     Send messages, match their acks and retry.
 
     An entry stands for a message in flight. The entries of ``publish_many`` are the items that it
-    was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures.
+    was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures. A message
+    whose first attempt failed has a :class:`RetryEntry`.
     """
 
     # Threads: the one of `publish_many`, or those that hold the lock of a `Publisher`. Any thread
@@ -182,10 +183,10 @@ class Window:
         # Messages that failed, with their numbers and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
-        self.waiting: list[Repeat] = []
+        self.waiting: list[RetryEntry] = []
         self._has_retried = False
         # Messages without a number, oldest first, and the number of the next one.
-        self.staged: list[PublishFuture | Repeat] = []
+        self.staged: list[PublishFuture | RetryEntry] = []
         self.number: int = 0
         # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
@@ -205,7 +206,7 @@ class Window:
     def entries(self) -> list[Any]:
         """Return the entries of the messages that have not ended."""
         entries = [*self.pipeline.flying.values(), *self.waiting, *self.staged]
-        return [entry.entry if isinstance(entry, Repeat) else entry for entry in entries]
+        return [entry.entry if isinstance(entry, RetryEntry) else entry for entry in entries]
 
     @property
     def is_full(self) -> bool:
@@ -320,7 +321,7 @@ class Window:
                 break
         self.staged_bytes = sum([_size(future) for future in self.staged])
 
-    def _write_staged(self, chunk: list[PublishFuture | Repeat]) -> bool:
+    def _write_staged(self, chunk: list[PublishFuture | RetryEntry]) -> bool:
         """Write the oldest staged messages; return whether to continue with the next ones."""
         lane, block, epoch = self._lane, b"", self._epoch
         first = self.number
@@ -355,7 +356,7 @@ class Window:
         self.stalled = 0.0
         return True
 
-    def _frames(self, chunk: list[PublishFuture | Repeat], first: int) -> bytes:
+    def _frames(self, chunk: list[PublishFuture | RetryEntry], first: int) -> bytes:
         encoder, prefix, frames = self.encoder, self.prefix, []
         pub, targets = encoder.pub, encoder.targets
         for number, future in enumerate(chunk, first):
@@ -369,7 +370,7 @@ class Window:
         return b"".join(frames)
 
     def _enter(
-        self, chunk: list[PublishFuture | Repeat], first: int, epoch: int, size: int
+        self, chunk: list[PublishFuture | RetryEntry], first: int, epoch: int, size: int
     ) -> None:
         """Record that the oldest staged messages were written on the connection *epoch*."""
         if self.number != first:
@@ -391,11 +392,11 @@ class Window:
             except errors.JetSyncError as error:
                 self._fail_staged([entry], error)
 
-    def _fail_staged(self, entries: list[PublishFuture | Repeat], error: Exception) -> None:
+    def _fail_staged(self, entries: list[PublishFuture | RetryEntry], error: Exception) -> None:
         """Fail staged messages; they were not sent."""
         for entry in entries:
             self.staged.remove(entry)
-            self.failures.append(_retry_of(entry, self.number, 0.0).failed(error))
+            self.failures.append(_retry_entry(entry, self.number, 0.0).failed(error))
             self.number += 1
         self.stalled = 0.0
 
@@ -443,7 +444,7 @@ class Window:
             self.decide_retries(failed)
             self.schedule_retries()
 
-    def process_outcomes(self) -> list[Repeat]:
+    def process_outcomes(self) -> list[RetryEntry]:
         """
         Process acks, refusals, losses and time-outs; write staged messages and retries that are
         due.
@@ -493,7 +494,9 @@ class Window:
         acked = self.pipeline.take_acked()
         if not self._has_retried:
             return acked
-        return [(entry.entry if isinstance(entry, Repeat) else entry, ack) for entry, ack in acked]
+        return [
+            (entry.entry if isinstance(entry, RetryEntry) else entry, ack) for entry, ack in acked
+        ]
 
     def _on_failed(self, now: float, lost: int) -> None:
         """Turn lost, expired and refused messages into failures or retries."""
@@ -503,9 +506,9 @@ class Window:
             self._probe()
         why = self._lane.why_lost(lost)
         reason = self.box.failure or (errors.ConnectionLostError(reason=why) if lost else None)
-        repeats = self._plugins.retry is not None and self.box.failure is None
+        may_retry = self._plugins.retry is not None and self.box.failure is None
         for number, entry, cause in pipeline.failed:
-            retry = _retry_of(entry, number, now)
+            retry = _retry_entry(entry, number, now)
             is_certain = not isinstance(cause, errors.ProtocolError) and not was_sent(cause)
             if cause is not None and is_certain:
                 self.failures.append(retry.failed(cause))
@@ -516,21 +519,21 @@ class Window:
             error = unknown_outcome(
                 coerce_outbound(retry.item), cause or reason, self.options.ack_timeout
             )
-            if repeats and is_repeatable(retry.item):
+            if may_retry and is_safe_to_retry(retry.item):
                 if not lost and cause is None and not retry.attempts:
                     retry.began -= self.options.ack_timeout
                 self._add_retry(retry, error)
             else:
                 self.failures.append((retry.number, retry.entry, error))
         for number, entry in pipeline.refused:
-            retry = _retry_of(entry, number, now)
+            retry = _retry_entry(entry, number, now)
             refusal = errors.NoStreamResponseError(
                 subject_of(retry.item), attempts=retry.attempts + 1
             )
             self._add_retry(retry, retry.final_error(refusal))
         pipeline.taken()
 
-    def _on_unprocessed(self, retry: Repeat, now: float, error: Exception) -> None:
+    def _on_unprocessed(self, retry: RetryEntry, now: float, error: Exception) -> None:
         """
         Send a message once more after the server refused one as too large and disconnected.
 
@@ -543,15 +546,15 @@ class Window:
         retry.attempts, retry.error, retry.due = 1, error, now
         self.waiting.append(retry)
 
-    def _add_retry(self, retry: Repeat, error: Exception) -> None:
+    def _add_retry(self, retry: RetryEntry, error: Exception) -> None:
         retry.attempts += 1
         retry.error, retry.due = error, math.inf
         self.waiting.append(retry)
 
-    def decide_retries(self, messages: list[Repeat]) -> None:
+    def decide_retries(self, messages: list[RetryEntry]) -> None:
         """Set when each message is sent again, if it is; calls plugins."""
         options, plugins = self.options, self._plugins
-        delays: dict[Repeat, float] = {}
+        delays: dict[RetryEntry, float] = {}
         for message in messages:
             delay = options.retry_wait if message.attempts <= options.retries else None
             if plugins.retry is not None:
@@ -588,7 +591,7 @@ class Window:
 
     def schedule_retries(self) -> None:
         """Fail the messages that are not sent again, and sort the others."""
-        waiting: list[Repeat] = []
+        waiting: list[RetryEntry] = []
         for message in sorted(self.waiting, key=operator.attrgetter("due")):
             if message.due == math.inf or self.box.failure is not None:
                 self.failures.append((message.number, message.entry, message.error))
@@ -598,7 +601,7 @@ class Window:
 
     def _stage_retries(self, now: float) -> None:
         """Stage the messages whose retry is due, in front of the others."""
-        due: list[Repeat] = []
+        due: list[RetryEntry] = []
         for message in [message for message in self.waiting if message.due <= now]:
             self.waiting.remove(message)
             try:
@@ -611,13 +614,13 @@ class Window:
         self._has_retried = True
 
 
-def _retry_of(entry: Any, number: int, began: float) -> Repeat:
-    return entry if isinstance(entry, Repeat) else Repeat(number, entry, began)
+def _retry_entry(entry: Any, number: int, began: float) -> RetryEntry:
+    return entry if isinstance(entry, RetryEntry) else RetryEntry(number, entry, began)
 
 
 def _item(entry: Any) -> Any:
     """Return the message of an entry: an ``OutboundMessage`` or a tuple."""
-    return entry.item if isinstance(entry, (PublishFuture, Repeat)) else entry
+    return entry.item if isinstance(entry, (PublishFuture, RetryEntry)) else entry
 
 
 def _subject(entry: Any) -> str:
@@ -635,7 +638,7 @@ def _find_messages(
     return [number for number, entry in entries.items() if _subject(entry) == name]
 
 
-def _size(entry: PublishFuture | Repeat) -> int:
+def _size(entry: PublishFuture | RetryEntry) -> int:
     """Return how many bytes of a message are sent, without the subject."""
     if entry.encoded is not None:
         return len(entry.encoded[1]) + len(entry.encoded[2])

@@ -299,17 +299,17 @@ class TestAnswers:
         """A commit whose outcome is unknown may be repeated."""
         engine, _ = committed
         engine.in_doubt()
-        assert (engine.state, engine.may_be_repeated) == (BatchState.UNKNOWN, True)
+        assert (engine.state, engine.may_be_resent) == (BatchState.UNKNOWN, True)
 
     def test_certain_failures(self, committed):
         """A batch that cannot be stored takes no more messages, and may be sent again."""
         engine, _ = committed
         engine.not_stored()
-        assert (engine.state, engine.may_be_repeated) == (BatchState.FAILED, True)
+        assert (engine.state, engine.may_be_resent) == (BatchState.FAILED, True)
         incomplete = make()
         incomplete.add("a")
         incomplete.not_stored()
-        assert not incomplete.may_be_repeated
+        assert not incomplete.may_be_resent
         with pytest.raises(errors.BatchClosedError):
             incomplete.add("b")
 

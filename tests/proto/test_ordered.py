@@ -100,8 +100,8 @@ class TestOrder:
         made = cursor()
         made.take(reply(5, 1))
         made.next_config()
-        assert made.take(reply(6, 2)) == "repeat"
-        assert made.take(reply(5, 1, "R_2")) == "repeat"
+        assert made.take(reply(6, 2)) == "duplicate"
+        assert made.take(reply(5, 1, "R_2")) == "duplicate"
         assert made.take(reply(6, 2, "R_2")) == "next"
 
     @given(st.lists(st.sampled_from(["send", "lose", "delete"]), max_size=60))

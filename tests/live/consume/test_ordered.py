@@ -1,5 +1,5 @@
 """
-Ordered consumers on real servers: in order, without a gap or a repeat, whatever happens.
+Ordered consumers on real servers: in order, without a gap or a duplicate, whatever happens.
 """
 
 from __future__ import annotations
