@@ -108,9 +108,9 @@ class TestJson:
     def test_a_window_of_publishes(self, data, digits):
         """Each message ends, whatever its answer is."""
         pipeline = Pipeline(b"i.")
-        pipeline.flying[1] = "m"
+        pipeline.in_flight[1] = "m"
         pipeline.receive([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
-        assert not pipeline.flying
+        assert not pipeline.in_flight
 
     @FEW
     @given(dumped("error", "config", "num_pending"))

@@ -163,7 +163,7 @@ class Encoder:
         prefix: bytes,
         number: int,
         *,
-        flying: dict[int, Any] | None = None,
+        in_flight: dict[int, Any] | None = None,
         failures: list[tuple[int, Any, Exception]] | None = None,
         shared_headers: SharedHeaders | None = None,
         prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
@@ -177,7 +177,7 @@ class Encoder:
             frames: Receives one frame for each item that is taken.
             prefix: As for :meth:`frame`.
             number: The number of the first item.
-            flying: Receives the items by their numbers.
+            in_flight: Receives the items by their numbers, such as the dictionary of a pipeline.
             failures: Receives the number, the item and the error of each message that cannot be
                 sent. Its frame is empty. If *failures* is None, the first error is raised.
             shared_headers: Headers that plugins add to all items.
@@ -205,8 +205,8 @@ class Encoder:
                 if type(data) is bytes and type(subject) is str and subject in targets:
                     payload_size = len(data)
                     if payload_size <= limit:
-                        if flying is not None:
-                            flying[number] = (
+                        if in_flight is not None:
+                            in_flight[number] = (
                                 item if shared_headers is None else (subject, data, shared_headers)
                             )
                         payload_size += length
@@ -222,8 +222,8 @@ class Encoder:
                 if prepare is not None:
                     sent = prepare(coerce_outbound(sent))
                 frame = self.frame(sent, prefix, number)
-                if flying is not None:
-                    flying[number] = sent
+                if in_flight is not None:
+                    in_flight[number] = sent
             except JetSyncError as error:
                 if failures is None:
                     raise

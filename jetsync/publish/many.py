@@ -137,7 +137,7 @@ class BulkPublish:
                 frames,
                 window.prefix,
                 first,
-                flying=window.pipeline.entering,
+                in_flight=window.pipeline.writable_in_flight,
                 failures=window.failures,
                 shared_headers=hooks.shared_headers,
                 prepare=hooks.prepare,

@@ -309,7 +309,7 @@ class Publisher:
         while True:
             if (
                 self._stopped is not None
-                or len(pipeline.flying) + len(staged) >= options.size
+                or len(pipeline.in_flight) + len(staged) >= options.size
                 or pipeline.size + window.staged_bytes >= options.max_bytes
                 or window.waiting
             ):

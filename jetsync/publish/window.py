@@ -174,7 +174,7 @@ class Window:
         # The staged messages that are being written, and the number of the first one, in a list
         # that the mailbox shares.
         self._writing: list[tuple[list[Any], int]] = [([], 0)]
-        self.box.find_messages = partial(_find_messages, self._writing, self.pipeline.flying)
+        self.box.find_messages = partial(_find_messages, self._writing, self.pipeline.in_flight)
         # The connection whose limits the encoder knows.
         self._epoch = connection.lane.epoch
         self.encoder: Encoder = Encoder(connection)
@@ -196,16 +196,16 @@ class Window:
     @property
     def open_count(self) -> int:
         """How many messages have not ended."""
-        return len(self.pipeline.flying) + len(self.waiting) + len(self.staged)
+        return len(self.pipeline.in_flight) + len(self.waiting) + len(self.staged)
 
     @property
     def room(self) -> int:
         """How many staged messages may be sent now."""
-        return self.options.size - len(self.pipeline.flying) - len(self.waiting)
+        return self.options.size - len(self.pipeline.in_flight) - len(self.waiting)
 
     def entries(self) -> list[Any]:
         """Return the entries of the messages that have not ended."""
-        entries = [*self.pipeline.flying.values(), *self.waiting, *self.staged]
+        entries = [*self.pipeline.in_flight.values(), *self.waiting, *self.staged]
         return [entry.entry if isinstance(entry, RetryEntry) else entry for entry in entries]
 
     @property
@@ -270,9 +270,11 @@ class Window:
         """Encode the block of *numbers* again; fail the messages that cannot be sent any more."""
         pipeline, pieces = self.pipeline, []
         for number in numbers:
-            if number in pipeline.flying:
+            if number in pipeline.in_flight:
                 try:
-                    pieces.append(self.encoder.frame(pipeline.flying[number], self.prefix, number))
+                    pieces.append(
+                        self.encoder.frame(pipeline.in_flight[number], self.prefix, number)
+                    )
                 except errors.JetSyncError as error:
                     ((_, entry),) = pipeline.take_back((number,))
                     self.failures.append((number, entry, error))
@@ -402,14 +404,14 @@ class Window:
 
     def _forget_messages(self) -> None:
         """Mark the messages in flight as untracked: no caller will read their answers."""
-        for subject in {_subject(entry) for entry in self.pipeline.flying.values()}:
+        for subject in {_subject(entry) for entry in self.pipeline.in_flight.values()}:
             self._refusals.add(subject.encode())
 
     def abandon(self, error: Exception) -> None:
         """End all messages after a bug in the owner; their outcome is unknown."""
         entries = self.entries()
         self._forget_messages()
-        self.pipeline.take_back(list(self.pipeline.flying))
+        self.pipeline.take_back(list(self.pipeline.in_flight))
         self.waiting.clear()
         self.staged.clear()
         for entry in entries:
@@ -628,13 +630,13 @@ def _subject(entry: Any) -> str:
 
 
 def _find_messages(
-    writing: list[tuple[list[Any], int]], flying: Mapping[int, Any], subject: bytes
+    writing: list[tuple[list[Any], int]], in_flight: Mapping[int, Any], subject: bytes
 ) -> list[int]:
     """Return the numbers of the messages to *subject* that wait for acks; any thread."""
     name = subject.decode()
     # In this order: messages move from one to the other.
     entries = dict(enumerate(*writing[0]))
-    entries.update(dict(flying))
+    entries.update(dict(in_flight))
     return [number for number, entry in entries.items() if _subject(entry) == name]
 
 

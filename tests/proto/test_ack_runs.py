@@ -145,12 +145,12 @@ class TestRuns:
             other = Mailbox()
             splitter = Splitter({SID: box, b"1000007": other})
             pipeline = Pipeline(b"_INBOX.w.")
-            pipeline.flying.update((number, f"m{number}") for number in range(31))
+            pipeline.in_flight.update((number, f"m{number}") for number in range(31))
             foreign = []
             for start, end in itertools.pairwise(cuts):
                 splitter.feed(data[start:end], [], foreign)
                 pipeline.receive(box.drain())
             failed = [(number, type(error)) for number, _, error in pipeline.failed]
-            ends = (sorted(pipeline.flying), sorted(failed, key=str), sorted(pipeline.refused))
+            ends = (sorted(pipeline.in_flight), sorted(failed, key=str), sorted(pipeline.refused))
             books.append((ends, foreign, len(other.frames), pipeline.tally.count))
         assert books[0] == books[1]

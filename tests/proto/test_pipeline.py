@@ -82,11 +82,11 @@ class TestReceive:
         send(pipeline, range(5))
         pipeline.receive([ack(1, 12), ack(0, 11), ack(4, 15)])
         assert pipeline.tally == Tally(3, 0, 11, 15)
-        assert sorted(pipeline.flying) == [2, 3]
-        assert repr(pipeline) == "<Pipeline flying=2 acked=3>"
+        assert sorted(pipeline.in_flight) == [2, 3]
+        assert repr(pipeline) == "<Pipeline in_flight=2 acked=3>"
         pipeline.receive([ack(2, 1), ack(3, 20)])
         assert pipeline.tally == Tally(5, 0, 1, 20)
-        assert (pipeline.flying, pipeline.failed, pipeline.refused) == ({}, [], [])
+        assert (pipeline.in_flight, pipeline.failed, pipeline.refused) == ({}, [], [])
         assert pipeline.acked == []
 
     def test_acks_can_be_collected_with_their_messages(self, keeping):
@@ -140,7 +140,7 @@ class TestReceive:
         pipeline.receive([ack(0, 5)])
         pipeline.receive([[(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
-        assert list(pipeline.flying) == [2]
+        assert list(pipeline.in_flight) == [2]
         pipeline.receive([[(b"3", b"100")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
 
@@ -150,7 +150,7 @@ class TestReceive:
         pipeline.receive([denial(1)])
         ((number, item, error),) = pipeline.failed
         assert (number, item, type(error)) == (1, "m1", errors.WrongLastSequenceError)
-        assert list(pipeline.flying) == [0]
+        assert list(pipeline.in_flight) == [0]
 
     @pytest.mark.parametrize(
         ("data", "header"),
@@ -168,7 +168,7 @@ class TestReceive:
         pipeline.receive([answer(0, data, header)])
         ((number, _, error),) = pipeline.failed
         assert (number, type(error)) == (0, errors.ProtocolError)
-        assert pipeline.flying == {}
+        assert pipeline.in_flight == {}
 
     def test_an_answer_to_an_ended_message_is_ignored(self, pipeline):
         """An answer to a message that has ended, or that was never sent, is ignored."""
@@ -181,11 +181,11 @@ class TestReceive:
     def test_give_up(self):
         """The owner learns of a message that times out while it is still in flight."""
         told = []
-        pipeline = Pipeline(PREFIX, give_up=lambda item: told.append((item, *pipeline.flying)))
+        pipeline = Pipeline(PREFIX, give_up=lambda item: told.append((item, *pipeline.in_flight)))
         send(pipeline, (1,))
         pipeline.expire(EVER)
         assert told == [("m1", 1)]
-        assert not pipeline.flying
+        assert not pipeline.in_flight
 
     def test_refused_messages_end_if_they_are_in_flight(self, pipeline):
         """Messages that the server refuses end if they are in flight."""
@@ -193,7 +193,7 @@ class TestReceive:
         error = errors.PermissionDeniedError("odd", "publish")
         pipeline.deny([-1, 1, 3, 5], error)
         assert pipeline.failed == [(1, "m1", error), (3, "m3", error)]
-        assert list(pipeline.flying) == [0, 2]
+        assert list(pipeline.in_flight) == [0, 2]
 
 
 class TestRefused:
@@ -202,7 +202,7 @@ class TestRefused:
         send(pipeline, range(2))
         pipeline.receive([refusal(0), ack(1, 1)])
         assert pipeline.refused == [(0, "m0")]
-        assert (pipeline.flying, pipeline.failed) == ({}, [])
+        assert (pipeline.in_flight, pipeline.failed) == ({}, [])
         pipeline.taken()
         send(pipeline, (2,), due=20.0)
         pipeline.receive([ack(0, 7), ack(2, 2)])
@@ -251,7 +251,7 @@ class TestTime:
         send(pipeline, range(4, 6), epoch=2)
         pipeline.lost(2)
         assert [number for number, _, _ in pipeline.failed] == [0, 1, 4, 5]
-        assert list(pipeline.flying) == [2, 3]
+        assert list(pipeline.in_flight) == [2, 3]
         pipeline.lost(2)
         assert len(pipeline.failed) == 4
 
@@ -404,7 +404,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self):
         """Every message is in flight, refused, or has ended; the counts agree."""
-        assert set(self.pipeline.flying) == set(self.flying)
+        assert set(self.pipeline.in_flight) == set(self.flying)
         assert {number for number, _ in self.pipeline.refused} == self.refused
         ended = len(self.acked) + len(self.failed)
         assert len(self.flying) + len(self.refused) + len(self.again) + ended == self.total
@@ -435,7 +435,7 @@ class PipelineMachine(RuleBasedStateMachine):
         for number in self.flying:
             self.end(number, self.failed, type(None))
         self.collect()
-        assert self.pipeline.flying == {}
+        assert self.pipeline.in_flight == {}
         assert self.pipeline.next_timeout() is None
 
 

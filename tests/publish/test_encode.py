@@ -238,13 +238,13 @@ class TestBlock:
         """An invalid message has an empty frame and a failure, or ends the block."""
         encoder = Encoder(connection, b".s")
         items = [("a", b""), ("a b", b""), ("a", b"1")]
-        frames, failures, flying = [], [], {}
-        assert encoder.frames(items, frames, PREFIX, 4, flying=flying, failures=failures)
+        frames, failures, in_flight = [], [], {}
+        assert encoder.frames(items, frames, PREFIX, 4, in_flight=in_flight, failures=failures)
         assert frames[0] == b"PUB a _INBOX.r.4.s 0\r\n\r\n"
         assert frames[1:] == [b"", b"PUB a _INBOX.r.6.s 1\r\n1\r\n"]
         ((number, item, error),) = failures
         assert (number, item, type(error)) == (5, ("a b", b""), InvalidSubjectError)
-        assert list(flying) == [4, 6]
+        assert list(in_flight) == [4, 6]
         frames.clear()
         with pytest.raises(InvalidSubjectError):
             encoder.frames(items, frames, PREFIX, 4)
@@ -253,12 +253,14 @@ class TestBlock:
     def test_the_message_that_a_plugin_returns_is_encoded(self, connection):
         """A plugin's hook sees each message, and the returned message is sent."""
         encoder = Encoder(connection)
-        frames, flying = [], {}
+        frames, in_flight = [], {}
         items = [("a", b"1"), ("a", b"2")]
         changed = OutboundMessage("b", b"3")
-        encoder.frames(items, frames, PREFIX, 1, flying=flying, prepare=lambda message: changed)
+        encoder.frames(
+            items, frames, PREFIX, 1, in_flight=in_flight, prepare=lambda message: changed
+        )
         assert frames[1] == b"PUB b _INBOX.r.2 1\r\n3\r\n"
-        assert flying == {1: changed, 2: changed}
+        assert in_flight == {1: changed, 2: changed}
 
 
 class TestSharedHeaders:
@@ -284,12 +286,14 @@ class TestSharedHeaders:
         """Pairs in a block get the shared headers, whether their subject is known or not."""
         encoder = Encoder(connection)
         expected = [encoder.frame(("a.b", b"x", self.SHARED), PREFIX, n) for n in (7, 8)]
-        frames, flying = [], {}
+        frames, in_flight = [], {}
         items = [("a.b", b"x")] * 2
         encoder.targets.clear()
-        assert encoder.frames(items, frames, PREFIX, 7, flying=flying, shared_headers=self.SHARED)
+        assert encoder.frames(
+            items, frames, PREFIX, 7, in_flight=in_flight, shared_headers=self.SHARED
+        )
         assert frames == expected
-        assert flying == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
+        assert in_flight == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
     def test_shared_headers_count_towards_the_size(self, connection):
         """Shared headers count towards the size, even if the message alone would fit."""

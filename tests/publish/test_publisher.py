@@ -558,7 +558,7 @@ class TestStaging:
         The outcome of the block is unknown, and no message is lost or sent twice.
         """
         publisher = make(ack_timeout=3)
-        flying = publisher._window.pipeline.flying
+        in_flight = publisher._window.pipeline.in_flight
 
         class Interrupting(type(publisher._window.staged)):
             def __delitem__(self, place):
@@ -575,7 +575,7 @@ class TestStaging:
         assert publisher.publish("a.b", b"next").result(20).sequence == 1
         errors = [reason(future) for future in futures]
         assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
-        assert (lane.payloads, flying) == ([b"0", b"1", b"2", b"next"], {})
+        assert (lane.payloads, in_flight) == ([b"0", b"1", b"2", b"next"], {})
 
 
 class TestRoom:
@@ -771,7 +771,7 @@ class TestFailures:
         ((number, item, error),) = window.failures
         assert (number, item, type(error)) == (1, items[1], jetsync.MaxPayloadError)
         assert lane.payloads == [b"1", b"2"]
-        assert list(window.pipeline.flying) == [0, 2]
+        assert list(window.pipeline.in_flight) == [0, 2]
 
     def test_all_messages_are_abandoned(self, lane, window):
         """
