@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._io.replies import Waiter
-    from jetsync._io.wakeups import Signal
 
 # Bytes that may wait for the socket before a writer has to wait: 4 MiB.
 OUT_LIMIT: Final = 4 << 20
@@ -206,7 +205,8 @@ class Outbox:
                     else:
                         self._send_ping(block, pong)
                     return self.epoch
-                changed = self._listen(epoch, while_closing=while_closing)
+                self._raise_if_gone(epoch, while_closing=while_closing)
+                changed = self._changed.listen()
             if not changed.wait(deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN or self.epoch in self._dropped:
@@ -231,9 +231,7 @@ class Outbox:
         try:
             if self.held_here() or not take(self.lock, taken):
                 return False
-            is_gone = self.state not in _CAN_SEND or epoch in self._dropped
-            if is_gone or epoch != self.epoch:
-                self._listen(epoch, while_closing=True)
+            self._raise_if_gone(epoch, while_closing=True)
             if self.size >= OUT_LIMIT:
                 return False
             self._send(block)
@@ -274,9 +272,9 @@ class Outbox:
         current = self.epoch if self.state in _CAN_SEND else 0
         return b"".join(block for epoch, block in take_all(self._delegated) if epoch == current)
 
-    def _listen(self, epoch: int | None, *, while_closing: bool) -> Signal:
+    def _raise_if_gone(self, epoch: int | None, *, while_closing: bool) -> None:
         """
-        Return a flag that is set when a write may be possible; raise if none ever will be.
+        Raise if a write can never succeed, because the lane or the connection *epoch* is gone.
 
         The lock is held.
         """
@@ -286,7 +284,6 @@ class Outbox:
         is_gone = self.state is LaneState.DOWN or self.epoch in self._dropped
         if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
-        return self._changed.listen()
 
     def _send_ping(self, block: bytes, pong: Waiter) -> None:
         """Send a PING whose answer *pong* gets; the lock is held."""
