@@ -141,7 +141,7 @@ class FastPublisher:
     Publish many messages to one stream with few acks. Use it as a context manager.
 
     Any number of threads may share one. Messages are stored in the order in which they were added.
-    The end of the ``with`` block commits. If the block raises, the batch ends without waiting.
+    The end of the ``with`` block commits. If the block raises, the batch ends without a commit.
     Messages that the server has received stay stored. If the publisher is still open when the
     client closes or the interpreter exits, jetsync commits too. If your program drops an open
     publisher, jetsync ends the batch and emits a ResourceWarning. The server silently skips a
@@ -203,7 +203,7 @@ class FastPublisher:
         if kind is None:
             self.close()
         else:
-            self._end_without_waiting()
+            self._end_after_error()
 
     @property
     def ack(self) -> BatchAck | None:
@@ -535,8 +535,12 @@ class FastPublisher:
             return f"{count} of {total} are not confirmed: {error}"
         return None
 
-    def _end_without_waiting(self) -> None:
-        """End the batch after an exception in the user's block; never raises."""
+    def _end_after_error(self) -> None:
+        """
+        End the batch without a commit after an exception in the user's block; never raises.
+
+        Waits up to :data:`EXIT_WAIT` seconds for a call of another thread, and for no answer.
+        """
         if self._lane.forked:
             return
         link = self._link
