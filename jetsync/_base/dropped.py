@@ -36,7 +36,7 @@ def when_dropped(
 
     The garbage collector runs *release* in any thread, while that thread may hold any lock, and
     Python loses a Ctrl-C that strikes in it. So it must neither wait nor take a lock. It hands the
-    work to another thread, for example with ``Lane.later``, ``Lane.unsubscribe`` or
+    work to another thread, for example with ``Lane.later``, ``Subscriptions.unsubscribe`` or
     ``Bridge.spawn``. Nothing happens in a forked child or when the interpreter exits.
 
     Args:

@@ -75,26 +75,20 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_control = on_control
+        # The parts of the lane. Other code calls most of their methods through the part, as in
+        # `lane.subscriptions.listen(...)`.
         self.outbox: Outbox = Outbox(loop, self._on_tick)
-        # Bound here, so that a call of the lane costs no second call.
-        self.write: Final = self.outbox.write
-        self.write_nowait: Final = self.outbox.write_nowait
-        self.post: Final = self.outbox.post
-        self.ack: Final = self.outbox.ack
-        self.post_nowait: Final = self.outbox.post_nowait
-        self.control: Final = self.outbox.control
         self.subscriptions: Subscriptions = Subscriptions(self.outbox, self.later)
-        self.client_wide: Final = self.subscriptions.client_wide
-        self.new_sid: Final = self.subscriptions.new_sid
-        self.listen: Final = self.subscriptions.listen
-        self.end_with: Final = self.subscriptions.end_with
-        self.unsubscribe: Final = self.subscriptions.unsubscribe
-        self.receivers: Final = self.subscriptions.receivers
         self.reader: Reader = Reader(loop, self.outbox, self._deliver)
-        self.wait: Final = self.reader.wait
+        # The calls that handles make all the time are the parts' own methods under a shorter name.
+        # Methods of the lane that pass such calls on would take half as long again: 0.15 us instead
+        # of 0.10 us, measured with Python 3.11 and 3.13. A publish makes three of these calls.
+        self.write: Final = self.outbox.write
+        self.post: Final = self.outbox.post
+        self.post_nowait: Final = self.outbox.post_nowait
+        self.ack: Final = self.outbox.ack
         self.prepare_wait: Final = self.reader.prepare_wait
-        self.is_busy_here: Final = self.reader.is_busy_here
-        self.wake_reader: Final = self.reader.wake_reader
+        self.wait: Final = self.reader.wait
         self._splitter = frames.Splitter(self.subscriptions.boxes)
         self._strays = 0
         # Lines for nats-py, in order, until the loop thread passes them on.
@@ -159,7 +153,7 @@ class Lane:
     def interrupt(self, box: Mailbox) -> None:
         """End the wait for *box* because its owner has something else to do; any thread."""
         box.interrupt()
-        self.wake_reader()
+        self.reader.wake_reader()
 
     def _deliver(self, data: bytes, splitter: frames.Splitter) -> None:
         """Deliver the frames in *data*; empty data is the end of the connection."""
@@ -256,7 +250,7 @@ class Lane:
             if self._oversized_epoch == self.epoch:
                 self.unprocessed = self.outbox.last_request
             self.lost_epoch = self.epoch
-            for receiver in self.receivers():
+            for receiver in self.subscriptions.receivers():
                 receiver.lost(self.lost_epoch)
         pings = self.outbox.pings
         while pings:
@@ -274,7 +268,7 @@ class Lane:
         self.reader.after_fork()
         self.outbox.after_fork()
         # A fast publisher stages no message after this wake-up. Its next call raises.
-        for receiver in self.receivers():
+        for receiver in self.subscriptions.receivers():
             receiver.failure = receiver.failure or self.outbox.reason
             receiver.wake()
 
@@ -286,18 +280,24 @@ class Lane:
         """
         if not self.outbox.begin_close(reason):
             return
-        for receiver in (*self.receivers(), *filter(None, list_of(self.outbox.pings))):
+        for receiver in (
+            *self.subscriptions.receivers(),
+            *filter(None, list_of(self.outbox.pings)),
+        ):
             if not (isinstance(receiver, Mailbox) and receiver.while_closing):
                 receiver.fail(reason)
-        self.wake_reader()
+        self.reader.wake_reader()
 
     def close(self, reason: Exception) -> None:
         """End every wait and every write, now and later, with *reason*."""
         if not self.outbox.close(reason):
             return
-        for receiver in (*self.receivers(), *filter(None, list_of(self.outbox.pings))):
+        for receiver in (
+            *self.subscriptions.receivers(),
+            *filter(None, list_of(self.outbox.pings)),
+        ):
             receiver.fail(reason)
-        self.wake_reader()
+        self.reader.wake_reader()
 
     def note_oversized(self) -> None:
         """Note that the server ends the connection because of a message above its max_payload."""

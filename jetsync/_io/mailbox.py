@@ -162,18 +162,18 @@ class Listener:
     must not refer to the owner.
     """
 
-    __slots__ = ("__weakref__", "_lane", "line", "sid")
+    __slots__ = ("__weakref__", "_subscriptions", "line", "sid")
 
     def __init__(self, lane: Lane, box: Mailbox, queue: bytes = b"") -> None:
-        self._lane = lane
-        self.sid: bytes = lane.new_sid()
-        lane.end_with(self)
+        self._subscriptions = subscriptions = lane.subscriptions
+        self.sid: bytes = subscriptions.new_sid()
+        subscriptions.end_with(self)
         # The SUB line. The owner writes it before its first block, and then empties it.
-        self.line: bytes = lane.listen(self.sid, box, queue)
+        self.line: bytes = subscriptions.listen(self.sid, box, queue)
 
     def end(self, *, grace: float = 0.0) -> None:
-        """Unsubscribe, as :meth:`Lane.unsubscribe` does."""
-        self._lane.unsubscribe(self.sid, grace=grace)
+        """Unsubscribe, as :meth:`Subscriptions.unsubscribe` does."""
+        self._subscriptions.unsubscribe(self.sid, grace=grace)
 
 
 def take_all(queue: deque[Any]) -> list[Any]:

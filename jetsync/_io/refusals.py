@@ -124,14 +124,14 @@ class Refusals:
         is_known = False
         if operation == "publish":
             is_known, error = self.note(error, lane)
-        for receiver in lane.receivers():
+        for receiver in lane.subscriptions.receivers():
             is_known |= receiver.denied(operation, subject.encode(), error)
         # Pulls and acks are not core messages of the application.
         is_own = is_known or subject.startswith("$JS.")
         if operation == "publish" and self.has_published and not is_own:
             self._core.append(PermissionDeniedError(subject, operation))
         # Wake the thread that reads the socket, because it only waits for bytes.
-        lane.wake_reader()
+        lane.reader.wake_reader()
 
     def note(self, error: PermissionDeniedError, lane: Lane) -> tuple[bool, PermissionDeniedError]:
         """
@@ -156,7 +156,7 @@ class Refusals:
     ) -> tuple[bool, PermissionDeniedError]:
         """Tell the receivers which messages are refused, or look again later."""
         concerned: list[tuple[Any, list[Any]]] = [
-            (receiver, receiver.in_flight(subject)) for receiver in lane.receivers()
+            (receiver, receiver.in_flight(subject)) for receiver in lane.subscriptions.receivers()
         ]
         batches = sum([uses(subject) for uses in list(self.batches.values())])
         # Messages of batches are counted as the batch.
@@ -194,7 +194,7 @@ class Refusals:
                 self._decide(subject, refused, lane)
             else:
                 del self._refused[subject]
-        lane.wake_reader()
+        lane.reader.wake_reader()
 
     def _may_be_untracked(self, subject: str) -> bool:
         wanted = subject, EVERY

@@ -120,7 +120,8 @@ class Session:
     async def _connect(self) -> None:
         self._nats = nats = NatsConnection(self, self._options)
         self.lane = nats.lane
-        self.router.line = self.lane.listen(self.lane.new_sid(), self.router)
+        subscriptions = self.lane.subscriptions
+        self.router.line = subscriptions.listen(subscriptions.new_sid(), self.router)
         await nats.start()
 
     def close(self, timeout: float) -> None:
@@ -133,7 +134,7 @@ class Session:
         if self.forked or self._close_lock.held_here():
             # A signal handler has interrupted close(), which continues afterwards.
             return
-        if self.lane.is_busy_here():
+        if self.lane.reader.is_busy_here():
             self.abandon(timeout)
             return
         deadline = Deadline.after(timeout)
@@ -227,7 +228,7 @@ class Session:
 
         Does nothing in a signal handler that has interrupted a read or a write of its own thread.
         """
-        if self.forked or self.lane.is_busy_here():
+        if self.forked or self.lane.reader.is_busy_here():
             return
         self.lane.begin_close(translate_closed(None))
         self.closing.set()
@@ -331,7 +332,7 @@ class Session:
             bytes_out=lane.outbox.bytes_out,
             reconnects=max(lane.epoch - 1, 0),
             requests_in_flight=self.router.pending(),
-            subscriptions=len(lane.receivers()),
+            subscriptions=len(lane.subscriptions.receivers()),
             strays=lane.strays,
         )
 
@@ -389,7 +390,7 @@ class Session:
             return
         error = errors.SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
         receiver.fail(error)
-        self.lane.wake_reader()
+        self.lane.reader.wake_reader()
         self.emit(events.AsyncErrorEvent(error=error))
 
     def on_error(self, error: Exception) -> None:

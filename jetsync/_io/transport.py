@@ -189,7 +189,7 @@ class LaneTransport:
         if self._handshaking:
             self.attempt.outgoing += payload
         else:
-            self.lane.control(payload)
+            self.lane.outbox.control(payload)
 
     def writelines(self, payload: list[bytes]) -> None:
         """Send several pieces of nats-py."""

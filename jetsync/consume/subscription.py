@@ -256,7 +256,7 @@ class Subscription:
             self._dropped.detach()
             self._listener.end()
             self._box.fail(errors.HandleClosedError("subscription"))
-            self._lane.wake_reader()
+            self._lane.reader.wake_reader()
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:

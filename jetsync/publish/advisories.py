@@ -36,7 +36,7 @@ class Advisories(Mailbox):
         self.attempts: weakref.WeakValueDictionary[tuple[str, str], BatchAttempt] = (
             weakref.WeakValueDictionary()
         )
-        self.sid: bytes = lane.new_sid()
+        self.sid: bytes = lane.subscriptions.new_sid()
         self.is_subscribed: bool = False
 
     def _receive(self, frame: Frame) -> None:
@@ -52,11 +52,11 @@ class Advisories(Mailbox):
 
 def listen(lane: Lane, attempt: BatchAttempt) -> None:
     """Have *attempt* get the server's advisories about its batch; never waits."""
-    boxes = lane.client_wide
+    boxes = lane.subscriptions.client_wide
     box = boxes.get(INTEREST) or boxes.setdefault(INTEREST, Advisories(lane))
     assert isinstance(box, Advisories)
     box.attempts[attempt.known.name, attempt.id] = attempt
     if not box.is_subscribed:
         # If two threads do this, the server ignores the second line, which is the same.
-        lane.post_nowait(lane.listen(box.sid, box))
+        lane.post_nowait(lane.subscriptions.listen(box.sid, box))
         box.is_subscribed = True

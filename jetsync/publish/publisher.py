@@ -551,7 +551,7 @@ class Publisher:
             return
         self._wait(lambda: not self._window.open_count, self._ended, deadline, level=level)
         self._window.box.fail(reason)
-        self._lane.wake_reader()
+        self._lane.reader.wake_reader()
         try:
             # The worker may be in a callback that waits for an answer.
             self._lane.prepare_wait()

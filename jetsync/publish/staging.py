@@ -168,7 +168,7 @@ class Staging:
                 self.is_armed = False
                 return False
             try:
-                if self._lane.write_nowait(b"".join(self._made()), self.epoch):
+                if self._lane.outbox.write_nowait(b"".join(self._made()), self.epoch):
                     self.frames, self.size = [], 0
             except TransportError:
                 # The connection is lost. The publisher reports the frames as lost.

@@ -17,6 +17,7 @@ class StubLane:
     lost_epoch = 0
 
     def __init__(self):
+        self.subscriptions = self
         self.written = []
         self.posted = []
 

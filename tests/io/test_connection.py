@@ -55,6 +55,7 @@ class StubLane:
         self.outbox = types.SimpleNamespace(
             why_down=None, reason=None, held_here=lambda: False, bytes_out=7, can_send=True
         )
+        self.subscriptions = self.reader = self
         self._sids = itertools.count(1_000_000)
 
     def new_sid(self):
@@ -123,7 +124,7 @@ def connection():
     """A connection on a lane that is a stub."""
     connection = Connection(ConnectOptions(loop="asyncio"), Plugins(dispatcher=Watcher()))
     connection.session.lane = connection.lane = StubLane()
-    connection.lane.listen(connection.lane.new_sid(), connection.router)
+    connection.lane.subscriptions.listen(connection.lane.subscriptions.new_sid(), connection.router)
     return connection
 
 
@@ -492,8 +493,8 @@ class TestListener:
     def test_server_errors(self, connection):
         """Mailboxes learn of refusals, and the reading thread wakes up."""
         box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
-        connection.lane.listen(b"1", box)
-        connection.lane.listen(b"2", other)
+        connection.lane.subscriptions.listen(b"1", box)
+        connection.lane.subscriptions.listen(b"2", other)
         connection.session.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
         assert isinstance(box.failure, PermissionDeniedError)
         assert (other.failure, connection.router.failure) == (None, None)

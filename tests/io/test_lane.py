@@ -211,10 +211,10 @@ class Rig:
 
     def listen(self, box):
         """Register a mailbox without telling the server; return the id."""
-        sid = self.lane.new_sid()
+        sid = self.lane.subscriptions.new_sid()
         if isinstance(box, Mailbox):
             box.interest = box.interest or b"s"
-        self.lane.listen(sid, box)
+        self.lane.subscriptions.listen(sid, box)
         return sid
 
     @property
@@ -331,7 +331,7 @@ class TestWrite:
         idle.connect(opened=False)
         waiting = Background(idle.lane.write, b"ours", soon())
         until(lambda: is_waited_for(idle.lane), "the wait for a connection")
-        idle.do(idle.lane.control, b"CONNECT {}\r\nPING\r\n")
+        idle.do(idle.lane.outbox.control, b"CONNECT {}\r\nPING\r\n")
         assert idle.receive(18) == b"CONNECT {}\r\nPING\r\n"
         assert idle.nothing_more()
         idle.do(idle.lane.open)
@@ -387,9 +387,9 @@ class TestWriteNowait:
 
     def test_write_nowait_sends_at_once_while_the_client_closes(self, rig):
         """A block is sent at once, also while the client closes."""
-        assert rig.lane.write_nowait(b"one", 1)
+        assert rig.lane.outbox.write_nowait(b"one", 1)
         rig.lane.begin_close(ConnectionClosedError())
-        assert rig.lane.write_nowait(b"two", 1)
+        assert rig.lane.outbox.write_nowait(b"two", 1)
         assert rig.receive(6) == b"onetwo"
 
     def test_write_nowait_beyond_the_limit_sends_nothing(self, idle):
@@ -397,17 +397,17 @@ class TestWriteNowait:
         idle.connect(buffer=8192)
         first = b"1" * (OUT_LIMIT + (1 << 20))
         idle.lane.write(first, soon())
-        assert not idle.lane.write_nowait(b"2", 1)
+        assert not idle.lane.outbox.write_nowait(b"2", 1)
         assert idle.receive(len(first)) == first
         until(lambda: idle.lane.outbox.size == 0, "the end of the block")
-        assert idle.lane.write_nowait(b"3", 1)
+        assert idle.lane.outbox.write_nowait(b"3", 1)
         assert idle.receive(1) == b"3"
 
     def test_a_thread_that_writes(self, rig):
         """While a thread holds the lock, nothing is sent, also if it is the calling thread."""
         with rig.lane.outbox.lock:
-            assert not rig.lane.write_nowait(b"x", 1)
-            assert not Background(rig.lane.write_nowait, b"x", 1).get()
+            assert not rig.lane.outbox.write_nowait(b"x", 1)
+            assert not Background(rig.lane.outbox.write_nowait, b"x", 1).get()
         assert rig.nothing_more()
 
     @pytest.mark.parametrize("how", ["dropped", "lost", "replaced"])
@@ -422,7 +422,7 @@ class TestWriteNowait:
             if how == "replaced":
                 rig.connect()
         with pytest.raises(ConnectionLostError, match="before the request was sent"):
-            rig.lane.write_nowait(b"x", 1)
+            rig.lane.outbox.write_nowait(b"x", 1)
         if how != "lost":
             assert rig.nothing_more()
 
@@ -430,7 +430,7 @@ class TestWriteNowait:
         """A closed lane raises the reason."""
         rig.lane.close(ConnectionClosedError("enough"))
         with pytest.raises(ConnectionClosedError, match="enough"):
-            rig.lane.write_nowait(b"x", 1)
+            rig.lane.outbox.write_nowait(b"x", 1)
 
 
 class TestDelegated:
@@ -495,7 +495,7 @@ class TestDelegated:
         rig.do(rig.lane.detach)
         rig.lane.outbox._delegated.append((1, b"old"))
         rig.connect(opened=False)
-        rig.do(rig.lane.control, b"CONNECT {}\r\n")
+        rig.do(rig.lane.outbox.control, b"CONNECT {}\r\n")
         rig.lane.outbox._delegated.append((1, b"old"))
         rig.do(rig.lane.open)
         assert rig.lane.write(b"new", soon(), may_delegate=True) == 2
@@ -688,7 +688,7 @@ class TestAcks:
     def test_kept_for_the_next_connection(self, rig):
         """Acks that were not sent before a loss follow the subscriptions on the next connection."""
         box = Mailbox(b"a")
-        sub = rig.lane.listen(rig.lane.new_sid(), box)
+        sub = rig.lane.subscriptions.listen(rig.lane.subscriptions.new_sid(), box)
 
         def ack_and_lose():
             rig.lane.ack(b"1", 1.0)
@@ -720,20 +720,20 @@ class TestRefused:
     def test_the_subscription_with_most_before_it(self, idle):
         """The server refused the subscription that had the most others before it."""
         lane, boxes = idle.lane, [Mailbox(b"%d" % n) for n in range(3)]
-        sids = [lane.new_sid() for _ in boxes]
+        sids = [lane.subscriptions.new_sid() for _ in boxes]
         for sid, box in zip(sids, boxes, strict=True):
-            lane.listen(sid, box)
+            lane.subscriptions.listen(sid, box)
         assert lane.subscriptions.take_refused() is boxes[2]
-        lane.unsubscribe(sids[0])
+        lane.subscriptions.unsubscribe(sids[0])
         assert lane.subscriptions.take_refused() is boxes[1]
         assert lane.subscriptions.take_refused() is None
 
     def test_never_the_one_to_replies(self, idle):
         """The reply subscription is never taken for the refused one."""
         router = ReplyRouter(b"inbox")
-        idle.lane.listen(idle.lane.new_sid(), router)
+        idle.lane.subscriptions.listen(idle.lane.subscriptions.new_sid(), router)
         assert idle.lane.subscriptions.take_refused() is None
-        assert router in idle.lane.receivers()
+        assert router in idle.lane.subscriptions.receivers()
 
 
 class TestReconnect:
@@ -756,8 +756,13 @@ class TestReconnect:
     def test_subscriptions_come_first(self, idle):
         """After a reconnect all subscriptions are written again, in order, before other blocks."""
         lane = idle.lane
-        lines = [lane.listen(lane.new_sid(), Mailbox(b"a.%d" % n)) for n in range(3)]
-        lines.append(lane.listen(lane.new_sid(), Mailbox(b"q"), b"group"))
+        lines = [
+            lane.subscriptions.listen(lane.subscriptions.new_sid(), Mailbox(b"a.%d" % n))
+            for n in range(3)
+        ]
+        lines.append(
+            lane.subscriptions.listen(lane.subscriptions.new_sid(), Mailbox(b"q"), b"group")
+        )
         assert lines[0] == b"SUB a.0  1000000\r\n"
         assert lines[3] == b"SUB q group 1000003\r\n"
         for epoch in (1, 2):
@@ -854,10 +859,10 @@ class TestReconnect:
     def test_ended_subscriptions_are_not_restored(self, rig):
         """A subscription that has ended is not written again."""
         sid = rig.listen(Mailbox())
-        rig.lane.unsubscribe(sid)
-        rig.lane.unsubscribe(sid)
+        rig.lane.subscriptions.unsubscribe(sid)
+        rig.lane.subscriptions.unsubscribe(sid)
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
-        assert rig.lane.receivers() == []
+        assert rig.lane.subscriptions.receivers() == []
         rig.do(rig.lane.detach)
         rig.connect()
         rig.lane.write(b"x", soon())
@@ -867,16 +872,16 @@ class TestReconnect:
         """If another thread has the lock, the UNSUB is sent as soon as it is free."""
         sid = rig.listen(Mailbox())
         with rig.lane.outbox.lock:
-            Background(rig.lane.unsubscribe, sid).get()
+            Background(rig.lane.subscriptions.unsubscribe, sid).get()
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
 
     def test_interrupted_unsubscribe(self, rig):
         """After Ctrl-C in the middle, a repeated call unsubscribes and drops the mailbox."""
         sid = rig.listen(Mailbox())
         del rig.lane.subscriptions._lines[sid]
-        rig.lane.unsubscribe(sid)
+        rig.lane.subscriptions.unsubscribe(sid)
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
-        assert rig.lane.receivers() == []
+        assert rig.lane.subscriptions.receivers() == []
 
     @needs_epoll
     def test_receivers_learn_of_a_loss(self, rig):
@@ -1165,7 +1170,7 @@ class TestRead:
         box = Mailbox()
         waiting = rig.leader(box)
         box.fail(ConnectionClosedError())
-        rig.lane.wake_reader()
+        rig.lane.reader.wake_reader()
         assert waiting.get() is True
         assert rig.lane.state is LaneState.OPEN
 
@@ -1185,10 +1190,10 @@ class TestRead:
         """Frames in flight still arrive for a while after their subscription has ended."""
         box = Mailbox()
         sid = rig.listen(box)
-        rig.lane.unsubscribe(sid, grace=0.05)
+        rig.lane.subscriptions.unsubscribe(sid, grace=0.05)
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the late frame")
-        until(lambda: not rig.lane.receivers(), "the end of the grace time")
+        until(lambda: not rig.lane.subscriptions.receivers(), "the end of the grace time")
         rig.server.sendall(msg(sid))
         until(lambda: rig.lane.strays == 1, "the stray")
         assert len(box.frames) == 1
@@ -1395,7 +1400,7 @@ class TestPing:
         """A PONG answers the oldest PING. Answers to nats-py's PINGs go to nats-py."""
         ours, later = Waiter(b"PING"), Waiter(b"PING")
         rig.lane.write(PING, soon(), pong=ours)
-        rig.do(rig.lane.control, b"PING\r\n")
+        rig.do(rig.lane.outbox.control, b"PING\r\n")
         rig.lane.write(PING, soon(), pong=later)
         assert rig.receive(18) == b"PING\r\n" * 3
         rig.server.sendall(b"PONG\r\n" * 2)
@@ -1425,7 +1430,7 @@ class TestPing:
 class TestIds:
     def test_cannot_be_guessed(self, rig):
         """Each lane starts its subscription ids at a random number."""
-        first = {int(Lane(rig.loop, print).new_sid()) for _ in range(20)}
+        first = {int(Lane(rig.loop, print).subscriptions.new_sid()) for _ in range(20)}
         assert len(first) == 20
         assert min(first) >= SID_RANGE
 
@@ -1501,7 +1506,7 @@ class TestSignalHandlers:
                 with pytest.raises(CallInSignalHandlerError) as caught:
                     call()
                 errors.append(caught.value)
-            assert rig.lane.is_busy_here()
+            assert rig.lane.reader.is_busy_here()
             rig.lane.post(b"posted", 1.0)
             return sock.send(block)
 
@@ -1510,7 +1515,7 @@ class TestSignalHandlers:
             rig.lane.write(b"outer", soon())
         assert rig.receive(11) == b"outerposted"
         assert len(errors) == 2
-        assert not rig.lane.is_busy_here()
+        assert not rig.lane.reader.is_busy_here()
 
     @needs_epoll
     def test_wait_while_frames_are_cut(self, rig):
@@ -1524,7 +1529,7 @@ class TestSignalHandlers:
             def wake(self):
                 super().wake()
                 if self.frames:
-                    assert rig.lane.is_busy_here()
+                    assert rig.lane.reader.is_busy_here()
                     with pytest.raises(CallInSignalHandlerError) as caught:
                         rig.lane.wait(Mailbox(), soon())
                     errors.append(caught.value)

@@ -528,7 +528,7 @@ class TestConnection:
             listener = Listener()
             connection = connection_of(listener, server)
             box = Mailbox(b"a")
-            connection.lane.listen(b"1000000", box)
+            connection.lane.subscriptions.listen(b"1000000", box)
             await connection.start()
             transport = connection.transport
             await asyncio.to_thread(server.peers[0].close)
@@ -1041,11 +1041,11 @@ class TestConnectionOnTheWire:
     def test_late_frame(self, connection, server):
         """A mailbox that lingers after its end still gets frames in flight."""
         box = Mailbox(b"x")
-        sid = connection.lane.new_sid()
-        line = connection.lane.listen(sid, box)
+        sid = connection.lane.subscriptions.new_sid()
+        line = connection.lane.subscriptions.listen(sid, box)
         connection.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
         until(lambda: server.lines(b"SUB x"), "the subscription")
-        connection.lane.unsubscribe(sid, grace=LONG)
+        connection.lane.subscriptions.unsubscribe(sid, grace=LONG)
         server.peers[0].send(b"MSG x %b 0\r\n\r\n" % sid)
         until(lambda: box.frames, "the frame")
         until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")

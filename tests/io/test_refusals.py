@@ -22,6 +22,7 @@ class FakeLane:
     """
 
     def __init__(self):
+        self.subscriptions = self.reader = self
         self.router = ReplyRouter(b"i")
         self.box = Mailbox(b"w.*", collect_denials=True)
         self.epoch = 1

@@ -14,6 +14,7 @@ class Lane:
     """A lane that records the blocks that it is to send."""
 
     def __init__(self):
+        self.subscriptions = self
         self.client_wide = {}
         self.sent = []
 

@@ -40,7 +40,7 @@ class ScriptedLane:
 
     def __init__(self):
         self.transport = ScriptedTransport()
-        self.outbox = self
+        self.outbox = self.subscriptions = self.reader = self
         self.forked = False
         self.state = LaneState.OPEN
         self.epoch = 1

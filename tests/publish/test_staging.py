@@ -19,6 +19,7 @@ class Lane:
     """
 
     def __init__(self):
+        self.outbox = self
         self.blocks = []
         self.calls = []
         self.error = None
