@@ -246,8 +246,9 @@ class Client:
         ``is_set()``.
 
         If a signal has arrived, the end of the block drains the client and raises SystemExit. A
-        second signal raises SystemExit immediately, wherever the main thread is. The block restores
-        the previous signal handlers.
+        second signal raises SystemExit immediately, wherever the main thread is. Signals within
+        half a second of the first one are ignored, because some supervisors send it twice. So the
+        block does not end before. It restores the previous signal handlers.
 
         After *timeout* seconds, buffered messages are no longer handled: jetsync gives those of
         consumers back to the server, and drops those of core subscriptions with a warning in the

@@ -7,6 +7,7 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
@@ -28,6 +29,11 @@ STOP_SIGNALS: Final[tuple[int, ...]] = tuple(
 
 # Seconds to send acknowledgements if the time after the signal is over.
 SHORTEST_DRAIN: Final = 1.0
+
+# Seconds after the first signal during which others are ignored. A supervisor or a terminal may
+# signal a whole group of processes. If a parent in it also passes its signal on, the program gets
+# two: 13 ms apart with `uv run` under supervisord. People take longer, or press Ctrl-C again.
+REPEATS: Final = 0.5
 
 
 class StopSignal:
@@ -75,6 +81,8 @@ class StopSignal:
         self._over = Latch()
         # Begins with the signal.
         self._deadline = Deadline.after(timeout)
+        # Never passes before the signal, because another one may interrupt the handler.
+        self._repeats = Deadline.after(None)
         self._number: int | None = None
 
     def __repr__(self) -> str:
@@ -101,6 +109,8 @@ class StopSignal:
         try:
             if self._number is not None and kind is None:
                 self._on_end(max(self._deadline.remaining(), SHORTEST_DRAIN))
+                # The previous handlers would take a repeat for the first signal.
+                time.sleep(self._repeats.remaining())
         finally:
             self._restore()
         if self._number is not None and kind is None:
@@ -126,9 +136,12 @@ class StopSignal:
 
     def _handle(self, number: int, _: object) -> None:
         if self._number is not None:
-            # The second signal: do not wait any longer.
-            raise SystemExit(self._status(number))
+            if self._repeats.expired():
+                # The second signal: do not wait any longer.
+                raise SystemExit(self._status(number))
+            return
         self._number = number
+        self._repeats = Deadline.after(REPEATS)
         self._deadline = Deadline.after(self._timeout)
         self._latch.set()
         self._on_change(True)

@@ -6,9 +6,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec, module_from_spec
+from types import SimpleNamespace
 
 import pytest
 
+from jetsync._base import deadline, stop_signal
 from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
 from jetsync.errors import ConflictingUseError
 
@@ -40,6 +42,22 @@ def block(calls):
         )
 
     return block
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch, calls):
+    """
+    The time of deadlines, which a test moves.
+    """
+
+    def sleep(seconds):
+        calls.append(f"slept {seconds:g}")
+        clock.now += seconds
+
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now, sleep=sleep)
+    for module in (deadline, stop_signal):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +113,7 @@ def test_a_signal(block, calls, number):
 
     with pytest.raises(SystemExit) as caught:
         program()
-    assert (caught.value.code, calls) == (128 + number, [True, "end", False])
+    assert (caught.value.code, calls) == (128 + number, [True, "end", "slept 0.5", False])
 
 
 def test_the_time_after_a_signal(block, calls):
@@ -112,7 +130,7 @@ def test_the_time_after_a_signal(block, calls):
 
     with pytest.raises(SystemExit):
         program()
-    assert calls == [True, "late", "end", False]
+    assert calls == [True, "late", "end", "slept 0.5", False]
 
 
 def test_an_exit_code(block):
@@ -124,14 +142,57 @@ def test_an_exit_code(block):
     assert caught.value.code == 0
 
 
-def test_a_second_signal_interrupts_the_block(block, calls):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_just_after_the_first_one_are_ignored(block, calls, clock, number):
     """
-    The second signal interrupts the block.
+    Within half a second, further signals change nothing: a supervisor may send its signal twice.
+    """
+
+    def program():
+        with block() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            for later in (0.0, 0.1, 0.39):
+                clock.now += later
+                signal.raise_signal(number)
+            assert (stop.signal, calls) == (signal.SIGTERM, [True])
+
+    with pytest.raises(SystemExit) as caught:
+        program()
+    # The previous handler is not back before the half second is over.
+    slept = "slept 0.01"
+    assert (caught.value.code, calls) == (128 + signal.SIGTERM, [True, "end", slept, False])
+
+
+def test_a_signal_that_interrupts_the_handler_of_the_first_one_is_ignored(calls):
+    """
+    Both signals may have arrived before Python calls the first handler.
+    """
+
+    def on_change(is_set):
+        calls.append(is_set)
+        if is_set:
+            signal.raise_signal(signal.SIGINT)
+
+    def program():
+        with StopSignal(
+            SIGNALS, None, 600.0, on_change=on_change, on_timeout=print, on_end=calls.append
+        ):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as caught:
+        program()
+    assert (caught.value.code, calls[-1]) == (128 + signal.SIGTERM, False)
+
+
+def test_a_second_signal_interrupts_the_block(block, calls, clock):
+    """
+    A second signal, half a second after the first one or later, interrupts the block.
     """
 
     def program():
         with block():
             signal.raise_signal(signal.SIGTERM)
+            clock.now += 0.5
             signal.raise_signal(signal.SIGINT)
             pytest.fail("not interrupted")
 
