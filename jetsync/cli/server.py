@@ -42,14 +42,23 @@ _EXIT_WAIT: Final = 60.0
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder to keep JetStream's files in.  [default: a temporary folder]",
 )
-def server(version: str | None, port: int, store: Path | None) -> None:
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="More configuration, such as TLS and logins: a file in the server's language.",
+)
+def server(version: str | None, port: int, store: Path | None, config: Path | None) -> None:
     """
     Run a nats-server with JetStream until Ctrl-C.
 
-    The first line of the output is its URL.
+    The first line of the output is its URL. The server listens on 127.0.0.1 only. The options take
+    precedence over the client port and the store of --config, and its monitoring port is ignored.
     """
     try:
-        with sigterm_interrupts(), DevServer(version, store=store, port=port or None) as running:
+        with (
+            sigterm_interrupts(),
+            DevServer(version, config=config, store=store, port=port or None) as running,
+        ):
             say(running.url)
             where = "a temporary folder" if store is None else str(store.resolve())
             say(f"nats-server {running.version}, JetStream in {where}", err=True)

@@ -2,14 +2,16 @@
 Compose the configuration file of one server from the settings of `DevServer` and of its user.
 
 Values are written as JSON, which the server's configuration language contains. A user's mapping is
-merged key by key. A user's text is appended, and if it repeats a top-level key, the server uses the
-later one.
+merged key by key. A user's text or file is appended, and if it repeats a top-level key, the server
+uses the later one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jetsync.errors import DevServerError
@@ -28,21 +30,13 @@ _RESERVED_KEYS = {"listen", "port", "host", "net", "http", "http_port", "monitor
 def base_config(
     *,
     name: str,
-    port: int,
-    http_port: int,
     jetstream: bool,
     cluster: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Return the settings of every server, without the user's configuration.
+    Return the settings of every server, without its addresses and the user's configuration.
     """
-    config: dict[str, Any] = {
-        "server_name": name,
-        "host": "127.0.0.1",
-        "port": port,
-        "http": f"127.0.0.1:{http_port}",
-        **_LAME_DUCK,
-    }
+    config: dict[str, Any] = {"server_name": name, **_LAME_DUCK}
     if jetstream:
         # The store folder is given on the command line: appended text may replace the block.
         config["jetstream"] = {}
@@ -94,6 +88,24 @@ def assign_ports(config: Mapping[str, Any], reserve: Callable[[str], int]) -> di
         if isinstance(value, Mapping) and value.get("port") == -1:
             result[block] = {"host": "127.0.0.1", **value, "port": reserve(block)}
     return result
+
+
+def include(file: Path, folder: Path) -> str:
+    """
+    Return the text that includes a user's file into a configuration file in *folder*.
+
+    The server takes a path as relative to that folder, even an absolute one.
+
+    Raises:
+        DevServerError: There is no such file, or the two are on different drives of Windows.
+    """
+    if not file.is_file():
+        raise DevServerError(f"configuration {file} is no file")
+    try:
+        path = os.path.relpath(file, folder)
+    except ValueError as error:
+        raise DevServerError(f"configuration {file} must be on the drive of {folder}") from error
+    return f'include "{Path(path).as_posix()}"'
 
 
 def render(config: Mapping[str, Any], appended: str = "") -> str:

@@ -106,7 +106,10 @@ def make_members(layout: Layout) -> list[Member]:
             store = layout.store
         file = layout.folder / f"server-{index}.conf"
         file.write_text(_text(layout, name, ports, reserved), encoding="utf-8")
-        arguments = [str(layout.binary), "--config", str(file)]
+        # Options take precedence over the user's text or file.
+        arguments = [str(layout.binary), "--config", str(file), "--addr", HOST]
+        arguments += ["--port", str(ports["nats"].port)]
+        arguments += ["--http_port", str(ports["monitor"].port)]
         if layout.jetstream:
             arguments += ["--store_dir", str(store)]
         process = ServerProcess(name, arguments, layout.folder / f"server-{index}.log")
@@ -149,10 +152,10 @@ def _text(
 
     base = _config.base_config(
         name=name,
-        port=ports["nats"].port,
-        http_port=ports["monitor"].port,
         jetstream=layout.jetstream,
         cluster=cluster,
     )
     user = _config.assign_ports(layout.config, reserve)
-    return _config.render(_config.merge(base, user), layout.text)
+    # There is no option for the host of the monitoring port, and the last one counts.
+    last = _config.render({"http": f"{HOST}:{ports['monitor'].port}"})
+    return _config.render(_config.merge(base, user), layout.text) + last

@@ -51,7 +51,8 @@ class DevServer:
         jetstream: Whether JetStream is enabled.
         config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
             key by key. A ``"port": -1`` in a listening block such as ``websocket`` becomes a free
-            port (see `ports`). Text in the server's configuration language is appended.
+            port (see `ports`). Text in the server's configuration language is appended, and so is
+            a file, which is given as a ``Path``. Addresses in them are ignored.
         store: A folder for JetStream's files, which `close` keeps. ``None`` means a temporary
             folder, which `close` removes.
         cluster: Number of servers. 2 or more form a cluster.
@@ -68,7 +69,7 @@ class DevServer:
         self,
         version: str | None = None,
         jetstream: bool = True,  # noqa: FBT001, FBT002 - documented position
-        config: Mapping[str, Any] | str | None = None,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
         cluster: int = 1,
         *,
@@ -84,6 +85,7 @@ class DevServer:
         self._jetstream = jetstream
         self._user_config: dict[str, Any] = dict(config) if isinstance(config, Mapping) else {}
         self._user_text = config if isinstance(config, str) else ""
+        self._user_file = Path(config) if isinstance(config, os.PathLike) else None
         _config.check_user_config(self._user_config)
         self._store = None if store is None else Path(store)
         self._size = cluster
@@ -405,18 +407,21 @@ class DevServer:
                 return self._members
             binary = find_server(self._asked_version)
             folder = Path(tempfile.mkdtemp(prefix="jetsync-server-"))
-            layout = Layout(
-                binary=binary.path,
-                folder=folder,
-                store=self._store if self._store is not None else folder / "store",
-                size=self._size,
-                port=self._asked_port,
-                name=self._asked_name,
-                jetstream=self._jetstream,
-                config=self._user_config,
-                text=self._user_text,
-            )
             try:
+                text = self._user_text
+                if self._user_file is not None:
+                    text = _config.include(self._user_file, folder)
+                layout = Layout(
+                    binary=binary.path,
+                    folder=folder,
+                    store=self._store if self._store is not None else folder / "store",
+                    size=self._size,
+                    port=self._asked_port,
+                    name=self._asked_name,
+                    jetstream=self._jetstream,
+                    config=self._user_config,
+                    text=text,
+                )
                 self._members = make_members(layout)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ The dev server without a server: configuration, ports, and where the executable 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -162,6 +163,26 @@ class TestConfig:
         first, second = text.splitlines()
         assert json.loads("{" + first + "}") == {"a": {"b": 'c"'}}
         assert second == "d: e"
+
+    def test_a_file_on_another_drive_is_refused(self, monkeypatch, tmp_path):
+        """The server can include only files with a relative path, as the error says."""
+
+        def relpath(path, start):
+            raise ValueError
+
+        file = tmp_path / "nats.conf"
+        file.touch()
+        monkeypatch.setattr(os.path, "relpath", relpath)
+        with pytest.raises(DevServerError, match=r"nats.conf must be on the drive of"):
+            _config.include(file, tmp_path)
+
+    @pytest.mark.parametrize("name", ["absent.conf", "."])
+    def test_a_file_that_does_not_exist_is_refused(self, tmp_path, name):
+        """A configuration that is no file is refused before a server starts."""
+        server = DevServer(config=tmp_path / name)
+        with pytest.raises(DevServerError, match="is no file"):
+            server.start()
+        server.close()
 
     def test_other_characters_are_not_escaped(self):
         """The server does not know JSON's escapes, but it knows those of backslashes."""

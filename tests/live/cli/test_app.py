@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
+from helpers.certificates import Authority
 from helpers.waiting import at_some_pace
 from jetsync.cli import consumer as consumer_module
 from jetsync.cli._app import jetsync as app
@@ -787,6 +788,24 @@ class TestServer:
             jetsync.connect(server.url) as client,
         ):
             assert client.jetstream().stream("KEPT").name == "KEPT"
+
+    def test_a_configuration_file(self, start, tmp_path):
+        """
+        A file gives TLS and logins. The port is that of the options.
+        """
+        authority = Authority(tmp_path, "authority")
+        certificate, key = authority.issue("server")
+        file = tmp_path / "nats.conf"
+        file.write_text(
+            f'port: 1, tls {{ cert_file: "{certificate}", key_file: "{key}" }}\n'
+            "authorization { user: app, password: s3cret }\n"
+        )
+        url = start("--port", "0", "--config", str(file)).stdout.readline().strip()
+        login = {"user": "app", "password": "s3cret", "tls_ca": authority.path}
+        with jetsync.connect(url, **login) as client:
+            assert list(client.jetstream().stream_names()) == []
+        with pytest.raises(jetsync.AuthenticationError):
+            jetsync.connect(url, tls_ca=authority.path)
 
     def test_a_server_that_ends_by_itself(self, start):
         """

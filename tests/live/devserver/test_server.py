@@ -165,6 +165,18 @@ class TestConfiguration:
             assert server.store == tmp_path / "store"
         assert (tmp_path / "store" / "jetstream").is_dir()
 
+    def test_a_file_is_included(self, tmp_path):
+        """A file may include others beside it, and the addresses in it are ignored."""
+        (tmp_path / "more.conf").write_text("authorization { token: t }\nhttp_port: 1\n")
+        file = tmp_path / "nats.conf"
+        file.write_text('listen: "0.0.0.0:1"\nhttp: "0.0.0.0:1"\ninclude more.conf\n')
+        with DevServer(config=file) as server:
+            varz = server.monitor("varz")
+            assert varz["auth_required"]
+            assert (varz["host"], varz["port"]) == ("127.0.0.1", server.port)
+            ports = ("127.0.0.1", server.ports()["monitor"])
+            assert (varz["http_host"], varz["http_port"]) == ports
+
     def test_without_jetstream(self):
         """A server without JetStream is ready when it accepts connections."""
         with DevServer(jetstream=False) as server:
@@ -175,7 +187,7 @@ class TestConfiguration:
     def test_bad_configuration(self):
         """The error has the server's message about its configuration, and no process is left."""
         server = DevServer(config="max_payload: banana")
-        with pytest.raises(DevServerError, match=r"server-0.conf:8"):
+        with pytest.raises(DevServerError, match=r"server-0.conf:5"):
             server.start()
         assert server.pids == []
         folder = server.store.parent
