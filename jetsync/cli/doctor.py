@@ -16,7 +16,9 @@ import click
 import jetsync
 from jetsync._hooks.manager import installed_plugins
 from jetsync._io.bridge import choose_uvloop
+from jetsync._io.login import make_login
 from jetsync._io.nats_seam import NEWEST, TESTED, minor_version
+from jetsync._io.tls import tls_context
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import (
@@ -47,6 +49,9 @@ class Report:
     """
 
     server: jetsync.ServerInfo
+    tls: bool
+    """Whether the connection uses TLS."""
+
     rtt: float
     """The median of some round trips, in seconds."""
 
@@ -73,6 +78,7 @@ class Report:
                 "max_payload": server.max_payload,
                 "lame_duck": server.lame_duck,
             },
+            "tls": self.tls,
             "rtt_ms": round(self.rtt * 1000, 3),
             "api_level": self.level,
             "account": None if self.account is None else to_wire(self.account),
@@ -109,9 +115,10 @@ def doctor(
     """
     Show this installation, and what the server at URL supports.
 
-    The report begins with jetsync, Python, nats-py, the event loop and the plugins, also if there
-    is no connection. It continues with the server, the round-trip time, the account and its limits,
-    which features of JetStream work, and why the others do not. Nothing is created on the server.
+    The report begins with jetsync, Python, nats-py, the event loop, the kind of login and the
+    plugins, also if there is no connection. It continues with the server, TLS, the round-trip time,
+    the account and its limits, which features of JetStream work, and why the others do not. Nothing
+    is created on the server.
     The exit status is 1 if there is no connection or no JetStream, or if a feature that --require
     names does not work.
 
@@ -143,26 +150,33 @@ def doctor(
 
 def installation(options: jetsync.ConnectOptions) -> dict[str, Any]:
     """
-    Return the versions of jetsync and of what it runs on, as `--json` prints them.
+    Return the versions of jetsync and of what it runs on, and the kind of login, as `--json` does.
     """
     try:
         uvloop = choose_uvloop(options.loop)
         loop = f"uvloop {importlib.metadata.version('uvloop')}" if uvloop else "asyncio"
     except JetSyncError as error:
         loop = str(error)
+    try:
+        # Any nonce: without one, there would be no key.
+        sent = make_login(options, options.server_list()[0], "nonce")
+        login = sent.kind if sent.fields else None
+    except JetSyncError as error:
+        login = str(error)
     return {
         "jetsync": jetsync.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "nats_py": importlib.metadata.version("nats-py"),
         "event_loop": loop,
+        "login": login,
         "plugins": [describe(plugin) for plugin in installed_plugins().values()],
     }
 
 
 def show_installation(client: dict[str, Any]) -> None:
     """
-    Print the versions for people.
+    Print the same for people.
     """
     tested = (minor_version(client["nats_py"]) or NEWEST) <= NEWEST
     plugins = [
@@ -175,6 +189,7 @@ def show_installation(client: dict[str, Any]) -> None:
             ("system", client["system"]),
             ("nats-py", client["nats_py"] + ("" if tested else f" (tested: {TESTED})")),
             ("event loop", client["event_loop"]),
+            ("login", client["login"] or "none"),
             ("plugins", ", ".join(plugins) or "none installed"),
         ]
     )
@@ -196,7 +211,13 @@ def examine(options: jetsync.ConnectOptions) -> Report:
         server = client.server
         level = server.api_level if account is None else account.api.level
         return Report(
-            server, rtt, account, jetstream, verdicts(server.version, level, jetstream=jetstream)
+            server=server,
+            # The connection fails if one of the two asks for TLS and the other offers none.
+            tls=server.raw.get("tls_required") is True or tls_context(options) is not None,
+            rtt=rtt,
+            account=account,
+            jetstream=jetstream,
+            verdicts=verdicts(server.version, level, jetstream=jetstream),
         )
 
 
@@ -210,6 +231,7 @@ def show(report: Report) -> None:
             ("server", f"{server.url}  nats-server {server.version}"),
             ("name", server.server_name if server.server_name != server.server_id else None),
             ("cluster", server.cluster),
+            ("TLS", "yes" if report.tls else "not used"),
             ("round trip", f"{report.rtt * 1000:.2f} ms"),
             ("max payload", size(server.max_payload)),
             ("lame duck", "yes, it is about to shut down" if server.lame_duck else None),

@@ -365,8 +365,17 @@ class TestErrors:
         assert values["Python"].strip().startswith(platform.python_version())
         assert values["nats-py"].strip() == importlib.metadata.version("nats-py")
         assert values["event"].split()[1] in {"uvloop", "asyncio"}
+        assert values["login"].strip() == "none"
         assert values["plugins"].startswith("sample ")
         assert error.startswith("Error: ")
+
+    def test_doctor_says_if_a_login_cannot_be_read(self, run, tmp_path):
+        """
+        Without a connection, doctor shows what is wrong with the login.
+        """
+        result = run("doctor", NO_SERVER, "--creds", str(tmp_path / "absent"), "--json")
+
+        assert "absent' cannot be read" in json.loads(result.output)["client"]["login"]
 
     @pytest.mark.parametrize(
         ("version", "shown"), [("2.16.4", "2.16.4"), ("2.17.0", "2.17.0 (tested: 2.10 to 2.16)")]

@@ -648,10 +648,55 @@ class TestDoctor:
 
         assert report["ok"] is True
         assert report["server"]["version"] == nats_server.version
+        assert (report["tls"], report["client"]["login"]) == (False, None)
         assert report["api_level"] >= 5
         assert 0 < report["rtt_ms"] < 1000
         assert report["account"]["limits"]["max_streams"] == -1
         assert all(feature["works"] for feature in report["features"])
+
+    @pytest.mark.parametrize(
+        ("config", "login", "kind"),
+        [
+            (
+                "user: app, password: s3cret",
+                ["--user", "app", "--password", "s3cret"],
+                "a user and a password",
+            ),
+            ("token: s3cret", ["--token", "s3cret"], "a token"),
+            ("users: [{nkey: PUBLIC}]", ["--nkey", "SEED"], "an NKey"),
+        ],
+    )
+    def test_tls_and_the_kind_of_login_are_shown(self, run, tmp_path, config, login, kind):
+        """
+        The report says whether TLS is used and which kind of login, and shows no value of it.
+        """
+        if "SEED" in login:
+            nkeys = pytest.importorskip("nkeys")
+            from helpers.credentials import new_key
+
+            pair, public = new_key(nkeys.PREFIX_BYTE_USER)
+            config, login = config.replace("PUBLIC", public), ["--nkey", pair.seed.decode()]
+        authority = Authority(tmp_path, "authority")
+        certificate, key = authority.issue("server")
+        tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
+        with DevServer(config=f"{tls}\nauthorization {{ {config} }}") as server:
+            output = checked(run("doctor", server.url, "--tls-ca", authority.path, *login))
+
+        assert re.search(r"^TLS +yes *$", output, re.MULTILINE)
+        assert re.search(rf"^login +{kind} *$", output, re.MULTILINE)
+        assert not [secret for secret in login[1::2] if secret in output]
+
+    def test_a_login_in_the_url_and_no_tls(self, run):
+        """
+        A login may come from the URL, and the report says if there is no TLS.
+        """
+        with DevServer(config="authorization { token: s3cret }") as server:
+            url = server.url.replace("://", "://s3cret@")
+            output = checked(run("doctor", url))
+
+        assert re.search(r"^TLS +not used *$", output, re.MULTILINE)
+        assert re.search(r"^login +a token *$", output, re.MULTILINE)
+        assert "s3cret" not in output
 
     def test_a_server_without_jetstream_has_the_exit_status_1(self, run):
         """
