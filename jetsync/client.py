@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -16,6 +16,7 @@ from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
+from jetsync._base.keywords import closed, refuse_position
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
@@ -417,11 +418,12 @@ class Client:
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )
 
+    @closed
     def request(
         self,
         subject: str,
         data: Payload = b"",
-        *,
+        *_extra: NoReturn,
         headers: HeadersInput | None = None,
         timeout: Seconds | None = None,
     ) -> Message:
@@ -440,6 +442,8 @@ class Client:
             ConnectionLostError: The connection was lost while waiting.
             DisconnectedError: The client did not reconnect in time. Nothing was sent.
         """
+        if _extra:
+            refuse_position(Client.request)
         connection = self._connection
         connection.check()
         validate_subject(subject)
@@ -447,10 +451,11 @@ class Client:
         frame = connection.exchange(target, header, payload, connection.deadline(timeout))
         return Message(*frame, connection)
 
+    @closed
     def subscribe(
         self,
         subject: str,
-        *,
+        *_extra: NoReturn,
         queue: str | None = None,
         max_pending: int = MAX_PENDING,
         max_pending_bytes: int = MAX_PENDING_BYTES,
@@ -472,6 +477,8 @@ class Client:
                 Nothing was sent.
             MaxControlLineError: The subject and the queue together are too long. Nothing was sent.
         """
+        if _extra:
+            refuse_position(Client.subscribe)
         self._connection.check()
         validate_filter(subject)
         if queue is not None:

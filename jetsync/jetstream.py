@@ -4,7 +4,7 @@ The JetStream context: publishing, and the streams, consumers and buckets of one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import attrs
 
@@ -15,7 +15,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
 from jetsync._base.iterations import Iteration
-from jetsync._base.keywords import closed, refuse
+from jetsync._base.keywords import closed, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.kv.bucket import Bucket
@@ -99,7 +99,7 @@ class JetStream:
         self,
         subject: str,
         data: Payload = b"",
-        *,
+        *_extra: NoReturn,
         headers: HeadersInput | None = None,
         msg_id: str | None = None,
         ttl: Seconds | Literal["never"] | None = None,
@@ -145,6 +145,8 @@ class JetStream:
         """
         if unknown:
             refuse(JetStream.publish, unknown)
+        if _extra:
+            refuse_position(JetStream.publish)
         context = self._context
         context.connection.check()
         deadline = context.deadline(timeout)

@@ -4,11 +4,11 @@ The handle of a pull consumer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
-from jetsync._base.keywords import closed, refuse
+from jetsync._base.keywords import closed, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync.consume.consumption import Consumption
@@ -106,7 +106,7 @@ class Consumer:
     def fetch(
         self,
         max_messages: int | None = None,
-        *,
+        *_extra: NoReturn,
         max_bytes: int | None = None,
         expires: Seconds | None = None,
         heartbeat: Seconds | None = None,
@@ -164,6 +164,8 @@ class Consumer:
         """
         if unknown:
             refuse(Consumer.fetch, unknown)
+        if _extra:
+            refuse_position(Consumer.fetch)
         options = {
             "max_messages": max_messages,
             "max_bytes": max_bytes,
@@ -181,7 +183,7 @@ class Consumer:
     def next(
         self,
         expires: Seconds | None = None,
-        *,
+        *_extra: NoReturn,
         heartbeat: Seconds | None = None,
         group: str | None = None,
         min_pending: int | None = None,
@@ -214,6 +216,8 @@ class Consumer:
         """
         if unknown:
             refuse(Consumer.next, unknown)
+        if _extra:
+            refuse_position(Consumer.next)
         options = {
             "max_messages": 1,
             "expires": expires,
@@ -232,7 +236,7 @@ class Consumer:
     def consume(
         self,
         handler: Callable[[Message], object] | None = None,
-        *,
+        *_extra: NoReturn,
         max_messages: int | None = None,
         max_bytes: int | None = None,
         expires: Seconds | None = None,
@@ -312,6 +316,8 @@ class Consumer:
         """
         if unknown:
             refuse(Consumer.consume, unknown)
+        if _extra:
+            refuse_position(Consumer.consume)
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)

@@ -12,10 +12,11 @@ import attrs
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.html import html_table
+from jetsync._base.keywords import refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
-from jetsync.errors import ConflictingUseError, ConsumptionClosedError, InvalidTypeError
+from jetsync.errors import ConflictingUseError, ConsumptionClosedError
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Consumption:
         """
         self._core.drain()
 
-    def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
+    def wait(self, *_extra: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until the consumption has ended and all messages were taken. Return whether that is so.
 
@@ -209,8 +210,8 @@ class Consumption:
             ConflictingUseError: The caller is the handler, or a signal handler that interrupted a
                 call for a message. Such a caller would wait for itself.
         """
-        if _wrong:
-            raise InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
+        if _extra:
+            refuse_position(Consumption.wait)
         return self._core.wait(Deadline.after(timeout))
 
     def statistics(self) -> ConsumptionStatistics:

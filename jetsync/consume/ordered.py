@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import attrs
 
@@ -26,7 +26,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.keywords import closed, refuse
+from jetsync._base.keywords import closed, refuse, refuse_position
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
@@ -221,7 +221,7 @@ class OrderedConsumer:
     def fetch(
         self,
         max_messages: int | None = None,
-        *,
+        *_extra: NoReturn,
         max_bytes: int | None = None,
         expires: Seconds | None = None,
         heartbeat: Seconds | None = None,
@@ -253,6 +253,8 @@ class OrderedConsumer:
         """
         if unknown:
             refuse(OrderedConsumer.fetch, unknown)
+        if _extra:
+            refuse_position(OrderedConsumer.fetch)
         return self._fetch(
             "fetch",
             max_messages=max_messages,
@@ -266,7 +268,7 @@ class OrderedConsumer:
     def next(
         self,
         expires: Seconds | None = None,
-        *,
+        *_extra: NoReturn,
         heartbeat: Seconds | None = None,
         **unknown: Unpack[NoKeywords],
     ) -> Message | None:
@@ -277,6 +279,8 @@ class OrderedConsumer:
         """
         if unknown:
             refuse(OrderedConsumer.next, unknown)
+        if _extra:
+            refuse_position(OrderedConsumer.next)
         with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
             return next(iter(batch), None)
 
@@ -284,7 +288,7 @@ class OrderedConsumer:
     def consume(
         self,
         handler: None = None,
-        *,
+        *_extra: NoReturn,
         max_messages: int | None = None,
         max_bytes: int | None = None,
         expires: Seconds | None = None,
@@ -322,6 +326,8 @@ class OrderedConsumer:
         """
         if unknown:
             refuse(OrderedConsumer.consume, unknown)
+        if _extra:
+            refuse_position(OrderedConsumer.consume)
         if handler is not None:
             raise errors.InvalidArgumentError(
                 "an ordered consumer cannot call a handler: iterate over consume()",

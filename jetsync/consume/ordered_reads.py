@@ -18,6 +18,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
+from jetsync._base.keywords import refuse_position
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import AHEAD
@@ -169,7 +170,7 @@ class OrderedConsumption:
         if core is None or core.closed:
             self._reading.end()
 
-    def wait(self, *_wrong: NoReturn, timeout: Seconds | None = None) -> bool:
+    def wait(self, *_extra: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until the consumption has ended and all messages were taken. Return whether that is so.
 
@@ -180,8 +181,8 @@ class OrderedConsumption:
             ConflictingUseError: The caller is a signal handler that interrupted a call for a
                 message. Such a caller would wait for itself.
         """
-        if _wrong:
-            raise errors.InvalidTypeError(f"give the timeout by name: wait(timeout={_wrong[0]!r})")
+        if _extra:
+            refuse_position(OrderedConsumption.wait)
         deadline = Deadline.after(timeout)
         reading = self._reading
         if not reading.over.is_set():

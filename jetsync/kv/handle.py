@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import aware, check_count, whole_number, wrong_type
+from jetsync._base.keywords import closed, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
@@ -138,11 +139,12 @@ class KeyValue:
             raise bucket.not_found(key, entry, revision=revision)
         return entry
 
+    @closed
     def put(
         self,
         key: str,
         value: Payload,
-        *,
+        *_extra: NoReturn,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
     ) -> int:
@@ -167,13 +169,16 @@ class KeyValue:
             MessageTooLargeError, MaxMessagesError, ...: The bucket refused the value.
             PublishOutcomeUnknownError: The value was sent, but no answer arrived.
         """
+        if _extra:
+            refuse_position(KeyValue.put)
         return self._bucket.write(check_key(key), value, self._deadline(timeout), ttl=ttl)
 
+    @closed
     def create(
         self,
         key: str,
         value: Payload,
-        *,
+        *_extra: NoReturn,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
     ) -> int:
@@ -192,6 +197,8 @@ class KeyValue:
             KeyExistsError: The key has a value.
             PublishError, ApiError, ...: As :meth:`put`.
         """
+        if _extra:
+            refuse_position(KeyValue.create)
         bucket, deadline = self._bucket, self._deadline(timeout)
         check_key(key)
         last, pause = 0, 0.0
@@ -210,11 +217,12 @@ class KeyValue:
             bucket.context.connection.closing.wait(min(pause, deadline.remaining()))
             pause = min(pause * 2.0 or FIRST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE)
 
+    @closed
     def update(
         self,
         key: str,
         value: Payload,
-        *,
+        *_extra: NoReturn,
         last: int,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
@@ -235,10 +243,19 @@ class KeyValue:
                 is the key's revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
+        if _extra:
+            refuse_position(KeyValue.update)
         check_count("last", last, 0)
         return self._change(key, value, last, timeout, ttl=ttl)
 
-    def delete(self, key: str, *, last: int | None = None, timeout: Seconds | None = None) -> int:
+    @closed
+    def delete(
+        self,
+        key: str,
+        *_extra: NoReturn,
+        last: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> int:
         """
         Delete a key and return the revision of its delete marker.
 
@@ -254,12 +271,15 @@ class KeyValue:
             WrongLastRevisionError: The key has another revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
+        if _extra:
+            refuse_position(KeyValue.delete)
         return self._change(key, b"", last, timeout, headers=DELETE_MARKER)
 
+    @closed
     def purge(
         self,
         key: str,
-        *,
+        *_extra: NoReturn,
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
         timeout: Seconds | None = None,
@@ -275,6 +295,8 @@ class KeyValue:
 
         Raises: as :meth:`delete`, and for *ttl* as :meth:`put`.
         """
+        if _extra:
+            refuse_position(KeyValue.purge)
         return self._change(key, b"", last, timeout, headers=PURGE_MARKER, ttl=ttl)
 
     # Many keys

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 
 import pytest
 
@@ -20,6 +21,25 @@ CALLS = [
     jetsync.OrderedConsumer.consume,
     jetsync.JetStream.publish,
 ]
+BY_POSITION = {
+    jetsync.Client.request: "subject and data",
+    jetsync.Client.subscribe: "subject",
+    jetsync.Consumer.consume: "handler",
+    jetsync.Consumer.fetch: "max_messages",
+    jetsync.Consumer.next: "expires",
+    jetsync.Consumption.wait: "nothing",
+    jetsync.JetStream.publish: "subject and data",
+    jetsync.KeyValue.create: "key and value",
+    jetsync.KeyValue.delete: "key",
+    jetsync.KeyValue.purge: "key",
+    jetsync.KeyValue.put: "key and value",
+    jetsync.KeyValue.update: "key and value",
+    jetsync.OrderedConsumer.consume: "handler",
+    jetsync.OrderedConsumer.fetch: "max_messages",
+    jetsync.OrderedConsumer.next: "expires",
+    jetsync.OrderedConsumption.wait: "nothing",
+}
+"""Calls of nats-py, and some others, and what they take by position."""
 
 
 @pytest.mark.parametrize(
@@ -66,12 +86,36 @@ def test_no_argument_that_the_call_lacks_is_suggested():
         jetsync.JetStream.publish(None, "orders.1", callback=print)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
-def test_the_catch_all_is_not_shown(call):
+@pytest.mark.parametrize("call", BY_POSITION, ids=lambda call: call.__qualname__)
+def test_an_argument_by_position_that_is_a_keyword(call):
     """
-    Neither the signature nor the help shows the catch-all.
+    The TypeError says which arguments have a position, and the names of the others.
+    """
+    parameters = inspect.signature(call).parameters.values()
+    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    taken = [None for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    needed = {each.name: 1 for each in keywords if each.default is each.empty}
+    with pytest.raises(TypeError) as caught:
+        call(*taken, "one too many", **needed)
+
+    assert str(caught.value) == (
+        f"{call.__qualname__}() takes {BY_POSITION[call]} by position; give other arguments by "
+        f"name: {', '.join(each.name for each in keywords)}"
+    )
+    assert isinstance(caught.value, jetsync.InvalidTypeError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [call for call in {*CALLS, *BY_POSITION} if call.__name__ != "wait"],
+    ids=lambda call: call.__qualname__,
+)
+def test_the_catch_alls_are_not_shown(call):
+    """
+    Neither the signature nor the help shows the catch-alls.
     """
     kinds = {each.kind for each in inspect.signature(call).parameters.values()}
 
-    assert inspect.Parameter.VAR_KEYWORD not in kinds
-    assert "unknown" not in pydoc.render_doc(call).partition('"""')[0].splitlines()[2]
+    assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+    shown = pydoc.render_doc(call).partition('"""')[0].splitlines()[2]
+    assert not re.search("unknown|_extra", shown)

@@ -11,7 +11,7 @@ import jetsync
 
 def misspelled_keywords(js: jetsync.JetStream, stream: jetsync.Stream) -> None:
     """
-    Keywords that do not exist.
+    Keywords that do not exist, and arguments by position that are keywords.
     """
     js.create_stream("S", nmae="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     js.update_stream("S", max_mgs=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -22,6 +22,9 @@ def misspelled_keywords(js: jetsync.JetStream, stream: jetsync.Stream) -> None:
     stream.consumer("w").consume(max_bytes="9")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.consumer("w").consume(on_error="retry")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     stream.consumer("w").consume().wait(2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    stream.consumer("w").fetch(5, 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    js.publish("a", b"", {"name": "value"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    js.key_value("B").put("key", b"", 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     js.create_key_value("B", histroy=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     jetsync.connect(conect_timeout=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     jetsync.ConnectOptions().evolve(nmae="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
