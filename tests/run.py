@@ -15,9 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".tox" / "run"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-TOX = ("tox>=4.20", "--constraint", ROOT / "tests" / "constraints.txt")
+PINNED = ("--constraint", ROOT / "tests" / "constraints.txt")
+TOX = ("tox>=4.20", *PINNED)
 
-VIRTUALENV = "https://github.com/pypa/get-virtualenv"
+# A tag of the repository, which is a version of virtualenv.
+VIRTUALENV = ("--branch", "21.7.4", "https://github.com/pypa/get-virtualenv")
 
 ADVICE = """\
 This Python can neither make a virtual environment nor install packages. On Debian and Ubuntu,
@@ -45,12 +47,12 @@ def make_environment() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         if runs(sys.executable, "-m", "pip", "--version"):
             # `--target` leaves a Python alone that another package manager owns.
-            command = ("-m", "pip", "install", "--quiet", "--target", folder, "virtualenv")
+            command = ("-m", "pip", "install", "--quiet", "--target", folder, "virtualenv", *PINNED)
             start = f"import sys; sys.path.insert(0, {folder!r}); import virtualenv.__main__ as v"
             make = ("-c", f"{start}; v.run()", "--quiet", VENV)
             return runs(sys.executable, *command, hidden=False) and runs(sys.executable, *make)
         # Nor has it pip. This repository holds virtualenv as one file.
-        command = ("clone", "--quiet", "--depth", "1", VIRTUALENV, folder)
+        command = ("clone", "--quiet", "--depth", "1", *VIRTUALENV, folder)
         make = (f"{folder}/public/virtualenv.pyz", "--quiet", VENV)
         return runs("git", *command, hidden=False) and runs(sys.executable, *make, hidden=False)
 
