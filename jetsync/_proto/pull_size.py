@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
 
@@ -62,3 +64,16 @@ def rest_of(
         expires=request.expires if request.no_wait else seconds,
         heartbeat=None if beat is not None and beat > seconds / 2.0 else beat,
     )
+
+
+def room_for(request: PullRequest, received: int, received_bytes: int, sizes: Iterable[int]) -> int:
+    """Return how many messages of the given sizes are within the limits of *request*."""
+    room = 0
+    for size in sizes:
+        received_bytes += size
+        if received + room >= request.max_messages:
+            break
+        if request.max_bytes is not None and received_bytes > request.max_bytes:
+            break
+        room += 1
+    return room

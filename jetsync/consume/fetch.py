@@ -36,7 +36,7 @@ from jetsync._proto.pull import (
     learn_pin,
     message_size,
 )
-from jetsync._proto.pull_size import rest_of
+from jetsync._proto.pull_size import rest_of, room_for
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
@@ -127,6 +127,9 @@ class Fetch:
         self._attempt = 1
         # Whether another pull has to be sent before the next wait.
         self._pull_due = False
+        # Whether a pull was open when its connection was lost. The server may keep it until it
+        # expires, and then serves it as well, because the inbox is subscribed again.
+        self._lost = False
         self._received_bytes = 0
         self.received: int = 0
         # The status that ended the last pull; None while it is open, or if none was needed.
@@ -174,6 +177,11 @@ class Fetch:
         if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
         messages, statuses = inbox.engine.receive(take_all(inbox.box.frames), time.monotonic())
+        surplus: Sequence[Frame] = ()
+        if self._lost and self.target.acked:
+            sizes = map(message_size, messages)
+            room = room_for(self.request, self.received, self._received_bytes, sizes)
+            messages, surplus = messages[:room], messages[room:]
         self.received += len(messages)
         if self.request.priorities.group is not None:
             learn_pin(self.target.pins, self.request.priorities.group, messages)
@@ -182,14 +190,8 @@ class Fetch:
         for status, pull in statuses:
             outcome = PullOutcome.IGNORED if pull is None else self._judge(status, pull)
             self.target.report_status(status, outcome)
-        if inbox.engine.is_idle and not self._pull_due:
-            self.inbox = None
-            if isinstance(self.error, errors.InvalidGroupError):
-                # Servers before 2.14 refuse a pull for its group and still serve it (seen on
-                # 2.11.11 and 2.12.8).
-                inbox.abandon(())
-            else:
-                self.target.pool.append(inbox)
+        if surplus or (inbox.engine.is_idle and not self._pull_due):
+            self._release(inbox, surplus)
         return messages
 
     def interrupt(self) -> None:
@@ -208,6 +210,16 @@ class Fetch:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.leave(result, error)
+
+    def _release(self, inbox: PullInbox, surplus: Sequence[Frame] = ()) -> None:
+        """Return the inbox to the pool, unless the server may still serve a pull of it."""
+        self.inbox = None
+        # Servers before 2.14 refuse a pull for its group and still serve it (seen on 2.11.11 and
+        # 2.12.8).
+        if self._lost or isinstance(self.error, errors.InvalidGroupError):
+            inbox.abandon(surplus, acked=self.target.acked)
+        else:
+            self.target.pool.append(inbox)
 
     def _stop(self, unused: Sequence[Frame] = ()) -> None:
         """End the fetch, though its pull may be open at the server, and give back *unused*."""
@@ -236,7 +248,7 @@ class Fetch:
                         return False
                 lost = box.take_lost()
                 if lost and engine.lost(lost):
-                    self._pull_due = True
+                    self._pull_due = self._lost = True
                     return False
             due = engine.next_miss()
             until = self._deadline
@@ -381,8 +393,7 @@ class Fetch:
             return
         if status is not None and absent:
             self.error = status.error(self.target.stream, self.target.consumer)
-        self.inbox = None
-        self.target.pool.append(inbox)
+        self._release(inbox)
 
     def _wait_for_connection(self) -> None:
         """Wait until a pull can be sent, but notice within a moment if the batch is closed."""

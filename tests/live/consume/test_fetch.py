@@ -1183,6 +1183,32 @@ class TestThreads:
                     assert waiting.result(20) == []
                 proxy.accept()
 
+    @pytest.mark.parametrize("limits", [{"max_messages": 5}, {"max_bytes": 500}])
+    def test_no_more_than_asked_for_after_a_lost_connection(
+        self, nats_server, js, stream, worker, limits
+    ):
+        """
+        A server that serves the pulls of both connections does not make the batch longer.
+
+        It redelivers the other messages at once, and the next batch gets only its own.
+        """
+        with CutProxy(nats_server.url) as proxy, jetsync.connect(proxy.url) as client:
+            consumer = client.jetstream().consumer(stream.name, "worker")
+            with ThreadPoolExecutor(1) as pool:
+                fetching = pool.submit(lambda: [*consumer.fetch(**limits, expires=20)])
+                eventually(lambda: worker.info().num_waiting == 1)
+                proxy.cut()
+                # Asked meanwhile, the server would notice that the pull has no subscription.
+                eventually(lambda: client.statistics().reconnects == 1)
+                client.flush()
+                eventually(lambda: worker.info().num_waiting == 2)
+                fill(js, stream, 30)
+                first = fetching.result(20)
+            usual = [*stream.create_consumer("another").fetch(**limits, expires=20)]
+            assert [m.sequence for m in first] == [m.sequence for m in usual]
+            second = [*consumer.fetch(30 - len(first), expires=10)]
+            assert sorted(m.sequence for m in second) == [*range(len(first) + 1, 31)]
+
     def test_closing_a_batch_while_it_is_read_raises_nothing(self, js, stream, worker):
         """
         A thread that closes the batch while another one takes its messages raises nothing.
