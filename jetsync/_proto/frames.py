@@ -19,10 +19,11 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jetsync._base.speedups import with_twin
 from jetsync.errors import MaxControlLineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from jetsync.values.frame import Frame
 
@@ -37,6 +38,9 @@ SERVER_BUFFER: Final = 64 << 20
 
 # Bytes of an incoming frame, 1 GiB, whatever max_payload the server announces.
 MAX_FRAME: Final = 1 << 30
+
+# Digits of a size, at most. More would be above every limit.
+LONGEST_SIZE: Final = 18
 
 # Bytes of the arguments of a line: the default of servers, which do not announce their limit.
 # Measured: the line without its verb, the space after it, and the line end.
@@ -106,8 +110,8 @@ class Splitter:
                 return
             data = b"".join(parts)
             parts.clear()
-        self._wanted = 0
-        end = self._cut(data, touched, foreign)
+        end, self._wanted, strays = cut(data, self.boxes, touched, foreign, self._limit)
+        self.strays += strays
         self._parts_size = len(data) - end
         if self._parts_size:
             if not self._wanted:
@@ -120,99 +124,124 @@ class Splitter:
         if size > MAX_LINE:
             raise ValueError(f"the server sent a line of more than {MAX_LINE} bytes")
 
-    def _cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames; calls would double its cost.
-        self, data: bytes, touched: list[Inbound], foreign: list[bytes]
-    ) -> int:
-        """Pass on all whole frames of *data*, and return how many bytes they were."""
-        boxes, sizes = self.boxes, _SIZES
-        # Slicing at computed positions took nearly twice as long as reading from a stream.
-        stream = io.BytesIO(data)
-        read = stream.read
-        last_sid = b""
-        box: Inbound | None = None
-        by_run = True
-        for line in stream:
-            words = line.split(b" ")
-            size = sizes.get(words[-1], -1)
-            verb = words[0]
-            if size < 0 and verb in _VERBS:
-                if line[-1:] != b"\n":
-                    return len(data) - len(line)
-                size = self._read_size(words[-1])
-            if verb == b"MSG":
-                # MSG <subject> <sid> [reply] <size>
-                if len(words) == 5:
-                    _, subject, sid, reply, _ = words
-                elif len(words) == 4:
-                    _, subject, sid, _ = words
-                    reply = b""
-                else:
-                    raise ValueError("a MSG line without a subject, an id and a size")
-                header = None
-                payload = read(size)
-            elif verb == b"HMSG":
-                # HMSG <subject> <sid> [reply] <header size> <total size>
-                if len(words) == 6:
-                    _, subject, sid, reply, header_digits, _ = words
-                elif len(words) == 5:
-                    _, subject, sid, header_digits, _ = words
-                    reply = b""
-                else:
-                    raise ValueError("an HMSG line without a subject, an id and two sizes")
-                header_size = sizes.get(header_digits + b"\r\n", -1)
-                if header_size < 0:
-                    header_size = self._read_size(header_digits + b"\r\n")
-                if header_size > size:
-                    raise ValueError("an HMSG line whose sizes contradict each other")
-                header = read(header_size)
-                payload = read(size - header_size)
-            else:
-                position = stream.tell() - len(line)
-                end = data.find(b"\r\n", position)
-                if end < 0:
-                    return position
-                if line[:1] in {b"M", b"H"}:
-                    raise ValueError("a line that is neither MSG nor HMSG")
-                foreign.append(data[position : end + 2])
-                stream.seek(end + 2)
-                continue
-            end_of_frame = read(2)
-            if end_of_frame != b"\r\n":
-                got = len(header or b"") + len(payload) + len(end_of_frame)
-                if got == size + 2:
-                    raise ValueError("a frame without a line end")
-                self._wanted = len(line) + size + 2
-                return len(data) - len(line) - got
-            # Frames come in runs of one subscription. One lookup per run is measurably cheaper.
-            if sid != last_sid:
-                last_sid = sid
-                box = boxes.get(sid)
-                if box is not None:
-                    touched.append(box)
-                    if by_run and box.express is not None:
-                        position = stream.tell() - len(line) - size - 2
-                        next_position = box.express(data, position)
-                        if next_position > position:
-                            stream.seek(next_position)
-                            continue
-                        # Frames of several subscriptions are mixed. Searching the rest of the data
-                        # at each change of subscription would take quadratic time.
-                        by_run = False
-            if box is not None:
-                box.push((subject, reply, header, payload))
-            else:
-                self.strays += 1
-        return len(data)
 
-    def _read_size(self, digits: bytes) -> int:
-        """Return a size that is not in the table, or raise if no server sends it."""
-        # int() also takes signs, underscores and white space.
-        if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
-            raise ValueError("a MSG or HMSG line without a size")
-        size = int(digits)
-        if size > self._limit:
-            raise ValueError(f"the server sent a frame of {size} bytes; the limit is {self._limit}")
-        return size
+@with_twin
+def cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames; calls would double its cost.
+    data: bytes,
+    boxes: Mapping[bytes, Inbound],
+    touched: list[Inbound],
+    foreign: list[bytes],
+    limit: int,
+) -> tuple[int, int, int]:
+    """
+    Pass on all whole frames of *data*.
+
+    Args:
+        data: The bytes received.
+        boxes: The receivers by their ids.
+        touched: Gets each receiver that got frames.
+        foreign: Gets the lines that are neither MSG nor HMSG.
+        limit: The bytes of the largest frame.
+
+    Returns:
+        How many bytes the frames and lines were, how many bytes the incomplete frame after them
+        will have, or 0 if that is not known, and how many frames had an unknown id.
+
+    Raises:
+        ValueError: As :meth:`Splitter.feed`.
+    """
+    sizes, strays = _SIZES, 0
+    # Slicing at computed positions took nearly twice as long as reading from a stream.
+    stream = io.BytesIO(data)
+    read = stream.read
+    last_sid = b""
+    box: Inbound | None = None
+    by_run = True
+    for line in stream:
+        words = line.split(b" ")
+        size = sizes.get(words[-1], -1)
+        verb = words[0]
+        if size < 0 and verb in _VERBS:
+            if line[-1:] != b"\n":
+                return len(data) - len(line), 0, strays
+            size = _read_size(words[-1], limit)
+        if verb == b"MSG":
+            # MSG <subject> <sid> [reply] <size>
+            if len(words) == 5:
+                _, subject, sid, reply, _ = words
+            elif len(words) == 4:
+                _, subject, sid, _ = words
+                reply = b""
+            else:
+                raise ValueError("a MSG line without a subject, an id and a size")
+            header = None
+            payload = read(size)
+        elif verb == b"HMSG":
+            # HMSG <subject> <sid> [reply] <header size> <total size>
+            if len(words) == 6:
+                _, subject, sid, reply, header_digits, _ = words
+            elif len(words) == 5:
+                _, subject, sid, header_digits, _ = words
+                reply = b""
+            else:
+                raise ValueError("an HMSG line without a subject, an id and two sizes")
+            header_size = sizes.get(header_digits + b"\r\n", -1)
+            if header_size < 0:
+                header_size = _read_size(header_digits + b"\r\n", limit)
+            if header_size > size:
+                raise ValueError("an HMSG line whose sizes contradict each other")
+            header = read(header_size)
+            payload = read(size - header_size)
+        else:
+            position = stream.tell() - len(line)
+            end = data.find(b"\r\n", position)
+            if end < 0:
+                return position, 0, strays
+            if line[:1] in {b"M", b"H"}:
+                raise ValueError("a line that is neither MSG nor HMSG")
+            foreign.append(data[position : end + 2])
+            stream.seek(end + 2)
+            continue
+        end_of_frame = read(2)
+        if end_of_frame != b"\r\n":
+            got = len(header or b"") + len(payload) + len(end_of_frame)
+            if got == size + 2:
+                raise ValueError("a frame without a line end")
+            return len(data) - len(line) - got, len(line) + size + 2, strays
+        # Frames come in runs of one subscription. One lookup per run is measurably cheaper.
+        if sid != last_sid:
+            last_sid = sid
+            box = boxes.get(sid)
+            if box is not None:
+                touched.append(box)
+                if by_run and box.express is not None:
+                    position = stream.tell() - len(line) - size - 2
+                    next_position = box.express(data, position)
+                    if next_position > position:
+                        stream.seek(next_position)
+                        continue
+                    # Frames of several subscriptions are mixed. Searching the rest of the data
+                    # at each change of subscription would take quadratic time.
+                    by_run = False
+        if box is not None:
+            box.push((subject, reply, header, payload))
+        else:
+            strays += 1
+    return len(data), 0, strays
+
+
+def _read_size(digits: bytes, limit: int) -> int:
+    """Return a size that is not in the table, or raise if no server sends it."""
+    # int() also takes signs, underscores and white space.
+    if not (digits[-2:] == b"\r\n" and digits[:-2].isdigit()):
+        raise ValueError("a MSG or HMSG line without a size")
+    digits = digits[:-3].lstrip(b"0") + digits[-3:-2]
+    if len(digits) > LONGEST_SIZE:
+        raise ValueError(f"the server sent a frame whose size has {len(digits)} digits")
+    size = int(digits)
+    if size > limit:
+        raise ValueError(f"the server sent a frame of {size} bytes; the limit is {limit}")
+    return size
 
 
 def check_subject(subject: bytes, inbox: str) -> None:

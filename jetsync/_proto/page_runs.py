@@ -7,9 +7,12 @@ this way, and 1.3 us if each line is parsed.
 
 from __future__ import annotations
 
+import functools
 import re
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._base.speedups import with_twin
 from jetsync.values.frame import FrameRun
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ _SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
 
 # How many different pairs of sizes are remembered, in about 2 MB.
 KEPT_SIZES: Final = 8192
+
+# Positions are C ints. No read returns so much.
+LARGEST_POSITION: Final = (1 << 31) - 1
 
 
 class PageRuns:
@@ -35,52 +41,84 @@ class PageRuns:
         sid: The id of the subscription.
     """
 
-    __slots__ = ("_known", "_pattern", "_push")
+    __slots__ = ("_prefix", "_push", "_sid")
 
     def __init__(self, push: Callable[[Any], object], interest: bytes, sid: bytes) -> None:
         self._push = push
-        prefix = re.escape(interest.removesuffix(b"*"))
-        self._pattern = re.compile(rb"(HMSG (%b[0-9a-f]+) %b )[0-9]" % (prefix, sid))
-        self._known: dict[bytes, tuple[int, int]] = {}
+        self._prefix = interest.removesuffix(b"*")
+        self._sid = sid
 
     def take(self, data: bytes, position: int) -> int:
         """Take whole frames until one has another form, which the splitter reads."""
-        known, find, is_at = self._known, data.find, data.startswith
-        while found := self._pattern.match(data, position):
-            following = b"\r\n" + found[1]
-            place = found.end(1)
-            bounds: list[int] = []
-            while True:
-                line_end = find(b"\r\n", place)
-                text = data[place:line_end]
-                sizes = known.get(text) or self._read_sizes(text)
-                if sizes is None or line_end < 0:
-                    break
-                start = line_end + 2
-                end = start + sizes[1]
-                # One comparison finds the end of a message and the line after it.
-                is_followed = is_at(following, end)
-                if is_followed or is_at(b"\r\n", end):
-                    bounds += (start, start + sizes[0], end)
-                    position = end + 2
-                    place = end + len(following)
-                if not is_followed:
-                    break
-            if not bounds:
-                break
+        while found := take_page(data, position, self._prefix, self._sid):
+            subject, bounds, position = found
             # Pushed when it is complete, because the owner may take it at once.
-            self._push(FrameRun(found[2], data, bounds))
+            self._push(FrameRun(subject, data, bounds))
         return position
 
-    def _read_sizes(self, text: bytes) -> tuple[int, int] | None:
-        """Return the sizes of headers and frame on a line; None if the splitter has to read it."""
-        found = _SIZES.fullmatch(text)
-        if found is None or int(found[1]) > int(found[2]):
-            return None
-        if len(self._known) >= KEPT_SIZES:
-            self._known.clear()
-        sizes = self._known[text] = int(found[1]), int(found[2])
-        return sizes
+
+@with_twin
+def take_page(
+    data: bytes, position: int, prefix: bytes, sid: bytes
+) -> tuple[bytes, array[int], int] | None:
+    """
+    Take whole frames with one subject from *data*, which begin at *position*.
+
+    Args:
+        data: The bytes received.
+        position: Where the first line begins.
+        prefix: The subject without its last part, a hexadecimal number.
+        sid: The id of the subscription.
+
+    Returns:
+        The subject, the bounds as in :class:`FrameRun`, and the position after the frames. None if
+        there is no such frame.
+    """
+    found = _line_start(prefix, sid).match(data, position)
+    if found is None or len(data) > LARGEST_POSITION:
+        return None
+    known, find, is_at = _known_sizes, data.find, data.startswith
+    following = b"\r\n" + found[1]
+    place = found.end(1)
+    bounds: list[int] = []
+    while True:
+        line_end = find(b"\r\n", place)
+        text = data[place:line_end]
+        sizes = known.get(text) or _read_sizes(text)
+        if sizes is None or line_end < 0:
+            break
+        start = line_end + 2
+        end = start + sizes[1]
+        # One comparison finds the end of a message and the line after it.
+        is_followed = is_at(following, end)
+        if is_followed or is_at(b"\r\n", end):
+            bounds += (start, start + sizes[0], end)
+            position = end + 2
+            place = end + len(following)
+        if not is_followed:
+            break
+    return (found[2], array("i", bounds), position) if bounds else None
+
+
+# Kept, because a page has many runs.
+@functools.lru_cache(maxsize=256)
+def _line_start(prefix: bytes, sid: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"(HMSG (%b[0-9a-f]+) %b )[0-9]" % (re.escape(prefix), sid))
+
+
+# The sizes of headers and frame, by the text of both on a line. Any reading thread uses it.
+_known_sizes: Final[dict[bytes, tuple[int, int]]] = {}
+
+
+def _read_sizes(text: bytes) -> tuple[int, int] | None:
+    """Return the sizes of headers and frame on a line; None if the splitter has to read it."""
+    found = _SIZES.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        return None
+    if len(_known_sizes) >= KEPT_SIZES:
+        _known_sizes.clear()
+    sizes = _known_sizes[text] = int(found[1]), int(found[2])
+    return sizes
 
 
 def join_frames(arrived: Iterable[Frame | FrameRun]) -> list[FrameRun | list[Frame]]:

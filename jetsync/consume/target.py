@@ -71,7 +71,7 @@ class PullTarget:
         self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
         # Makes the message of a frame.
         self.make: Callable[[Frame], Message] = (
-            self._shown_maker(acker) if self.shows_messages else plain_maker(acker)
+            self._shown_maker(acker) if self.shows_messages else plain_maker(Message, acker)
         )
 
     def renew_lane(self) -> None:

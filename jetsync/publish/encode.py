@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jetsync._base.speedups import with_twin
 from jetsync._proto.frames import check_subject
 from jetsync.errors import JetSyncError
 from jetsync.values.headers import SharedHeaders, encode_headers
@@ -23,7 +24,7 @@ from jetsync.values.server_versions import require_message
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from jetsync._io.connection import Connection
     from jetsync.values.outbound import OutboundMessage
@@ -187,35 +188,17 @@ class Encoder:
         Returns:
             Whether *items* is exhausted.
         """
-        targets, limit, pub, size, length = self.targets, self.limit, self.pub, 0, 0
-        if prepare is not None:
-            targets = {}
-        if shared_headers is not None:
-            block = shared_headers.block
-            length = len(block)
-            limit -= length
-            pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
-                self._suffix, length, block.replace(b"%", b"%%"),
+        targets = self.targets if prepare is None else {}
+        block = b"" if shared_headers is None else shared_headers.block
+        limit, last, size = self.limit - len(block), number + most - 1, 0
+        items = iter(items)
+        while True:
+            is_exhausted, number, size, item = encode_pairs(
+                items, frames, in_flight, targets, prefix, self._suffix, block, shared_headers,
+                number, last, size, BLOCK_BYTES, limit,
             )  # fmt: skip
-        last, append = number + most - 1, frames.append
-        for item in items:
-            # Pairs with a known subject are encoded inline: a call would take a third longer.
-            if type(item) is tuple and len(item) == 2:
-                subject, data = item
-                if type(data) is bytes and type(subject) is str and subject in targets:
-                    payload_size = len(data)
-                    if payload_size <= limit:
-                        if in_flight is not None:
-                            in_flight[number] = (
-                                item if shared_headers is None else (subject, data, shared_headers)
-                            )
-                        payload_size += length
-                        append(pub % (targets[subject], prefix, number, payload_size, data))
-                        size += payload_size
-                        if number == last or size >= BLOCK_BYTES:
-                            return False
-                        number += 1
-                        continue
+            if is_exhausted is not None:
+                return is_exhausted
             frame = b""
             try:
                 sent = item if shared_headers is None else with_shared(item, shared_headers)
@@ -228,12 +211,11 @@ class Encoder:
                 if failures is None:
                     raise
                 failures.append((number, item, error))
-            append(frame)
+            frames.append(frame)
             size += len(frame)
             if number == last or size >= BLOCK_BYTES:
                 return False
             number += 1
-        return True
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)
@@ -246,6 +228,74 @@ class Encoder:
             self.targets.clear()
         self.targets[subject] = target
         return target
+
+
+@with_twin
+def encode_pairs(  # noqa: PLR0917 - a call per block; keywords would need more code in C.
+    items: Iterator[Any],
+    frames: list[bytes],
+    in_flight: dict[int, Any] | None,
+    targets: Mapping[str, bytes],
+    prefix: bytes,
+    suffix: bytes,
+    block: bytes,
+    shared_headers: SharedHeaders | None,
+    number: int,
+    last: int,
+    size: int,
+    most_bytes: int,
+    limit: int,
+) -> tuple[bool | None, int, int, Any]:
+    """
+    Append the frames of *items* to *frames*, up to the first item that is not a plain pair.
+
+    A plain pair has a known subject, and bytes as its payload.
+
+    Args:
+        items: The messages.
+        frames: Receives one frame for each item that is taken.
+        in_flight: Receives the items by their numbers; with *shared_headers* as a third part, if it is given.
+        targets: The known subjects.
+        prefix: The start of the reply subjects, which the number follows.
+        suffix: The end of the reply subjects.
+        block: The header block of all frames; empty for frames without headers.
+        shared_headers: The headers in *block*.
+        number: The number of the first item.
+        last: The number of the last one to take.
+        size: The bytes that the block of frames has already, without what precedes the headers.
+        most_bytes: Stop when it has as many.
+        limit: The bytes of the largest payload.
+
+    Returns:
+        Whether *items* is exhausted; False if the block is full, and None if an item is returned.
+        Then the number of the next frame, except after a full block, the bytes, and the item.
+    """
+    if block:
+        pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
+            suffix, len(block), block.replace(b"%", b"%%"),
+        )  # fmt: skip
+    else:
+        pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
+    length, append = len(block), frames.append
+    for item in items:
+        if type(item) is tuple and len(item) == 2:
+            subject, data = item
+            if type(data) is bytes and type(subject) is str and subject in targets:
+                payload_size = len(data)
+                if payload_size <= limit:
+                    if in_flight is not None:
+                        in_flight[number] = (
+                            item if shared_headers is None else (subject, data, shared_headers)
+                        )
+                    payload_size += length
+                    append(pub % (targets[subject], prefix, number, payload_size, data))
+                    size += payload_size
+                    if number == last or size >= most_bytes:
+                        return False, number, size, None
+                    number += 1
+                    continue
+        return None, number, size, item
+    return True, number, size, None
 
 
 def encode_message_headers(

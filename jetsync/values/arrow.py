@@ -8,7 +8,6 @@ message of 128 bytes, with the default columns: 0.4, and 1.6 from lists of Pytho
 from __future__ import annotations
 
 import functools
-from array import array
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,7 +96,7 @@ class ArrowColumns:
     def _quick_columns(self, run: FrameRun) -> dict[str, pa.Array]:
         """Return columns made from the bytes; none if a header block is not as servers make it."""
         pa, compute = self._pa, self._compute
-        bounds = array("i", run.bounds)
+        bounds = run.bounds
         # Three parts for each message: its headers, its payload, and the bytes up to the next one.
         parts = pa.Array.from_buffers(
             pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(run.data)]

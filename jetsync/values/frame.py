@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterator
 
 __all__ = ["Frame"]
@@ -26,17 +27,17 @@ class FrameRun:
     Args:
         subject: The subject of all frames.
         data: The bytes that contain the frames.
-        bounds: Three positions for each frame: where its header block and its payload begin, and
-            where it ends.
+        bounds: Three C ints for each frame: where its header block and its payload begin, and where
+            it ends.
     """
 
     # A frame is read much faster from here than if it were split into a tuple of its own first.
     __slots__ = ("bounds", "data", "subject")
 
-    def __init__(self, subject: bytes, data: bytes, bounds: list[int]) -> None:
+    def __init__(self, subject: bytes, data: bytes, bounds: array[int]) -> None:
         self.subject: bytes = subject
         self.data: bytes = data
-        self.bounds: list[int] = bounds
+        self.bounds: array[int] = bounds
 
     def __len__(self) -> int:
         return len(self.bounds) // 3

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from jetsync import errors
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import wrong_type
+from jetsync._base.speedups import with_twin
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import Headers
@@ -83,7 +84,25 @@ class CopiedAcker:
         self.acknowledge(message, body)
 
 
-class Message:
+@with_twin
+class MessageStorage:
+    """
+    The storage of a :class:`Message`.
+    """
+
+    # Two slots stay empty until they are used.
+    __slots__ = (
+        "_acker",
+        "_headers",
+        "_metadata",
+        "_subject",
+        "data",
+        "raw_headers",
+        "raw_reply",
+    )
+
+
+class Message(MessageStorage):
     """
     A message from a consumer, a subscription or a request.
 
@@ -94,16 +113,7 @@ class Message:
     Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
     """
 
-    # Not an attrs class, because two slots stay empty until they are used.
-    __slots__ = (
-        "_acker",
-        "_headers",
-        "_metadata",
-        "_subject",
-        "data",
-        "raw_headers",
-        "raw_reply",
-    )
+    __slots__ = ()
 
     _headers: Headers
     _metadata: Metadata
@@ -352,7 +362,8 @@ class Message:
         return f"<Message {self.subject!r} {len(self.data)} bytes{origin}>"
 
 
-def plain_maker(acker: Acker) -> Callable[[Frame], Message]:
+@with_twin
+def plain_maker(kind: type[Message], acker: Acker) -> Callable[[Frame], Message]:
     """
     Return the function that makes the message of a frame, with *acker* as its acker.
 
@@ -361,7 +372,7 @@ def plain_maker(acker: Acker) -> Callable[[Frame], Message]:
     new = object.__new__
 
     def make(frame: Frame) -> Message:
-        message = new(Message)
+        message = new(kind)
         message._subject, message.raw_reply, message.raw_headers, message.data = frame  # noqa: SLF001
         message._acker = acker  # noqa: SLF001
         return message

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from jetsync._base.integers import read_digits
 from jetsync._base.iterations import ListIteration
+from jetsync._base.speedups import with_twin
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
@@ -63,7 +64,18 @@ def _nanoseconds(moment: dt.datetime | int) -> int:
     return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
 
 
-class StoredMessage:
+@with_twin
+class StoredStorage:
+    """
+    The storage of a :class:`StoredMessage`.
+    """
+
+    # A scan makes several hundred thousand messages per second, and for most of them only the data
+    # is read.
+    __slots__ = ("_block", "_headers", "_parts", "data")
+
+
+class StoredMessage(StoredStorage):
     """
     A message read from a stream without a consumer (ADR-31).
 
@@ -71,9 +83,7 @@ class StoredMessage:
     stored with. The headers that servers add to their answer are in the other attributes.
     """
 
-    # Not an attrs class: a scan makes several hundred thousand per second, and for most of them
-    # only the data is read.
-    __slots__ = ("_block", "_headers", "_parts", "data")
+    __slots__ = ()
 
     # The header block of a message from a server; the parts are read from it when they are used.
     _block: bytes | None
@@ -341,6 +351,8 @@ class StoredPage(Sequence[StoredMessage]):
         between the payloads.
         """
         run = self._joined()
+        begins: Sequence[int]
+        ends: Sequence[int]
         if run is None:
             data = self.data
             buffer = b"".join(data)
@@ -358,14 +370,14 @@ class StoredPage(Sequence[StoredMessage]):
         if not runs or len(runs) < len(self._runs):
             return None
         if len(runs) > 1:
-            bounds: list[int] = []
+            bounds = array("i")
             parts = []
             base = 0
             for run in runs:
                 # Runs may share their data, if frames of several subscriptions arrived mixed.
                 begin, end = run.bounds[0], run.bounds[-1]
                 parts.append(memoryview(run.data)[begin:end])
-                bounds += [base - begin + place for place in run.bounds]
+                bounds.extend([base - begin + place for place in run.bounds])
                 base += end - begin
             runs = [FrameRun(runs[0].subject, b"".join(parts), bounds)]
             self._runs = runs
@@ -438,20 +450,32 @@ def stored_messages(frames: Frames) -> list[StoredMessage]:
     """
     Make messages from a run of answers, as :meth:`StoredMessage.from_direct` makes one.
     """
+    if isinstance(frames, FrameRun):
+        return stored_of_run(StoredMessage, frames.data, frames.bounds)
     made = []
     new = StoredMessage.__new__
-    if isinstance(frames, FrameRun):
-        buffer, bounds = frames.data, iter(frames.bounds)
-        for start, middle, end in zip(bounds, bounds, bounds):  # noqa: B905  (strict costs time)
-            message = new(StoredMessage)
-            message._block = buffer[start:middle]  # noqa: SLF001  (its own module)
-            message.data = buffer[middle:end]
-            made.append(message)
-        return made
     for _, _, block, data in frames:
         message = new(StoredMessage)
         message._block = block  # noqa: SLF001  (its own module)
         message.data = data
+        made.append(message)
+    return made
+
+
+@with_twin
+def stored_of_run(
+    kind: type[StoredMessage], data: bytes, bounds: array[int]
+) -> list[StoredMessage]:
+    """
+    Make the messages of a run, whose parts are *data* and *bounds*.
+    """
+    made = []
+    new = kind.__new__
+    places = iter(bounds)
+    for start, middle, end in zip(places, places, places):  # noqa: B905  (strict costs time)
+        message = new(kind)
+        message._block = data[start:middle]  # noqa: SLF001  (its own module)
+        message.data = data[middle:end]
         made.append(message)
     return made
 

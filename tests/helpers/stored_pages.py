@@ -5,6 +5,7 @@ Pages of stored messages in every form: as servers send them, and made from mess
 from __future__ import annotations
 
 import datetime as dt
+from array import array
 
 from jetsync.values.frame import FrameRun
 from jetsync.values.stored import StoredMessage, StoredPage, page_of
@@ -42,7 +43,7 @@ def run_of(messages):
         bounds += [len(data), len(data) + len(message.raw_headers)]
         data += message.raw_headers + message.data
         bounds.append(len(data))
-    return FrameRun(b"inbox", data + b"\r\nlater", bounds)
+    return FrameRun(b"inbox", data + b"\r\nlater", array("i", bounds))
 
 
 PAGES = [

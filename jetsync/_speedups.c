@@ -1,0 +1,1107 @@
+/*
+ * The read path and the encoding of plain messages, compiled. Optional.
+ *
+ * Each function has a twin in Python, which is the reference: the same arguments, results and
+ * errors. `jetsync/_base/speedups.py` chooses between them. The tests run both.
+ *
+ * Rules of this file:
+ *
+ * - No state, no threads, no locks, no waits. The only callbacks are `push` and `express` of a
+ *   subscription in `cut`, and the user's iterator in `encode_pairs`. No borrowed reference and no
+ *   unfinished object is used after one of them.
+ * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
+ *   bytes object, and the argument is next to it. Sizes are compared before they are added.
+ * - A bytes object never changes, so its bytes can be read without the GIL's protection. References
+ *   out of containers that other threads change are strong (`lookup`).
+ * - One call handles at most what one read of the socket returned, or one block of messages. So no
+ *   loop needs to look for signals.
+ *
+ * The limited API of Python 3.10 is used, so that one file serves all later versions. Builds
+ * without the GIL do not have it and are compiled for their version.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Digits of a size that are read at most; more would not fit into 64 bits. */
+#define LONGEST_SIZE 18
+
+/* ---- Helpers --------------------------------------------------------------------------------- */
+
+/* The bytes of a bytes object. They stay valid as long as the object. */
+typedef struct {
+    const char *at;
+    Py_ssize_t size;
+} Span;
+
+/* Point `span` to the bytes of `object`; return -1 with TypeError if it is no bytes object. */
+static int
+as_span(PyObject *object, Span *span)
+{
+    char *at;
+    if (PyBytes_AsStringAndSize(object, &at, &span->size) < 0) {
+        return -1;
+    }
+    span->at = at;
+    return 0;
+}
+
+static int
+same(Span span, const char *at, Py_ssize_t size)
+{
+    return span.size == size && memcmp(span.at, at, (size_t)size) == 0;
+}
+
+/* Return a new reference to `dict[key]`, or NULL without an error if the key is missing. */
+static PyObject *
+lookup(PyObject *dict, PyObject *key)
+{
+#if defined(Py_GIL_DISABLED)
+    PyObject *found;
+    (void)PyDict_GetItemRef(dict, key, &found);
+    return found;
+#else
+    PyObject *found = PyDict_GetItemWithError(dict, key);
+    Py_XINCREF(found);
+    return found;
+#endif
+}
+
+/* Raise TypeError unless a function got `wanted` arguments. */
+static int
+check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count != wanted) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", name, wanted, count);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- cut: split the bytes received into frames ------------------------------------------------ */
+
+/*
+ * Read the size that `digits` spell, and return 0. Return -1 with the twin's ValueError if they are
+ * no digits, or if the size is above `limit`.
+ */
+static int
+read_size(Span digits, int64_t limit, int64_t *size)
+{
+    Py_ssize_t i = 0;
+    int64_t found = 0;
+    if (digits.size == 0) {
+        goto invalid;
+    }
+    for (; i < digits.size; i++) {
+        if (digits.at[i] < '0' || digits.at[i] > '9') {
+            goto invalid;
+        }
+    }
+    i = 0;
+    while (i < digits.size - 1 && digits.at[i] == '0') {
+        i++;
+    }
+    if (digits.size - i > LONGEST_SIZE) {
+        PyErr_Format(PyExc_ValueError, "the server sent a frame whose size has %zd digits",
+                     digits.size - i);
+        return -1;
+    }
+    for (; i < digits.size; i++) {
+        found = 10 * found + (digits.at[i] - '0'); /* At most 18 digits, so it fits. */
+    }
+    if (found > limit) {
+        PyErr_Format(PyExc_ValueError, "the server sent a frame of %lld bytes; the limit is %lld",
+                     (long long)found, (long long)limit);
+        return -1;
+    }
+    *size = found;
+    return 0;
+invalid:
+    PyErr_SetString(PyExc_ValueError, "a MSG or HMSG line without a size");
+    return -1;
+}
+
+/* The subscription of the current run of frames. */
+typedef struct {
+    Span sid;        /* Bytes of the data that is being cut. */
+    PyObject *box;   /* NULL if there is no such subscription. */
+    PyObject *push;
+    /* The subject of the last frame, and its bytes: most runs have one subject. */
+    PyObject *subject;
+    Span subject_span;
+} Receiver;
+
+static void
+forget(Receiver *receiver)
+{
+    Py_CLEAR(receiver->box);
+    Py_CLEAR(receiver->push);
+}
+
+/* Find the subscription of `receiver->sid`, and note in `touched` that it got frames. */
+static int
+find_receiver(Receiver *receiver, PyObject *boxes, PyObject *touched)
+{
+    PyObject *key = PyBytes_FromStringAndSize(receiver->sid.at, receiver->sid.size);
+    if (key == NULL) {
+        return -1;
+    }
+    receiver->box = lookup(boxes, key);
+    Py_DECREF(key);
+    if (receiver->box == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    receiver->push = PyObject_GetAttrString(receiver->box, "push");
+    if (receiver->push == NULL || PyList_Append(touched, receiver->box) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+/*
+ * Offer the frames from `position` to the subscription, which takes a run of them if it wants.
+ * Return the position after them, or `position` if it takes none; -1 with an error.
+ */
+static Py_ssize_t
+offer_run(PyObject *box, PyObject *data, Py_ssize_t position, int *offered)
+{
+    PyObject *express = PyObject_GetAttrString(box, "express");
+    PyObject *argument, *found;
+    Py_ssize_t next = -1;
+    if (express == NULL) {
+        return -1;
+    }
+    if (express == Py_None) {
+        Py_DECREF(express);
+        return position;
+    }
+    *offered = 1;
+    argument = PyLong_FromSsize_t(position);
+    if (argument != NULL) {
+        found = PyObject_CallFunctionObjArgs(express, data, argument, NULL);
+        Py_DECREF(argument);
+        if (found != NULL) {
+            next = PyLong_AsSsize_t(found);
+            Py_DECREF(found);
+            if (next < 0 && !PyErr_Occurred()) {
+                next = position;
+            }
+        }
+    }
+    Py_DECREF(express);
+    return next;
+}
+
+/* Give a frame to the subscription. `header` has the size -1 if there is none. */
+static int
+push_frame(Receiver *receiver, Span subject, Span reply, Span header, Span payload)
+{
+    PyObject *frame, *part, *result;
+    if (receiver->subject == NULL ||
+        !same(receiver->subject_span, subject.at, subject.size)) {
+        Py_CLEAR(receiver->subject);
+        receiver->subject = PyBytes_FromStringAndSize(subject.at, subject.size);
+        if (receiver->subject == NULL) {
+            return -1;
+        }
+        receiver->subject_span = subject;
+    }
+    frame = PyTuple_New(4);
+    if (frame == NULL) {
+        return -1;
+    }
+    Py_INCREF(receiver->subject);
+    PyTuple_SetItem(frame, 0, receiver->subject);
+    if ((part = PyBytes_FromStringAndSize(reply.at, reply.size)) == NULL) {
+        goto failed;
+    }
+    PyTuple_SetItem(frame, 1, part);
+    if (header.size < 0) {
+        Py_INCREF(Py_None);
+        part = Py_None;
+    }
+    else if ((part = PyBytes_FromStringAndSize(header.at, header.size)) == NULL) {
+        goto failed;
+    }
+    PyTuple_SetItem(frame, 2, part);
+    if ((part = PyBytes_FromStringAndSize(payload.at, payload.size)) == NULL) {
+        goto failed;
+    }
+    PyTuple_SetItem(frame, 3, part);
+    result = PyObject_CallFunctionObjArgs(receiver->push, frame, NULL);
+    Py_DECREF(frame);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+failed:
+    Py_DECREF(frame);
+    return -1;
+}
+
+/* The words of a MSG or HMSG line. */
+#define MOST_WORDS 6
+
+/*
+ * Split a line, without its line end, at each space. Return how many words there are; only the
+ * first MOST_WORDS of them and the last one are stored.
+ */
+static Py_ssize_t
+split_line(const char *at, const char *end, Span words[MOST_WORDS], Span *last)
+{
+    Py_ssize_t count = 0;
+    while (1) {
+        const char *space = memchr(at, ' ', (size_t)(end - at));
+        const char *stop = space == NULL ? end : space;
+        last->at = at;
+        last->size = stop - at;
+        if (count < MOST_WORDS) {
+            words[count] = *last;
+        }
+        count++;
+        if (space == NULL) {
+            return count;
+        }
+        at = space + 1; /* At most `end`, because the space is before it. */
+    }
+}
+
+PyDoc_STRVAR(cut_doc,
+"cut(data, boxes, touched, foreign, limit, /)\n--\n\n"
+"Pass on all whole frames; see `cut_frames` in `jetsync/_proto/frames.py`, its twin.");
+
+static PyObject *
+cut(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *data, *boxes, *touched, *foreign;
+    Span whole;
+    int64_t limit;
+    /* All of these are at most `end`, the end of `data`. */
+    const char *at, *end, *line_end, *next;
+    Receiver receiver = {{"", 0}, NULL, NULL, NULL, {"", 0}};
+    int by_run = 1;
+    Py_ssize_t strays = 0, wanted = 0;
+
+    if (check_count("cut", count, 5) < 0) {
+        return NULL;
+    }
+    data = args[0], boxes = args[1], touched = args[2], foreign = args[3];
+    limit = PyLong_AsLongLong(args[4]);
+    if ((limit == -1 && PyErr_Occurred()) || as_span(data, &whole) < 0) {
+        return NULL;
+    }
+    at = whole.at;
+    end = at + whole.size;
+    while (at < end) {
+        Span words[MOST_WORDS], last, subject, reply = {"", 0}, sid;
+        Span header = {NULL, -1}, payload, digits;
+        Py_ssize_t word_count;
+        int64_t size, header_size = 0;
+        int has_header;
+
+        line_end = memchr(at, '\n', (size_t)(end - at));
+        if (line_end == NULL) {
+            break;
+        }
+        next = line_end + 1;
+        has_header = *at == 'H';
+        if (!(end - at >= 5 && memcmp(at, has_header ? "HMSG " : "MSG ", has_header ? 5 : 4) == 0)) {
+            /* A line of another kind ends with both characters, perhaps in a later line. */
+            PyObject *line;
+            while (line_end != NULL && (line_end == at || line_end[-1] != '\r')) {
+                next = line_end + 1;
+                line_end = memchr(next, '\n', (size_t)(end - next));
+            }
+            if (line_end == NULL) {
+                break;
+            }
+            next = line_end + 1;
+            if (*at == 'M' || *at == 'H') {
+                PyErr_SetString(PyExc_ValueError, "a line that is neither MSG nor HMSG");
+                goto failed;
+            }
+            line = PyBytes_FromStringAndSize(at, next - at);
+            if (line == NULL || PyList_Append(foreign, line) < 0) {
+                Py_XDECREF(line);
+                goto failed;
+            }
+            Py_DECREF(line);
+            at = next;
+            continue;
+        }
+        /* The verb and its space are before `line_end`, because they contain no line end. */
+        word_count = split_line(at, line_end, words, &last);
+        /* The size ends with the first character of the line end. */
+        digits = last;
+        digits.size = last.size > 0 && last.at[last.size - 1] == '\r' ? last.size - 1 : 0;
+        if (read_size(digits, limit, &size) < 0) {
+            goto failed;
+        }
+        if (has_header) {
+            /* HMSG <subject> <sid> [reply] <header size> <total size> */
+            if (word_count != 5 && word_count != 6) {
+                PyErr_SetString(PyExc_ValueError,
+                                "an HMSG line without a subject, an id and two sizes");
+                goto failed;
+            }
+            if (read_size(words[word_count - 2], limit, &header_size) < 0) {
+                goto failed;
+            }
+            if (header_size > size) {
+                PyErr_SetString(PyExc_ValueError, "an HMSG line whose sizes contradict each other");
+                goto failed;
+            }
+        }
+        else if (word_count != 4 && word_count != 5) {
+            /* MSG <subject> <sid> [reply] <size> */
+            PyErr_SetString(PyExc_ValueError, "a MSG line without a subject, an id and a size");
+            goto failed;
+        }
+        subject = words[1];
+        sid = words[2];
+        if (word_count == 5 + has_header) {
+            reply = words[3];
+        }
+        /* `size` is at most `limit`, so the sum fits. */
+        if (end - next < size + 2) {
+            wanted = (Py_ssize_t)(next - at + size + 2);
+            break;
+        }
+        /* From here on, the whole frame and its line end are before `end`. */
+        if (next[size] != '\r' || next[size + 1] != '\n') {
+            PyErr_SetString(PyExc_ValueError, "a frame without a line end");
+            goto failed;
+        }
+        if (has_header) {
+            header.at = next;
+            header.size = (Py_ssize_t)header_size;
+        }
+        payload.at = next + header_size;
+        payload.size = (Py_ssize_t)(size - header_size);
+        next += size + 2;
+        /* Frames come in runs of one subscription. One lookup per run is measurably cheaper. */
+        if (!same(receiver.sid, sid.at, sid.size)) {
+            forget(&receiver);
+            receiver.sid = sid;
+            if (find_receiver(&receiver, boxes, touched) < 0) {
+                goto failed;
+            }
+            if (receiver.box != NULL && by_run) {
+                Py_ssize_t position = at - whole.at;
+                int offered = 0;
+                Py_ssize_t after = offer_run(receiver.box, data, position, &offered);
+                if (after < 0) {
+                    goto failed;
+                }
+                if (after > position) {
+                    /* It may be wrong about the end. */
+                    at = after < whole.size ? whole.at + after : end;
+                    continue;
+                }
+                /* Frames of several subscriptions are mixed. Searching the rest of the data at each
+                 * change of subscription would take quadratic time. */
+                by_run = !offered;
+            }
+        }
+        if (receiver.box == NULL) {
+            strays++;
+        }
+        else if (push_frame(&receiver, subject, reply, header, payload) < 0) {
+            goto failed;
+        }
+        at = next;
+    }
+    forget(&receiver);
+    Py_XDECREF(receiver.subject);
+    return Py_BuildValue("(nnn)", at - whole.at, wanted, strays);
+failed:
+    forget(&receiver);
+    Py_XDECREF(receiver.subject);
+    return NULL;
+}
+
+/* ---- take_page: the frames of a page of direct reads ------------------------------------------ */
+
+/* Positions in a page are C ints, as in `array("i")`. */
+static PyObject *
+as_array(const int *values, Py_ssize_t count)
+{
+    PyObject *found, *module = PyImport_ImportModule("array");
+    if (module == NULL) {
+        return NULL;
+    }
+    found = PyObject_CallMethod(module, "array", "sy#", "i", (const char *)values,
+                                (Py_ssize_t)(count * (Py_ssize_t)sizeof(int)));
+    Py_DECREF(module);
+    return found;
+}
+
+/* A growing list of positions. */
+typedef struct {
+    int *values;
+    Py_ssize_t count, room;
+} Positions;
+
+static int
+add_three(Positions *positions, int64_t first, int64_t second, int64_t third)
+{
+    if (positions->room - positions->count < 3) {
+        Py_ssize_t room = positions->room == 0 ? 192 : 2 * positions->room;
+        int *values = PyMem_Realloc(positions->values, (size_t)room * sizeof(int));
+        if (values == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        positions->values = values;
+        positions->room = room;
+    }
+    /* The caller has checked that each of them is in the data, whose size is at most INT_MAX. */
+    positions->values[positions->count++] = (int)first;
+    positions->values[positions->count++] = (int)second;
+    positions->values[positions->count++] = (int)third;
+    return 0;
+}
+
+/* Whether `text` is at `at`, and ends at `end` or before. */
+static int
+is_at(const char *at, const char *end, Span text)
+{
+    return end - at >= text.size && memcmp(at, text.at, (size_t)text.size) == 0;
+}
+
+/* Digits of each size on the line of a page's message, at most. */
+#define PAGE_DIGITS 10
+
+/* Read 1 to PAGE_DIGITS digits from `*at`, and move `*at` after them; -1 if there are none. */
+static int64_t
+read_digits(const char **at, const char *end)
+{
+    const char *start = *at;
+    int64_t found = 0;
+    while (*at < end && **at >= '0' && **at <= '9') {
+        if (*at - start == PAGE_DIGITS) {
+            return -1;
+        }
+        found = 10 * found + (**at - '0');
+        ++*at;
+    }
+    return *at == start ? -1 : found;
+}
+
+PyDoc_STRVAR(take_page_doc,
+"take_page(data, position, prefix, sid, /)\n--\n\n"
+"Take a run of messages; see the twin in `jetsync/_proto/page_runs.py`.");
+
+static PyObject *
+take_page(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Span data, prefix, sid, subject, head;
+    Py_ssize_t position;
+    const char *at, *end;
+    Positions bounds = {NULL, 0, 0};
+    PyObject *array, *found;
+
+    if (check_count("take_page", count, 4) < 0 || as_span(args[0], &data) < 0 ||
+        as_span(args[2], &prefix) < 0 || as_span(args[3], &sid) < 0) {
+        return NULL;
+    }
+    position = PyLong_AsSsize_t(args[1]);
+    if (position == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (position < 0 || position > data.size || data.size > INT_MAX) {
+        Py_RETURN_NONE;
+    }
+    end = data.at + data.size;
+
+    /* The start of the first line: "HMSG " prefix, hexadecimal digits, " " sid " ", and a digit. */
+    head.at = at = data.at + position;
+    if (!is_at(at, end, (Span){"HMSG ", 5})) {
+        Py_RETURN_NONE;
+    }
+    subject.at = at += 5;
+    if (!is_at(at, end, prefix)) {
+        Py_RETURN_NONE;
+    }
+    at += prefix.size;
+    while (at < end && ((*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'f'))) {
+        at++;
+    }
+    subject.size = at - subject.at;
+    if (subject.size == prefix.size || !is_at(at, end, (Span){" ", 1}) ||
+        !is_at(at + 1, end, sid)) {
+        Py_RETURN_NONE;
+    }
+    at += 1 + sid.size;
+    if (!is_at(at, end, (Span){" ", 1})) {
+        Py_RETURN_NONE;
+    }
+    at++;
+    head.size = at - head.at;
+
+    /* Each turn begins at the sizes of a message, at or before `end`. */
+    while (1) {
+        int64_t header_size, size;
+        const char *payload_end;
+        header_size = read_digits(&at, end);
+        if (header_size < 0 || at == end || *at != ' ') {
+            break;
+        }
+        at++;
+        size = read_digits(&at, end);
+        if (size < header_size || !is_at(at, end, (Span){"\r\n", 2})) {
+            break;
+        }
+        at += 2;
+        if (end - at < size + 2) {
+            break;
+        }
+        payload_end = at + size;
+        if (memcmp(payload_end, "\r\n", 2) != 0) {
+            break;
+        }
+        if (add_three(&bounds, at - data.at, at - data.at + header_size, payload_end - data.at) < 0) {
+            PyMem_Free(bounds.values);
+            return NULL;
+        }
+        at = payload_end + 2;
+        position = at - data.at;
+        if (!is_at(at, end, head)) {
+            break;
+        }
+        at += head.size;
+    }
+    if (bounds.count == 0) {
+        Py_RETURN_NONE; /* Nothing was allocated. */
+    }
+    array = as_array(bounds.values, bounds.count);
+    PyMem_Free(bounds.values);
+    if (array == NULL) {
+        return NULL;
+    }
+    found = Py_BuildValue("(y#Nn)", subject.at, subject.size, array, position);
+    return found;
+}
+
+/* ---- Messages: their storage, and making many of them ----------------------------------------- */
+
+/*
+ * The base classes of `Message` and `StoredMessage` only hold references, like a class with
+ * `__slots__`. A field is NULL as long as it has no value, and reading it raises AttributeError.
+ */
+enum { SUBJECT, REPLY, HEADER, DATA, ACKER, HEADERS, METADATA, MESSAGE_FIELDS };
+enum { BLOCK, STORED_DATA, STORED_HEADERS, PARTS, STORED_FIELDS };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *fields[]; /* MESSAGE_FIELDS or STORED_FIELDS of them. */
+} Storage;
+
+#define SIZE_WITH(count) \
+    ((int)(offsetof(Storage, fields) + (size_t)(count) * sizeof(PyObject *)))
+#define FIELD(name, index) \
+    {name, T_OBJECT_EX, (Py_ssize_t)(offsetof(Storage, fields) + (index) * sizeof(PyObject *)), \
+     0, NULL}
+
+static int
+visit_fields(PyObject *self, int count, visitproc visit, void *arg)
+{
+    int i;
+    Py_VISIT(Py_TYPE(self));
+    for (i = 0; i < count; i++) {
+        Py_VISIT(((Storage *)self)->fields[i]);
+    }
+    return 0;
+}
+
+static int
+clear_fields(PyObject *self, int count)
+{
+    int i;
+    for (i = 0; i < count; i++) {
+        Py_CLEAR(((Storage *)self)->fields[i]);
+    }
+    return 0;
+}
+
+static void
+free_storage(PyObject *self, int count)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    PyObject_GC_UnTrack(self);
+    (void)clear_fields(self, count);
+    release(self);
+    Py_DECREF(type);
+}
+
+static int
+message_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_fields(self, MESSAGE_FIELDS, visit, arg);
+}
+
+static int
+message_clear(PyObject *self)
+{
+    return clear_fields(self, MESSAGE_FIELDS);
+}
+
+static void
+message_dealloc(PyObject *self)
+{
+    free_storage(self, MESSAGE_FIELDS);
+}
+
+static PyMemberDef message_members[] = {
+    FIELD("_subject", SUBJECT),
+    FIELD("raw_reply", REPLY),
+    FIELD("raw_headers", HEADER),
+    FIELD("data", DATA),
+    FIELD("_acker", ACKER),
+    FIELD("_headers", HEADERS),
+    FIELD("_metadata", METADATA),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot message_slots[] = {
+    {Py_tp_members, message_members},
+    {Py_tp_traverse, message_traverse},
+    {Py_tp_clear, message_clear},
+    {Py_tp_dealloc, message_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec message_spec = {
+    "jetsync._speedups.MessageStorage",
+    SIZE_WITH(MESSAGE_FIELDS),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    message_slots,
+};
+
+static int
+stored_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_fields(self, STORED_FIELDS, visit, arg);
+}
+
+static int
+stored_clear(PyObject *self)
+{
+    return clear_fields(self, STORED_FIELDS);
+}
+
+static void
+stored_dealloc(PyObject *self)
+{
+    free_storage(self, STORED_FIELDS);
+}
+
+static PyMemberDef stored_members[] = {
+    FIELD("_block", BLOCK),
+    FIELD("data", STORED_DATA),
+    FIELD("_headers", STORED_HEADERS),
+    FIELD("_parts", PARTS),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot stored_slots[] = {
+    {Py_tp_members, stored_members},
+    {Py_tp_traverse, stored_traverse},
+    {Py_tp_clear, stored_clear},
+    {Py_tp_dealloc, stored_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec stored_spec = {
+    "jetsync._speedups.StoredStorage",
+    SIZE_WITH(STORED_FIELDS),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    stored_slots,
+};
+
+/* Raise TypeError unless `type` is a subclass of the base class `name` of this module. */
+static int
+check_class(PyObject *module, const char *name, PyObject *type)
+{
+    PyObject *base = PyObject_GetAttrString(module, name);
+    int is_subclass;
+    if (base == NULL) {
+        return -1;
+    }
+    is_subclass = PyObject_IsSubclass(type, base);
+    Py_DECREF(base);
+    if (is_subclass == 0) {
+        PyErr_Format(PyExc_TypeError, "not a subclass of %s", name);
+    }
+    return is_subclass == 1 ? 0 : -1;
+}
+
+/* Make the message of a frame. `made_with` has its class, which `plain_maker` checked, and acker. */
+static PyObject *
+make_message(PyObject *made_with, PyObject *frame)
+{
+    PyObject *message, **fields;
+    int i;
+    if (!PyTuple_Check(frame) || PyTuple_Size(frame) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a frame is a tuple of four parts");
+        return NULL;
+    }
+    message = PyType_GenericAlloc((PyTypeObject *)PyTuple_GetItem(made_with, 0), 0);
+    if (message == NULL) {
+        return NULL;
+    }
+    fields = ((Storage *)message)->fields;
+    for (i = 0; i < 4; i++) { /* SUBJECT, REPLY, HEADER and DATA: the order of a frame. */
+        fields[i] = PyTuple_GetItem(frame, i);
+        Py_INCREF(fields[i]);
+    }
+    fields[ACKER] = PyTuple_GetItem(made_with, 1);
+    Py_INCREF(fields[ACKER]);
+    return message;
+}
+
+static PyMethodDef make_message_def = {"make_message", make_message, METH_O, NULL};
+
+PyDoc_STRVAR(plain_maker_doc,
+"plain_maker(type, acker, /)\n--\n\n"
+"Return what makes the message of a frame; see the twin in `jetsync/values/message.py`.");
+
+static PyObject *
+plain_maker(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *made_with, *maker;
+    if (check_count("plain_maker", count, 2) < 0 ||
+        check_class(module, "MessageStorage", args[0]) < 0) {
+        return NULL;
+    }
+    made_with = PyTuple_Pack(2, args[0], args[1]);
+    if (made_with == NULL) {
+        return NULL;
+    }
+    maker = PyCFunction_NewEx(&make_message_def, made_with, NULL);
+    Py_DECREF(made_with);
+    return maker;
+}
+
+PyDoc_STRVAR(stored_of_run_doc,
+"stored_of_run(type, data, bounds, /)\n--\n\n"
+"Make the messages of a run of frames; see the twin in `jetsync/values/stored.py`.");
+
+static PyObject *
+stored_of_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *messages = NULL, *copied = NULL;
+    Span data, bounds;
+    Py_ssize_t number, i;
+    if (check_count("stored_of_run", count, 3) < 0 ||
+        check_class(module, "StoredStorage", args[0]) < 0 || as_span(args[1], &data) < 0) {
+        return NULL;
+    }
+    /* An array, of which the limited API shows only a copy. */
+    copied = PyObject_CallMethod(args[2], "tobytes", NULL);
+    if (copied == NULL || as_span(copied, &bounds) < 0) {
+        goto failed;
+    }
+    number = bounds.size / (Py_ssize_t)(3 * sizeof(int));
+    messages = PyList_New(number);
+    if (messages == NULL) {
+        goto failed;
+    }
+    for (i = 0; i < number; i++) {
+        PyObject *message, **fields;
+        int place[3];
+        memcpy(place, bounds.at + i * (Py_ssize_t)sizeof(place), sizeof(place));
+        if (place[0] < 0 || place[1] < place[0] || place[2] < place[1] || data.size < place[2]) {
+            PyErr_SetString(PyExc_ValueError, "a position is outside the data");
+            goto failed;
+        }
+        message = PyType_GenericAlloc((PyTypeObject *)args[0], 0);
+        if (message == NULL) {
+            goto failed;
+        }
+        PyList_SetItem(messages, i, message);
+        fields = ((Storage *)message)->fields;
+        fields[BLOCK] = PyBytes_FromStringAndSize(data.at + place[0], place[1] - place[0]);
+        fields[STORED_DATA] = PyBytes_FromStringAndSize(data.at + place[1], place[2] - place[1]);
+        if (fields[BLOCK] == NULL || fields[STORED_DATA] == NULL) {
+            goto failed;
+        }
+    }
+    Py_DECREF(copied);
+    return messages;
+failed:
+    Py_XDECREF(copied);
+    Py_XDECREF(messages);
+    return NULL;
+}
+
+/* ---- encode_pairs: the frames of plain messages ------------------------------------------------ */
+
+/* The digits of a number that is not negative. */
+typedef struct {
+    char digits[20];
+    Py_ssize_t first;
+} Digits;
+
+static void
+write_digits(Digits *written, int64_t number)
+{
+    written->first = (Py_ssize_t)sizeof(written->digits);
+    do { /* At most 19 times. */
+        written->digits[--written->first] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+}
+
+static Span
+digits_of(const Digits *written)
+{
+    Span span = {written->digits + written->first,
+                 (Py_ssize_t)sizeof(written->digits) - written->first};
+    return span;
+}
+
+/* Join parts to a bytes object. */
+static PyObject *
+join(const Span *parts, int count)
+{
+    PyObject *joined;
+    Py_ssize_t size = 0;
+    char *at;
+    int i;
+    for (i = 0; i < count; i++) {
+        if (parts[i].size > PY_SSIZE_T_MAX - size) {
+            return PyErr_NoMemory();
+        }
+        size += parts[i].size;
+    }
+    joined = PyBytes_FromStringAndSize(NULL, size);
+    if (joined == NULL) {
+        return NULL;
+    }
+    at = PyBytes_AsString(joined);
+    for (i = 0; i < count; i++) { /* The sizes add up to that of `joined`. */
+        memcpy(at, parts[i].at, (size_t)parts[i].size);
+        at += parts[i].size;
+    }
+    return joined;
+}
+
+/* What all frames of a call of `encode_pairs` have in common. */
+typedef struct {
+    PyObject *targets, *shared;
+    Span prefix, suffix, block;
+    int64_t limit;
+} Form;
+
+/*
+ * Set `*target` to the encoded subject of a plain pair, a new reference, and `*data` to its
+ * payload. Set `*target` to NULL for any other item. Return -1 with an error.
+ */
+static int
+read_pair(const Form *form, PyObject *item, PyObject **target, Span *data)
+{
+    PyObject *subject, *payload;
+    *target = NULL;
+    if (!PyTuple_CheckExact(item) || PyTuple_Size(item) != 2) {
+        return 0;
+    }
+    subject = PyTuple_GetItem(item, 0);
+    payload = PyTuple_GetItem(item, 1);
+    if (!PyUnicode_CheckExact(subject) || !PyBytes_CheckExact(payload)) {
+        return 0;
+    }
+    if (as_span(payload, data) < 0) {
+        return -1;
+    }
+    if (data->size > form->limit) {
+        return 0;
+    }
+    *target = lookup(form->targets, subject);
+    return *target == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Return the frame of a plain pair. */
+static PyObject *
+frame_of(const Form *form, PyObject *target, int64_t number, Span data)
+{
+    Span subject, parts[14];
+    Digits number_text, block_text, size_text;
+    int count = 0;
+    if (as_span(target, &subject) < 0) {
+        return NULL;
+    }
+    write_digits(&number_text, number);
+    write_digits(&size_text, (int64_t)form->block.size + data.size);
+    parts[count++] = form->block.size == 0 ? (Span){"PUB ", 4} : (Span){"HPUB ", 5};
+    parts[count++] = subject;
+    parts[count++] = (Span){" ", 1};
+    parts[count++] = form->prefix;
+    parts[count++] = digits_of(&number_text);
+    parts[count++] = form->suffix;
+    parts[count++] = (Span){" ", 1};
+    if (form->block.size > 0) {
+        write_digits(&block_text, form->block.size);
+        parts[count++] = digits_of(&block_text);
+        parts[count++] = (Span){" ", 1};
+    }
+    parts[count++] = digits_of(&size_text);
+    parts[count++] = (Span){"\r\n", 2};
+    parts[count++] = form->block;
+    parts[count++] = data;
+    parts[count++] = (Span){"\r\n", 2}; /* The fourteenth at most. */
+    return join(parts, count);
+}
+
+/* Note in the dictionary `flying` that `item` is the message `number`. */
+static int
+note_flying(const Form *form, PyObject *flying, int64_t number, PyObject *item)
+{
+    PyObject *key = PyLong_FromLongLong(number), *entry = NULL;
+    int failed = -1;
+    if (form->shared == Py_None) {
+        entry = item;
+        Py_INCREF(entry);
+    }
+    else {
+        entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), form->shared);
+    }
+    if (key != NULL && entry != NULL) {
+        failed = PyDict_SetItem(flying, key, entry);
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(entry);
+    return failed;
+}
+
+PyDoc_STRVAR(encode_pairs_doc,
+"encode_pairs(items, frames, in_flight, targets, prefix, suffix, block, shared_headers, number, last, size,\n"
+"             most_bytes, limit, /)\n--\n\n"
+"Encode items up to the first one that is no plain pair; see the twin in\n"
+"`jetsync/publish/encode.py`.");
+
+static PyObject *
+encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *items, *frames, *flying, *item;
+    Form form;
+    int64_t number, last, size, most_bytes;
+    if (check_count("encode_pairs", count, 13) < 0) {
+        return NULL;
+    }
+    items = args[0], frames = args[1], flying = args[2];
+    form.targets = args[3];
+    form.shared = args[7];
+    number = PyLong_AsLongLong(args[8]);
+    last = PyLong_AsLongLong(args[9]);
+    size = PyLong_AsLongLong(args[10]);
+    most_bytes = PyLong_AsLongLong(args[11]);
+    form.limit = PyLong_AsLongLong(args[12]);
+    if (PyErr_Occurred() || as_span(args[4], &form.prefix) < 0 ||
+        as_span(args[5], &form.suffix) < 0 || as_span(args[6], &form.block) < 0) {
+        return NULL;
+    }
+    /* The iterator runs the caller's code. Everything that was encoded before is in `frames` and
+     * `flying`, so an exception from it loses nothing. */
+    while ((item = PyIter_Next(items)) != NULL) {
+        PyObject *target, *frame;
+        Span data;
+        int failed;
+        if (read_pair(&form, item, &target, &data) < 0) {
+            Py_DECREF(item);
+            return NULL;
+        }
+        if (target == NULL) {
+            return Py_BuildValue("(OLLN)", Py_None, number, size, item);
+        }
+        frame = frame_of(&form, target, number, data);
+        Py_DECREF(target);
+        failed = frame == NULL ||
+                 (flying != Py_None && note_flying(&form, flying, number, item) < 0) ||
+                 PyList_Append(frames, frame) < 0;
+        Py_XDECREF(frame);
+        Py_DECREF(item);
+        if (failed) {
+            return NULL;
+        }
+        size += form.block.size + data.size;
+        if (number == last || size >= most_bytes) {
+            return Py_BuildValue("(OLLO)", Py_False, number, size, Py_None);
+        }
+        number++;
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return Py_BuildValue("(OLLO)", Py_True, number, size, Py_None);
+}
+
+/* ---- The module ------------------------------------------------------------------------------- */
+
+static int
+add_class(PyObject *module, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int failed;
+    if (type == NULL) {
+        return -1;
+    }
+    failed = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static int
+fill_module(PyObject *module)
+{
+    if (add_class(module, &message_spec, "MessageStorage") < 0) {
+        return -1;
+    }
+    return add_class(module, &stored_spec, "StoredStorage");
+}
+
+#define FAST(name) \
+    {#name, (PyCFunction)(void (*)(void))(name), METH_FASTCALL, name##_doc}
+
+static PyMethodDef functions[] = {
+    FAST(cut),
+    FAST(take_page),
+    FAST(plain_maker),
+    FAST(stored_of_run),
+    FAST(encode_pairs),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, fill_module},
+#if defined(Py_GIL_DISABLED)
+    /* The functions share nothing but immutable objects and what the caller gives them. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    "jetsync._speedups",
+    "The compiled twins of slow functions; see `jetsync/_base/speedups.py`.",
+    0,
+    functions,
+    module_slots,
+    NULL,
+    NULL,
+    NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    return PyModuleDef_Init(&definition);
+}
