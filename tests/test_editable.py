@@ -4,21 +4,12 @@ An editable install, as ``python -m pip install -e .`` makes it, from a copy of 
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-BUILD = """
-import sys
-from setuptools import build_meta
-print(build_meta.build_editable(sys.argv[1]))
-"""
+from helpers.builds import ROOT, build, copy_of, lacks_for_extension, python
 
 # Runs without other installed packages, of which jetsync may be one.
 FIND = """
@@ -28,32 +19,16 @@ sys.path.append(sys.argv[1])
 print(importlib.util.find_spec("jetsync").origin)
 """
 
-
-def run(*arguments, folder):
-    """
-    Return the output of Python with these arguments, which runs in *folder*.
-    """
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+VARIANT = "from jetsync._base import speedups; print(speedups.VARIANT)"
 
 
-def paths_of(source, clone):
+def paths_of(source, clone, **environment):
     """
     Copy *source* to *clone*; return the paths that its editable install adds, and its import hooks.
     """
-    hidden = shutil.ignore_patterns(".*", "*.egg-info", "build", "plugins", "docs", "tests")
-    shutil.copytree(source, clone, ignore=hidden)
-    wheels, installed = clone.parent / "wheels", clone.parent / "installed"
-    wheels.mkdir()
-    name = run("-c", BUILD, wheels, folder=clone).split()[-1]
-    zipfile.ZipFile(wheels / name).extractall(installed)
+    wheel, _ = build("build_editable", copy_of(source, clone), **environment)
+    installed = clone.parent / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
     lines = [line for file in installed.glob("*.pth") for line in file.read_text().splitlines()]
     return lines, [file.name for file in installed.glob("*.py")]
 
@@ -64,15 +39,44 @@ def _builder():
 
 
 class TestEditableInstall:
-    def test_next_to_a_clone_the_package_is_found_and_not_the_folder(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("environment", "variant"),
+        [
+            pytest.param(
+                {"JETSYNC_BUILD": "compiled"},
+                "compiled",
+                marks=pytest.mark.skipif(bool(lacks_for_extension()), reason=lacks_for_extension()),
+            ),
+            ({"JETSYNC_BUILD": "pure"}, "Python (not compiled)"),
+        ],
+        ids=["compiled", "pure"],
+    )
+    def test_next_to_a_clone_the_package_is_found_and_not_the_folder(
+        self, environment, variant, tmp_path
+    ):
         """
-        In the folder that holds a clone, ``import jetsync`` finds the package, not the clone.
+        In the folder that holds a clone, ``import jetsync`` finds the package, not the clone, and
+        with the extension if that was built.
         """
         clone = tmp_path / "jetsync"
-        lines, hooks = paths_of(ROOT, clone)
+        lines, hooks = paths_of(ROOT, clone, **environment)
         assert (lines, hooks) == ([str(clone)], [])
-        found = run("-S", "-c", FIND, *lines, folder=tmp_path)
+        found, _ = python("-S", "-c", FIND, *lines, folder=tmp_path)
         assert Path(found.strip()) == clone / "jetsync" / "__init__.py"
+        runs, _ = python("-c", VARIANT, folder=tmp_path, PYTHONPATH=lines[0], JETSYNC_SPEEDUPS="")
+        assert runs.strip() == variant
+
+    @pytest.mark.skipif(bool(lacks_for_extension()), reason=lacks_for_extension())
+    def test_an_extension_that_cannot_be_built_again_is_removed(self, tmp_path):
+        """
+        An editable install without a compiler works, and leaves no extension of an earlier one.
+        """
+        clone = tmp_path / "jetsync"
+        paths_of(ROOT, clone)
+        (built,) = (clone / "jetsync").glob("_speedups.*[do]")
+        _, log = build("build_editable", clone, CC="false")
+        assert "without its compiled core" in log
+        assert not built.exists()
 
     @pytest.mark.parametrize(
         "folder", sorted(ROOT.glob("plugins/*/pyproject.toml")), ids=lambda file: file.parent.name

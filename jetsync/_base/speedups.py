@@ -8,6 +8,7 @@ everywhere. The environment variable ``JETSYNC_SPEEDUPS=0`` chooses Python.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,14 +25,26 @@ def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get(SWITCH) == "0":
         return None, f"Python ({SWITCH}=0)"
     try:
-        from jetsync import _speedups  # type: ignore[attr-defined]  # It may not be compiled.
+        return importlib.import_module("jetsync._speedups"), "compiled"
+    except ModuleNotFoundError:
+        return None, "Python (not compiled)"
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        return None, f"Python ({'not compiled' if missing else f'not loaded: {error}'})"
-    return _speedups, "compiled"
+        return None, f"Python (not loaded: {error})"
 
 
 _compiled, VARIANT = _load()
+
+
+def advice() -> str | None:
+    """
+    Return how to get the compiled variant, or None if it runs.
+    """
+    if _compiled is not None:
+        return None
+    if os.environ.get(SWITCH) == "0":
+        return f"unset {SWITCH} to use the compiled core"
+    return "for the compiled core, install a C compiler and the headers of Python, and then jetsync"
+
 
 TWINS: Final[dict[str, Any]] = {}
 """The functions and classes in Python that have compiled twins, by their names."""
