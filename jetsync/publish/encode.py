@@ -254,7 +254,8 @@ def encode_pairs(  # noqa: PLR0917 - a call per block; keywords would need more 
     Args:
         items: The messages.
         frames: Receives one frame for each item that is taken.
-        in_flight: Receives the items by their numbers; with *shared_headers* as a third part, if it is given.
+        in_flight: Receives the items by their numbers; with *shared_headers* as a third part, if
+            they are given.
         targets: The known subjects.
         prefix: The start of the reply subjects, which the number follows.
         suffix: The end of the reply subjects.

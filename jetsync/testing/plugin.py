@@ -3,8 +3,8 @@ Fixtures for the test suites of programs that use jetsync. pytest loads them aut
 
 ``nats_server`` is one server per session (and per xdist worker). ``js`` is JetStream on it, and
 ``stream`` is a new stream for each test. Fixtures of the suite with the same names take precedence.
-The ini option ``jetsync_server_version`` chooses the server's version. Nothing is imported or
-started before a fixture is used.
+The ini option ``jetsync_server_version`` chooses the server's version. Nothing is started before a
+fixture is used. ``pytest -v`` shows jetsync's version, and whether its compiled core runs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         _INI, "nats-server version of the fixture nats_server (default: the installed one)"
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """
+    Name the version and the variant of jetsync with ``-v``.
+    """
+    if config.getoption("verbose") < 1:
+        return None
+    import jetsync
+    from jetsync._base.speedups import VARIANT
+
+    return f"jetsync: {jetsync.__version__}, {VARIANT}"
 
 
 @pytest.fixture(scope="session")

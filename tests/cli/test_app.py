@@ -26,6 +26,7 @@ from click.testing import CliRunner
 
 import jetsync
 from jetsync import cli
+from jetsync._base import speedups
 from jetsync.cli import _features, _output, _suggestions, doctor
 from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
@@ -347,6 +348,7 @@ class TestErrors:
         assert report["ok"] is False
         assert len(report["problems"]) == 1
         assert report["client"]["jetsync"] == jetsync.__version__
+        assert report["client"]["variant"] == speedups.VARIANT
         assert report["client"]["nats_py"] == importlib.metadata.version("nats-py")
         assert isinstance(report["client"]["plugins"], list)
 
@@ -376,6 +378,21 @@ class TestErrors:
         result = run("doctor", NO_SERVER, "--creds", str(tmp_path / "absent"), "--json")
 
         assert "absent' cannot be read" in json.loads(result.output)["client"]["login"]
+
+    @pytest.mark.parametrize(
+        ("variant", "advice"), [("compiled", None), ("Python (not compiled)", "install it")]
+    )
+    def test_doctor_says_which_variant_runs(self, capsys, monkeypatch, variant, advice):
+        """
+        Doctor shows whether the compiled core runs, and how to get it if not.
+        """
+        monkeypatch.setattr(speedups, "VARIANT", variant)
+        monkeypatch.setattr(speedups, "advice", lambda: advice)
+        doctor.show_installation(doctor.installation(jetsync.ConnectOptions(loop="asyncio")))
+
+        output = capsys.readouterr().out
+        assert re.search(r"^variant +(.*?) *$", output, re.MULTILINE)[1] == variant
+        assert (re.search(r"^ +install it *$", output, re.MULTILINE) is None) is (advice is None)
 
     @pytest.mark.parametrize(
         ("version", "shown"), [("2.16.4", "2.16.4"), ("2.17.0", "2.17.0 (tested: 2.10 to 2.16)")]

@@ -475,3 +475,14 @@ class TestPlugin:
         pytester.makepyfile("def test_nothing(): pass")
         result = pytester.runpytest_subprocess("-p", "jetsync.testing.plugin", "--fixtures")
         result.stdout.fnmatch_lines_random(["nats_server*", "js*", "stream*"])
+
+    @pytest.mark.parametrize("options", [(), ("-v",)])
+    def test_the_header_names_the_variant_on_demand(self, pytester, monkeypatch, options):
+        """With -v, the header says which variant of jetsync runs."""
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        monkeypatch.setenv("PYTHONPATH", str(Path(jetsync.testing.__file__).parents[2]))
+        monkeypatch.setenv("JETSYNC_SPEEDUPS", "0")
+        pytester.makepyfile("def test_nothing(): pass")
+        result = pytester.runpytest_subprocess("-p", "jetsync.testing.plugin", *options)
+        line = f"jetsync: {jetsync.__version__}, Python (JETSYNC_SPEEDUPS=0)"
+        assert (line in result.outlines) is bool(options)

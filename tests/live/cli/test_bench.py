@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
+from jetsync._base import speedups
 from jetsync.cli import bench
 from jetsync.cli._app import jetsync as app
 
@@ -51,6 +52,7 @@ def test_every_test_as_json(run, js):
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["server"]["temporary"] is False
+    assert report["client"]["variant"] == speedups.VARIANT
     assert report["settings"]["threads"] == 2
     assert [each["test"] for each in report["results"]] == ALL
     for each in report["results"]:
@@ -79,7 +81,7 @@ def test_p99_needs_100_calls(count, median, high):
 
 def test_the_table_has_a_line_for_each_test_and_size(run, js):
     """
-    The table has a line for each test and size. The server is named on standard error.
+    The table has a line for each test and size. Standard error names the server and the variant.
     """
     sizes = ("--size", "1KB", "--size", "0", "--storage", "memory")
     result = run("many", "scan", "--msgs", "10", *sizes)
@@ -89,7 +91,9 @@ def test_the_table_has_a_line_for_each_test_and_size(run, js):
     assert head.split()[:5] == ["test", "size", "messages", "time", "msgs/s"]
     assert rows[0].split()[:5] == ["publish", "many", "1", "KiB", "10"]
     assert len(rows) == 4
-    assert result.stderr.startswith("nats-server ")
+    server, client = result.stderr.splitlines()
+    assert server.startswith("nats-server ")
+    assert client == f"jetsync {jetsync.__version__}, {speedups.VARIANT}"
     assert left(js) == []
 
 
@@ -102,7 +106,7 @@ def test_a_server_of_its_own(run, monkeypatch):
     result = run("many", "--msgs", "10")
 
     assert result.exit_code == 0, result.output
-    assert result.stderr.endswith(", started for these tests\n")
+    assert result.stderr.splitlines()[0].endswith(", started for these tests")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
