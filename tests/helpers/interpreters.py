@@ -20,13 +20,22 @@ def present() -> set[tuple[int, int]]:
     """
     Return the supported versions that are on PATH, and the running one.
     """
-    found = {sys.version_info[:2]}
+    return ({sys.version_info[:2]} & set(SUPPORTED)) | set(on_path())
+
+
+def on_path() -> dict[tuple[int, int], Path]:
+    """
+    Return the supported interpreters that are on PATH, by their versions.
+    """
+    found = {}
     for version in SUPPORTED:
         name = "python{}.{}".format(*version)
         # Not shutil.which: the shims of pyenv come first on PATH and refuse to run.
-        if any(_runs(Path(folder, name)) for folder in os.get_exec_path()):
-            found.add(version)
-    return found & set(SUPPORTED)
+        for path in (Path(folder, name) for folder in os.get_exec_path()):
+            if _runs(path):
+                found[version] = path
+                break
+    return found
 
 
 def _runs(path: Path) -> bool:

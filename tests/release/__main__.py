@@ -2,9 +2,10 @@
 Build every distribution, and check each file as its users get it.
 
 ``tox run -e release`` runs this in some minutes. The sdists and wheels of jetsync and its plugins
-are built into ``dist/``. Each of them is installed into an empty environment, where the code of its
-README has to run, and the tests of each sdist run from the unpacked sdist. Arguments name the
-distributions to install, instead of all.
+are built into ``dist/``, and the wheel of jetsync with its compiled core into ``dist/local/``. Each
+of them is installed into an empty environment, where the code of its README has to run, and the
+tests of each sdist run from the unpacked sdist. The compiled wheel is also installed for every
+other interpreter that is present. Arguments name the distributions to install, instead of all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -27,10 +29,15 @@ from jetsync.devserver import DevServer
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
+VARIANT = Path(__file__).with_name("variant.py")
+LOCAL = DIST / "local"
+"""For a file that no package index accepts, because it runs only on systems like this one."""
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from helpers.doc_pages import broken_links, script_of  # noqa: E402 - found by the line above
+# Found by the line above.
+from helpers import interpreters  # noqa: E402
+from helpers.doc_pages import broken_links, script_of  # noqa: E402
 
 
 @attrs.frozen
@@ -57,8 +64,13 @@ class Distribution:
 
     def file(self, ending: str) -> Path:
         """The built file with this ending."""
-        (found,) = DIST.glob(f"{self.package}-[0-9]*{ending}")
+        (found,) = (LOCAL if ending == COMPILED else DIST).glob(f"{self.package}-[0-9]*{ending}")
         return found
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of all files."""
+        return (COMPILED, WHEEL, SDIST) if self is CORE else (WHEEL, SDIST)
 
 
 CORE = Distribution("jetsync", ".", "[cli,server]", "-n 2 --ignore=tests/live --ignore=tests/soak")
@@ -75,7 +87,12 @@ PLUGINS = (
         needs_java=True,
     ),
 )
-WHEEL, SDIST = ".whl", ".tar.gz"
+WHEEL, SDIST = "-py3-none-any.whl", ".tar.gz"
+NO_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
+THIS = f"cp{sys.version_info.major}{sys.version_info.minor}"
+TAG = f"{THIS}-{THIS}t" if NO_GIL else "cp310-abi3"
+COMPILED = f"-{TAG}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl"
+"""The compiled wheel serves CPython 3.10 and later, or this version if it has no GIL."""
 
 
 def main() -> None:
@@ -84,14 +101,17 @@ def main() -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        build(copy_of_the_repository(work / "source"))
+        build(copy_of_the_repository(work / "source"), work / "unpacked")
         for each in (CORE, *PLUGINS):
-            check_wheel(each)
+            for ending in each.endings[:-1]:
+                check_wheel(each, ending)
             check_sdist(each)
-        for each in (CORE, *PLUGINS):
-            for ending in (WHEEL, SDIST):
-                if each.name in (sys.argv[1:] or [each.name]):
-                    check_installed(each, ending, work / f"{each.package}{ending}")
+        chosen = [each for each in (CORE, *PLUGINS) if each.name in (sys.argv[1:] or [each.name])]
+        for each in chosen:
+            for ending in each.endings:
+                check_installed(each, ending, work / f"{each.package}{ending}")
+        if CORE in chosen:
+            check_interpreters(work)
 
 
 def copy_of_the_repository(target: Path) -> Path:
@@ -107,23 +127,30 @@ def copy_of_the_repository(target: Path) -> Path:
     return target
 
 
-def build(source: Path) -> None:
+def build(source: Path, unpacked: Path) -> None:
     """
-    Build an sdist of each distribution, and a wheel from each sdist.
+    Build an sdist of each distribution, a wheel for any system from each sdist, and a compiled one
+    from that of jetsync.
     """
     shutil.rmtree(DIST, ignore_errors=True)
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir")
     for each in (CORE, *PLUGINS):
-        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, source / each.folder)
-    files = sorted(DIST.iterdir())
+        run(*command, DIST, source / each.folder, env=environment(JETSYNC_BUILD="pure"))
+    with tarfile.open(CORE.file(SDIST)) as sdist:
+        sdist.extractall(unpacked, filter="data")
+    (folder,) = unpacked.iterdir()
+    run(*command, LOCAL, "--wheel", folder, env=environment(JETSYNC_BUILD="compiled"))
+    files = sorted(path for path in DIST.rglob("*") if path.is_file())
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
     say(f"built {len(files)} files; twine accepts their metadata")
 
 
-def check_wheel(each: Distribution) -> None:
+def check_wheel(each: Distribution, ending: str) -> None:
     """
-    Check that a wheel has its package, its licence, its types, and nothing else.
+    Check that a wheel has its package, its licence, its types, its compiled core if it is for one
+    system, and nothing else.
     """
-    with zipfile.ZipFile(each.file(WHEEL)) as wheel:
+    with zipfile.ZipFile(each.file(ending)) as wheel:
         names = wheel.namelist()
         (licence,) = [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
         expect(wheel.read(licence) == (ROOT / "LICENSE").read_bytes(), f"{licence} differs")
@@ -131,18 +158,25 @@ def check_wheel(each: Distribution) -> None:
     top -= {name for name in top if name.endswith(".dist-info")}
     expect(top == {each.package, *each.beside}, f"the wheel of {each.name} has {sorted(top)}")
     expect(f"{each.package}/py.typed" in names, f"the wheel of {each.name} lacks py.typed")
-    leftovers = [name for name in names if re.search(r"\.py[cod]$|(^|/)tests?/", name)]
+    compiled = [name for name in names if re.search(r"\.(so|pyd|dylib|dll)$", name)]
+    expect(len(compiled) == (ending == COMPILED), f"{each.file(ending).name} has {compiled}")
+    leftovers = [name for name in names if re.search(r"\.(py[co]|[ch])$|(^|/)tests?/", name)]
     expect(not leftovers, f"the wheel of {each.name} has {leftovers}")
 
 
 def check_sdist(each: Distribution) -> None:
     """
-    Check that an sdist has its licence and its tests.
+    Check that an sdist has its licence, its tests, the source of the compiled core and nothing that
+    is compiled.
     """
     with tarfile.open(each.file(SDIST)) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    missing = {"LICENSE", "README.md", "pyproject.toml", "tests/conftest.py"} - names
-    expect(not missing, f"the sdist of {each.name} lacks {sorted(missing)}")
+    needed = {"LICENSE", "README.md", "pyproject.toml", "tests/conftest.py"}
+    if each is CORE:
+        needed |= {"setup.py", "jetsync/_speedups.c"}
+    expect(needed <= names, f"the sdist of {each.name} lacks {sorted(needed - names)}")
+    compiled = [name for name in names if re.search(r"\.(so|pyd|dylib|dll)$", name)]
+    expect(not compiled, f"the sdist of {each.name} has {compiled}")
 
 
 def check_installed(each: Distribution, ending: str, folder: Path) -> None:
@@ -153,15 +187,19 @@ def check_installed(each: Distribution, ending: str, folder: Path) -> None:
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", python)
+    # Plugins are tested with both variants of jetsync: their wheels with the pure wheel, and their
+    # sdists with one that is compiled.
     core = f"{CORE.file(ending)}[server]"
-    run(*pip, "install", core, f"{each.file(ending)}{each.extras}")
+    built = {"env": environment(JETSYNC_BUILD="compiled")}
+    run(*pip, "install", core, f"{each.file(ending)}{each.extras}", **built)
     run(*pip, "check")
+    run(python, VARIANT, "pure" if ending == WHEEL else "compiled", cwd=folder, env=environment())
     run(python, "-W", "error", "-c", f"import {each.package}", cwd=folder)
     if each is CORE:
         run(folder / "bin" / "jetsync", "--version", cwd=folder)
     check_readme(each, python, folder)
     if ending == SDIST:
-        run(*pip, "install", core, f"{each.file(ending)}[test]")
+        run(*pip, "install", core, f"{each.file(ending)}[test]", **built)
         with tarfile.open(each.file(ending)) as sdist:
             sdist.extractall(folder, filter="data")
         (unpacked,) = folder.glob(f"{each.package}-*")
@@ -169,6 +207,36 @@ def check_installed(each: Distribution, ending: str, folder: Path) -> None:
         say(f"{each.name}, tests of the sdist: {said.splitlines()[-1].strip('= ')}")
     shutil.rmtree(folder)
     say(f"{each.file(ending).name} works, {time.monotonic() - start:.0f} s")
+
+
+def check_interpreters(work: Path) -> None:
+    """
+    Install one and the same compiled wheel for each interpreter that is present, and use it.
+    """
+    wheel = CORE.file(COMPILED)
+    found = {} if NO_GIL else interpreters.on_path()
+    for version, path in found.items():
+        name = "{}.{}".format(*version)
+        folder = work / f"python{name}"
+        python = folder / "bin" / "python"
+        run(path, "-m", "venv", "--without-pip", folder)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "--quiet",
+            "--python",
+            python,
+            "install",
+            f"{wheel}[server]",
+        )
+        run(python, VARIANT, "compiled", cwd=folder, env=environment())
+        check_readme(CORE, python, folder)
+        shutil.rmtree(folder)
+        say(f"{wheel.name} works on Python {name}")
+    missing = ["{}.{}".format(*each) for each in interpreters.SUPPORTED if each not in found]
+    if missing:
+        say(f"SKIPPED: {wheel.name} was not tested on Python {', '.join(missing)}")
 
 
 def check_readme(each: Distribution, python: Path, folder: Path) -> None:
@@ -188,8 +256,7 @@ def check_readme(each: Distribution, python: Path, folder: Path) -> None:
     # As in an activated environment, because Spark starts its workers with the `python3` of PATH.
     path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
     with DevServer() as server:
-        environment = {**os.environ, "PATH": path, "NATS_URL": server.url}
-        run(python, script, cwd=folder, env=environment)
+        run(python, script, cwd=folder, env=environment(PATH=path, NATS_URL=server.url))
 
 
 def has_java() -> bool:
@@ -198,6 +265,14 @@ def has_java() -> bool:
     """
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """
+    Return this process's environment with some changes, and without those that choose a variant.
+    """
+    chosen = {"JETSYNC_BUILD", "JETSYNC_SPEEDUPS"}
+    return {**{name: value for name, value in os.environ.items() if name not in chosen}, **changes}
 
 
 def run(*command: object, **options: object) -> str:
