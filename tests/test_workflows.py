@@ -5,6 +5,7 @@ The workflow for public continuous integration, which runs on another machine.
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_each_named_environment_exists(jobs):
 
     for name in [*named.split(","), "system", "release", "natspy"]:
         assert name in text
+
+
+def test_wheels_are_built_for_every_system(jobs):
+    """A job builds and tests compiled wheels on Linux (two processors), macOS and Windows."""
+    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11 or newer")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["cibuildwheel"]
+    systems = jobs["wheels"]["strategy"]["matrix"]["system"]
+
+    assert systems == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
+    assert any("python -m cibuildwheel" in step.get("run", "") for step in jobs["wheels"]["steps"])
+    oldest, newest = ("cp{}{}-*".format(*SUPPORTED[place]) for place in (0, -1))
+    assert {oldest, newest, newest.replace("-", "t-")} <= set(settings["build"])
+    assert settings["environment"] == {"JETSYNC_BUILD": "compiled"}
+    for command in settings["test-command"]:
+        for file in re.findall(r"{project}/(\S+)", command):
+            assert (ROOT / file).exists()
 
 
 def test_the_weekly_job(jobs):
