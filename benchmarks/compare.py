@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import Settings, run_row
 from benchmarks.rows import JOBS, ROWS
 from benchmarks.table import render, save, summary, to_json
+from jetsync._base import speedups
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ def main(given: Sequence[str]) -> int:
         storage=asked.storage,
     )
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    variant = f"jetsync: {speedups.VARIANT}"
     parts = asked.contenders.split(",") if asked.contenders else [""]
     tables, measured = [], []
     with DevServer(asked.server) as server:
         print(
-            f"nats-server {server.version}, {machine}; x: how many times as fast, above 1 is faster"
+            f"nats-server {server.version}, {machine}, {variant}; "
+            "x: how many times as fast, above 1 is faster"
         )
         for row in rows:
             contenders = [

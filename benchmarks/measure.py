@@ -6,6 +6,7 @@ own.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -129,6 +130,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[1],
+            env={**os.environ, **contender.environment},
         )
         hello = self._read()
         self.missing = str(hello.get("missing", ""))

@@ -2,9 +2,9 @@
 Put the figures of saved runs into a page: ``python -m benchmarks page RUN.json [RUN.json ...]``.
 
 Each table goes between two comments, such as ``<!-- jobs -->`` and ``<!-- jobs end -->``. A run of
-``python -m benchmarks`` gives ``jobs``. A run with ``--rows plugins`` gives ``plugins``. A run of
-``python -m benchmarks latency`` gives ``latency`` and ``latency_bulk``. ``nats-go.json`` gives
-``go``.
+``python -m benchmarks`` gives ``jobs`` and ``variants``. A run with ``--rows plugins`` gives
+``plugins``. A run of ``python -m benchmarks latency`` gives ``latency`` and ``latency_bulk``.
+``nats-go.json`` gives ``go``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.rows import JETSYNC_PURE, JETSYNC_UVLOOP, RAW
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
-OWN = "jetsync, uvloop"
+OWN, PURE = JETSYNC_UVLOOP.label, JETSYNC_PURE.label
 
 
 def main(given: Sequence[str]) -> int:
@@ -67,7 +69,12 @@ def tables(run: dict[str, Any]) -> dict[str, list[str]]:
         }
     if rows[0]["row"].startswith("plugins"):
         return {"plugins": [*plugins(rows), "", note]}
-    return {"jobs": [*jobs(rows), "", note]}
+    found = {"jobs": (jobs, RAW.label), "variants": (variants, PURE)}
+    return {
+        name: [*make(rows), "", note]
+        for name, (make, needed) in found.items()
+        if all(needed in {line["contender"] for line in row["lines"]} for row in rows)
+    }
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -102,6 +109,22 @@ def jobs(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     head = ["row", "job", "jetsync", "raw socket", "share of raw", "x nats-py", "CPU"]
     return markdown(head, lines, 2)
+
+
+def variants(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """
+    Return a line per row: the CPU time per message of both variants, and how they compare.
+    """
+    lines = []
+    for row in rows:
+        by = {line["contender"]: line for line in row["lines"]}
+        own, pure = by[OWN], by[PURE]
+        cpu = [line["cpu_per_message"] for line in (own, pure)]
+        speed = pure["p50"] / own["p50"] if own["p50"] else own["rate"] / pure["rate"]
+        times = [f"{each * 1e6:.2f}\N{NO-BREAK SPACE}µs" for each in cpu]
+        lines.append([f"`{row['row']}`", *times, ratio(cpu[0] / cpu[1]), ratio(speed)])
+    head = ["row", "CPU, compiled", "CPU, pure Python", "share of CPU", "x pure Python"]
+    return markdown(head, lines)
 
 
 def next_to_go(run: dict[str, Any]) -> list[str]:

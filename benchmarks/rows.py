@@ -23,6 +23,8 @@ class Contender:
     """Module in ``benchmarks/peers``."""
 
     options: dict[str, Any] = field(default_factory=dict, hash=False)
+    environment: dict[str, str] = field(default_factory=dict, hash=False)
+    """Variables of its process."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,11 @@ NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
 JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
 JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})
 
-CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, JETSYNC, JETSYNC_UVLOOP)
+JETSYNC_PURE = Contender(
+    "jetsync (pure Python)", "jetsync", {"loop": "uvloop"}, {"JETSYNC_SPEEDUPS": "0"}
+)
+
+CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, JETSYNC, JETSYNC_UVLOOP, JETSYNC_PURE)
 
 BUCKET = {
     "subjects": ["bench.>", "$KV.BENCH.>"],

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.rows import JETSYNC_PURE, JETSYNC_UVLOOP
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -115,16 +117,16 @@ def render(row: Row, results: Sequence[Result], heading: str) -> str:
 
 def summary(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     """
-    Return one line per row: jetsync on uvloop, and its speed beside the raw socket and nats-py.
+    Return one line per row: jetsync on uvloop, its speed beside the raw socket and nats-py, and the
+    CPU time of both variants of jetsync.
     """
-    lines = [["", "jetsync", "raw socket", "share of raw", "x nats-py"]]
+    lines = [["", "jetsync", "raw socket", "share of raw", "x nats-py", "CPU/msg", "pure Python"]]
     for row, results in rows:
         speed = p50_speed if row.latency else rate_speed
         raw, nats_py = (best(results, peer, speed) for peer in ("raw_socket", "nats_py"))
-        own = next(
-            (speed(result) for result in results if result.contender.label == "jetsync, uvloop"),
-            None,
-        )
+        by = {result.contender.label: result for result in results}
+        used, pure = (by.get(label) for label in (JETSYNC_UVLOOP.label, JETSYNC_PURE.label))
+        own = used and speed(used)
 
         def shown(value: float | None, *, latency: bool = row.latency) -> str:
             if not value:
@@ -132,7 +134,8 @@ def summary(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
             return micro(1 / value) if latency else f"{value:,.0f} msg/s"
 
         ratios = [f"{own / other:.2f}" if own and other else "-" for other in (raw, nats_py)]
-        lines.append([row.name, shown(own), shown(raw), *ratios])
+        cpu = [micro(result and result.cpu) for result in (used, pure)]
+        lines.append([row.name, shown(own), shown(raw), *ratios, *cpu])
     return "\n".join(aligned(lines))
 
 

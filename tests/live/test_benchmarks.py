@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Behind everything else, so that the installed jetsync is tested.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import compare, growth, latency, speed
+from benchmarks import compare, growth, latency, page, speed
 from benchmarks.measure import Result, Settings, Stage
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
@@ -36,7 +36,8 @@ PAIRS = [
     (row, contender)
     for row in (*ROWS, *latency.ROWS)
     for contender in row.contenders
-    if hasattr(PEERS.get(contender.peer), row.method)
+    # The variables of a contender are for a process of its own.
+    if hasattr(PEERS.get(contender.peer), row.method) and not contender.environment
 ]
 
 
@@ -90,6 +91,11 @@ def test_run_with_processes_prints_its_tables(
     assert compare.main([*options, *few, "--json", str(saved)]) == 0
     assert "share of raw" in capsys.readouterr().out
     assert '"times_raw"' in saved.read_text("utf-8")
+    both = page.tables(json.loads(saved.read_text("utf-8")))
+    assert "share of raw" in both["jobs"][0]
+    row = both["variants"][2].split(" | ")
+    assert row[0] == "| `fetch_batch_ack`"
+    assert all(cell.endswith("µs") for cell in row[1:3])
 
 
 def test_unknown_row_is_refused() -> None:
