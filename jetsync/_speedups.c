@@ -6,9 +6,11 @@
  *
  * Rules of this file:
  *
- * - No state, no threads, no locks, no waits. The only callbacks are `push` and `express` of a
- *   subscription in `cut`, and the user's iterator in `encode_pairs`. No borrowed reference and no
- *   unfinished object is used after one of them.
+ * - No state but the two base classes, no threads, no locks, no waits. The only callbacks are `push`
+ *   and `express` of a subscription in `cut`, and the user's iterator in `encode_pairs`. No borrowed
+ *   reference and no unfinished object is used after one of them. Arguments are not borrowed: the
+ *   caller holds them until the function returns.
+ * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
  * - A bytes object never changes, so its bytes can be read without the GIL's protection. References
@@ -33,6 +35,11 @@
 #define LONGEST_SIZE 18
 
 /* ---- Helpers --------------------------------------------------------------------------------- */
+
+/* The base classes of this module. An attribute of the module could be replaced. */
+typedef struct {
+    PyObject *message_storage, *stored_storage;
+} State;
 
 /* The bytes of a bytes object. They stay valid as long as the object. */
 typedef struct {
@@ -284,7 +291,8 @@ cut(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     const char *at, *end, *line_end, *next;
     Receiver receiver = {{"", 0}, NULL, NULL, NULL, {"", 0}};
     int by_run = 1;
-    Py_ssize_t strays = 0, wanted = 0;
+    Py_ssize_t strays = 0;
+    int64_t wanted = 0;
 
     if (check_count("cut", count, 5) < 0) {
         return NULL;
@@ -368,7 +376,7 @@ cut(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
         }
         /* `size` is at most `limit`, so the sum fits. */
         if (end - next < size + 2) {
-            wanted = (Py_ssize_t)(next - at + size + 2);
+            wanted = next - at + size + 2;
             break;
         }
         /* From here on, the whole frame and its line end are before `end`. */
@@ -417,7 +425,7 @@ cut(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     }
     forget(&receiver);
     Py_XDECREF(receiver.subject);
-    return Py_BuildValue("(nnn)", at - whole.at, wanted, strays);
+    return Py_BuildValue("(nLn)", (Py_ssize_t)(at - whole.at), (long long)wanted, strays);
 failed:
     forget(&receiver);
     Py_XDECREF(receiver.subject);
@@ -628,6 +636,10 @@ clear_fields(PyObject *self, int count)
     return 0;
 }
 
+/*
+ * Free an object, whose class is a subclass in Python: its own deallocator, which calls this one,
+ * limits the depth of nested calls.
+ */
 static void
 free_storage(PyObject *self, int count)
 {
@@ -726,21 +738,19 @@ static PyType_Spec stored_spec = {
     stored_slots,
 };
 
-/* Raise TypeError unless `type` is a subclass of the base class `name` of this module. */
+/*
+ * Raise TypeError unless `type` is a subclass of `base`, whose objects have the fields of `base`.
+ * PyObject_IsSubclass would accept any object whose `__bases__` name the class.
+ */
 static int
-check_class(PyObject *module, const char *name, PyObject *type)
+check_class(PyObject *base, PyObject *type)
 {
-    PyObject *base = PyObject_GetAttrString(module, name);
-    int is_subclass;
-    if (base == NULL) {
+    if (base == NULL || !PyType_Check(type) ||
+        !PyType_IsSubtype((PyTypeObject *)type, (PyTypeObject *)base)) {
+        PyErr_Format(PyExc_TypeError, "%R is not a subclass of %R", type, base);
         return -1;
     }
-    is_subclass = PyObject_IsSubclass(type, base);
-    Py_DECREF(base);
-    if (is_subclass == 0) {
-        PyErr_Format(PyExc_TypeError, "not a subclass of %s", name);
-    }
-    return is_subclass == 1 ? 0 : -1;
+    return 0;
 }
 
 /* Make the message of a frame. `made_with` has its class, which `plain_maker` checked, and acker. */
@@ -778,7 +788,7 @@ plain_maker(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *made_with, *maker;
     if (check_count("plain_maker", count, 2) < 0 ||
-        check_class(module, "MessageStorage", args[0]) < 0) {
+        check_class(((State *)PyModule_GetState(module))->message_storage, args[0]) < 0) {
         return NULL;
     }
     made_with = PyTuple_Pack(2, args[0], args[1]);
@@ -801,7 +811,8 @@ stored_of_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Span data, bounds;
     Py_ssize_t number, i;
     if (check_count("stored_of_run", count, 3) < 0 ||
-        check_class(module, "StoredStorage", args[0]) < 0 || as_span(args[1], &data) < 0) {
+        check_class(((State *)PyModule_GetState(module))->stored_storage, args[0]) < 0 ||
+        as_span(args[1], &data) < 0) {
         return NULL;
     }
     /* An array, of which the limited API shows only a copy. */
@@ -814,6 +825,9 @@ stored_of_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (messages == NULL) {
         goto failed;
     }
+    /* Making a message may start the garbage collector, whose callbacks can find each object that
+     * it tracks. A list with empty places would crash them. */
+    PyObject_GC_UnTrack(messages);
     for (i = 0; i < number; i++) {
         PyObject *message, **fields;
         int place[3];
@@ -835,6 +849,7 @@ stored_of_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
     }
     Py_DECREF(copied);
+    PyObject_GC_Track(messages);
     return messages;
 failed:
     Py_XDECREF(copied);
@@ -960,25 +975,51 @@ frame_of(const Form *form, PyObject *target, int64_t number, Span data)
     return join(parts, count);
 }
 
-/* Note in the dictionary `flying` that `item` is the message `number`. */
+/* Note in the dictionary `flying` that `item`, a pair, is the message `number`. */
 static int
 note_flying(const Form *form, PyObject *flying, int64_t number, PyObject *item)
 {
-    PyObject *key = PyLong_FromLongLong(number), *entry = NULL;
-    int failed = -1;
+    PyObject *key, *entry;
+    int failed;
     if (form->shared == Py_None) {
         entry = item;
         Py_INCREF(entry);
     }
     else {
         entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), form->shared);
+        if (entry == NULL) {
+            return -1;
+        }
     }
-    if (key != NULL && entry != NULL) {
-        failed = PyDict_SetItem(flying, key, entry);
-    }
+    key = PyLong_FromLongLong(number);
+    failed = key == NULL ? -1 : PyDict_SetItem(flying, key, entry);
     Py_XDECREF(key);
-    Py_XDECREF(entry);
+    Py_DECREF(entry);
     return failed;
+}
+
+static int
+read_integer(PyObject *object, int64_t *read)
+{
+    *read = PyLong_AsLongLong(object);
+    return *read == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Counts of messages and bytes are at most this, so that sums of them fit. */
+#define MOST_COUNT ((int64_t)1 << 62)
+
+/* Read an integer from 0 to MOST_COUNT. */
+static int
+read_count(PyObject *object, int64_t *read)
+{
+    if (read_integer(object, read) < 0) {
+        return -1;
+    }
+    if (*read < 0 || *read > MOST_COUNT) {
+        PyErr_Format(PyExc_ValueError, "%lld is no count", (long long)*read);
+        return -1;
+    }
+    return 0;
 }
 
 PyDoc_STRVAR(encode_pairs_doc,
@@ -999,13 +1040,14 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     items = args[0], frames = args[1], flying = args[2];
     form.targets = args[3];
     form.shared = args[7];
-    number = PyLong_AsLongLong(args[8]);
-    last = PyLong_AsLongLong(args[9]);
-    size = PyLong_AsLongLong(args[10]);
-    most_bytes = PyLong_AsLongLong(args[11]);
-    form.limit = PyLong_AsLongLong(args[12]);
-    if (PyErr_Occurred() || as_span(args[4], &form.prefix) < 0 ||
-        as_span(args[5], &form.suffix) < 0 || as_span(args[6], &form.block) < 0) {
+    if (as_span(args[4], &form.prefix) < 0 || as_span(args[5], &form.suffix) < 0 ||
+        as_span(args[6], &form.block) < 0 || read_count(args[8], &number) < 0 ||
+        read_integer(args[9], &last) < 0 || read_count(args[10], &size) < 0 ||
+        read_count(args[11], &most_bytes) < 0 || read_integer(args[12], &form.limit) < 0) {
+        return NULL;
+    }
+    if (!PyIter_Check(items)) {
+        PyErr_SetString(PyExc_TypeError, "items is no iterator"); /* PyIter_Next would crash. */
         return NULL;
     }
     /* The iterator runs the caller's code. Everything that was encoded before is in `frames` and
@@ -1031,6 +1073,7 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
         if (failed) {
             return NULL;
         }
+        /* `size` was at most MOST_COUNT, and the sizes of two objects in memory are far smaller. */
         size += form.block.size + data.size;
         if (number == last || size >= most_bytes) {
             return Py_BuildValue("(OLLO)", Py_False, number, size, Py_None);
@@ -1045,26 +1088,46 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
 
 /* ---- The module ------------------------------------------------------------------------------- */
 
+/* Make a class, add it to the module, and keep a reference in `*kept`. */
 static int
-add_class(PyObject *module, PyType_Spec *spec, const char *name)
+add_class(PyObject *module, PyType_Spec *spec, const char *name, PyObject **kept)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    int failed;
-    if (type == NULL) {
-        return -1;
-    }
-    failed = PyModule_AddObjectRef(module, name, type);
-    Py_DECREF(type);
-    return failed;
+    *kept = PyType_FromModuleAndSpec(module, spec, NULL);
+    return *kept == NULL ? -1 : PyModule_AddObjectRef(module, name, *kept);
 }
 
 static int
 fill_module(PyObject *module)
 {
-    if (add_class(module, &message_spec, "MessageStorage") < 0) {
+    State *state = PyModule_GetState(module);
+    if (add_class(module, &message_spec, "MessageStorage", &state->message_storage) < 0) {
         return -1;
     }
-    return add_class(module, &stored_spec, "StoredStorage");
+    return add_class(module, &stored_spec, "StoredStorage", &state->stored_storage);
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->message_storage);
+    Py_VISIT(state->stored_storage);
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->message_storage);
+    Py_CLEAR(state->stored_storage);
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    (void)module_clear(module);
 }
 
 #define FAST(name) \
@@ -1092,12 +1155,12 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     "jetsync._speedups",
     "The compiled twins of slow functions; see `jetsync/_base/speedups.py`.",
-    0,
+    sizeof(State),
     functions,
     module_slots,
-    NULL,
-    NULL,
-    NULL,
+    module_traverse,
+    module_clear,
+    module_free,
 };
 
 PyMODINIT_FUNC

@@ -141,7 +141,7 @@ def cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames; calls would
         boxes: The receivers by their ids.
         touched: Gets each receiver that got frames.
         foreign: Gets the lines that are neither MSG nor HMSG.
-        limit: The bytes of the largest frame.
+        limit: The bytes of the largest frame; at least 2047, the largest size in the table.
 
     Returns:
         How many bytes the frames and lines were, how many bytes the incomplete frame after them

@@ -261,7 +261,7 @@ def encode_pairs(  # noqa: PLR0917 - a call per block; keywords would need more 
         suffix: The end of the reply subjects.
         block: The header block of all frames; empty for frames without headers.
         shared_headers: The headers in *block*.
-        number: The number of the first item.
+        number: The number of the first item; not negative.
         last: The number of the last one to take.
         size: The bytes that the block of frames has already, without what precedes the headers.
         most_bytes: Stop when it has as many.
@@ -277,19 +277,20 @@ def encode_pairs(  # noqa: PLR0917 - a call per block; keywords would need more 
         )  # fmt: skip
     else:
         pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-    length, append = len(block), frames.append
+    # One look-up per item, because another thread that encodes may drop the known subjects.
+    length, append, known = len(block), frames.append, targets.get
     for item in items:
         if type(item) is tuple and len(item) == 2:
             subject, data = item
-            if type(data) is bytes and type(subject) is str and subject in targets:
-                payload_size = len(data)
-                if payload_size <= limit:
+            if type(data) is bytes and type(subject) is str:
+                target, payload_size = known(subject), len(data)
+                if target is not None and payload_size <= limit:
                     if in_flight is not None:
                         in_flight[number] = (
                             item if shared_headers is None else (subject, data, shared_headers)
                         )
                     payload_size += length
-                    append(pub % (targets[subject], prefix, number, payload_size, data))
+                    append(pub % (target, prefix, number, payload_size, data))
                     size += payload_size
                     if number == last or size >= most_bytes:
                         return False, number, size, None
