@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from helpers.interpreters import present, tests_for
 from helpers.lacking import IS_LINUX, lacking_in, skipping_what_is_lacking
+from helpers.variants import VARIANTS, use_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +155,17 @@ def pytest_pyfunc_call() -> Iterator[None]:
     """
     with skipping_what_is_lacking():
         return (yield)
+
+
+# Of a module's scope, because hypothesis refuses fixtures that are not renewed for each example.
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    """
+    The functions that have compiled twins, in Python and compiled.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        use_variant(request.param, patch)
+        yield request.param
 
 
 def _chosen() -> str:

@@ -13,6 +13,9 @@ from jetsync._proto.frames import MAX_CONTROL_LINE, MAX_LINE, SERVER_BUFFER, Spl
 from jetsync.errors import MaxControlLineError
 from jetsync.values.frame import FrameRun
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 OURS = (b"1000000", b"1000001", b"1000017")
 UNKNOWN = b"1000099"
 OTHER = b"7"

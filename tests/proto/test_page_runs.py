@@ -10,6 +10,9 @@ from jetsync._io.mailbox import Mailbox
 from jetsync._proto.frames import Splitter
 from jetsync._proto.page_runs import PageRuns, join_frames
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 SID = b"1000000"
 
 

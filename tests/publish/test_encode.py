@@ -20,6 +20,9 @@ from jetsync.publish.encode import Encoder
 from jetsync.values.headers import SharedHeaders
 from jetsync.values.outbound import Expect, OutboundMessage, with_shared
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 PREFIX = b"_INBOX.r."
 
 

@@ -20,6 +20,9 @@ from jetsync.values.headers import Headers
 from jetsync.values.message import Message, Metadata
 from jetsync.values.ttl import MarkerReason
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
 
 

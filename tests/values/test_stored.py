@@ -12,6 +12,9 @@ from jetsync.values.headers import Headers, encode_headers
 from jetsync.values.stored import StoredMessage, StoredPage, page_of, quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 ADDED = (
     b"Nats-Stream: DG\r\nNats-Subject: dg.A\r\nNats-Sequence: 5\r\n"
     b"Nats-Time-Stamp: 2026-11-20T16:38:27.709983862Z\r\n"

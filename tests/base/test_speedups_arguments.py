@@ -1,0 +1,302 @@
+"""
+Wrong arguments of the compiled functions are errors, and their classes support the collector.
+
+Python takes some of these arguments, so that the differential fuzzer cannot draw them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from array import array
+from pathlib import Path
+
+import pytest
+
+from helpers.variants import COMPILED, NOT_COMPILED, PYTHON
+from jetsync._base import speedups
+from jetsync.values.message import Message
+from jetsync.values.stored import StoredMessage
+
+TESTS = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason=NOT_COMPILED)
+
+FRAME = (b"a", b"r", None, b"x")
+
+
+class Pretender:
+    """No class, but an object with the bases of one."""
+
+    __bases__ = (Message, StoredMessage)
+
+
+NO_CLASSES = [Pretender(), object, int, type, Pretender, None, 5]
+
+
+class TestClasses:
+    @pytest.mark.parametrize("kind", [*NO_CLASSES, StoredMessage])
+    def test_only_messages_are_made(self, kind):
+        """A maker of anything but a subclass of the storage is refused."""
+        with pytest.raises(TypeError, match="subclass"):
+            COMPILED["plain_maker"](kind, None)
+
+    @pytest.mark.parametrize("kind", [*NO_CLASSES, Message])
+    def test_only_stored_messages_are_made(self, kind):
+        """Stored messages of anything but a subclass of their storage are refused."""
+        with pytest.raises(TypeError, match="subclass"):
+            COMPILED["stored_of_run"](kind, b"abc", array("i", [0, 1, 2]))
+
+    def test_a_replaced_base_class_changes_nothing(self, monkeypatch):
+        """The functions check for the base classes of the module, whatever its attributes are."""
+        for name in ("MessageStorage", "StoredStorage"):
+            monkeypatch.setattr(speedups._compiled, name, object)
+        self.test_only_messages_are_made(object)
+        self.test_only_stored_messages_are_made(object)
+        assert COMPILED["plain_maker"](Message, None)(FRAME).data == b"x"
+
+
+class TestArguments:
+    @pytest.mark.parametrize("name", sorted(PYTHON))
+    @pytest.mark.parametrize("count", [0, 1, 20])
+    def test_the_number_of_arguments_is_checked(self, name, count):
+        """Another number of arguments is a TypeError."""
+        with pytest.raises(TypeError, match="arguments"):
+            COMPILED[name](*[None] * count)
+
+    @pytest.mark.parametrize("frame", [None, [], (), FRAME[:3], (*FRAME, b""), list(FRAME)])
+    def test_a_frame_is_a_tuple_of_four_parts(self, frame):
+        """A maker refuses other objects than frames."""
+        with pytest.raises(TypeError, match="four parts"):
+            COMPILED["plain_maker"](Message, None)(frame)
+
+    @pytest.mark.parametrize(
+        "bounds",
+        [[-1, 0, 1], [0, -1, 1], [2, 1, 3], [1, 3, 2], [0, 1, 4], [5, 5, 5], [0, 0, 0, 0, 0, 4]],
+    )
+    def test_positions_outside_of_the_data_are_refused(self, bounds):
+        """Positions that are outside of the data, or not in order, are a ValueError."""
+        with pytest.raises(ValueError, match="outside"):
+            COMPILED["stored_of_run"](StoredMessage, b"abc", array("i", bounds))
+
+    @pytest.mark.parametrize("bounds", [None, 5, [0, 1, 2], b"012"])
+    def test_bounds_that_are_no_array(self, bounds):
+        """Bounds without bytes are an error."""
+        with pytest.raises((AttributeError, TypeError)):
+            COMPILED["stored_of_run"](StoredMessage, b"abc", bounds)
+
+    @pytest.mark.parametrize(
+        ("place", "wrong"),
+        [
+            (0, [("a", b"x")]),
+            (0, None),
+            (3, None),
+            *((place, None) for place in (4, 5, 6, 8, 9, 10, 11, 12)),
+            (8, -1),
+            *((place, 1 << 63) for place in (8, 9, 10, 11, 12)),
+            (8, (1 << 63) - 1),
+            (10, -1),
+            (11, -1),
+        ],
+    )
+    def test_wrong_arguments_of_encode_pairs(self, place, wrong):
+        """An argument of another type or a number out of range is an error, and nothing is read."""
+        items = iter([("a", b"x")])
+        frames = []
+        arguments = [items, frames, {}, {"a": b"a"}, b"p", b"s", b"", None, 1, 5, 0, 100, 100]
+        arguments[place] = wrong
+        with pytest.raises((TypeError, ValueError, OverflowError, SystemError)):
+            COMPILED["encode_pairs"](*arguments)
+        assert frames == []
+
+    @pytest.mark.parametrize("place", range(5))
+    def test_wrong_arguments_of_cut(self, place):
+        """An argument of another type is an error."""
+        arguments = [b"MSG a 5 0\r\n\r\nPING\r\n", {b"5": Message}, [], [], 5]
+        arguments[place] = object()
+        with pytest.raises((AttributeError, TypeError, SystemError)):
+            COMPILED["cut"](*arguments)
+
+    @pytest.mark.parametrize("found", [None, "5", 1 << 80, 0.5])
+    def test_express_returns_no_position(self, found):
+        """If a receiver returns something else than a position, the call ends with an error."""
+
+        class Box:
+            push = [].append
+
+            def express(self, data, position):
+                return found
+
+        with pytest.raises((TypeError, OverflowError)):
+            COMPILED["cut"](b"MSG a 5 0\r\n\r\n", {b"5": Box()}, [], [], 2047)
+
+    @pytest.mark.parametrize("place", range(4))
+    def test_wrong_arguments_of_take_page(self, place):
+        """An argument of another type is a TypeError, and a position outside finds nothing."""
+        arguments = [b"HMSG a1 5 0 0\r\n\r\n", 0, b"a", b"5"]
+        assert COMPILED["take_page"](*arguments)
+        arguments[place] = None
+        with pytest.raises(TypeError):
+            COMPILED["take_page"](*arguments)
+        arguments = [b"HMSG a1 5 0 0\r\n\r\n", [-1, -(1 << 60), 1 << 60, 18][place], b"a", b"5"]
+        assert COMPILED["take_page"](*arguments) is None
+
+
+class Plain(Message):
+    """A subclass with a dictionary, which may refer to itself."""
+
+
+class PlainStored(StoredMessage):
+    """As above."""
+
+
+STORAGES = [
+    (Message, ["_subject", "raw_reply", "raw_headers", "data", "_acker", "_headers", "_metadata"]),
+    (StoredMessage, ["_block", "data", "_headers", "_parts"]),
+]
+
+
+class TestCollector:
+    @pytest.mark.parametrize(
+        ("kind", "field"), [(kind, field) for kind, fields in STORAGES for field in fields]
+    )
+    def test_a_cycle_through_each_field_is_collected(self, kind, field):
+        """The collector finds a message that refers to itself, and releases what it refers to."""
+
+        class Own(kind):
+            __slots__ = ()
+
+        class Held:
+            pass
+
+        message, held = Own.__new__(Own), Held()
+        held.message = message
+        setattr(message, field, held)
+        alive, its_class = weakref.ref(held), weakref.ref(Own)
+        del message, held, Own
+        gc.collect()
+        assert alive() is None
+        assert its_class() is None
+
+    @pytest.mark.parametrize("kind", [Plain, PlainStored])
+    def test_subclasses_have_storage_of_their_own(self, kind):
+        """A subclass may have attributes, weak references and a finalizer."""
+        gone = []
+
+        class Own(kind):
+            def __del__(self):
+                gone.append(self.own)
+
+        if kind is Plain:
+            message = COMPILED["plain_maker"](Own, None)(FRAME)
+        else:
+            (message,) = COMPILED["stored_of_run"](Own, b"abc", array("i", [0, 1, 2]))
+        message.own, message.itself = 7, message
+        alive = weakref.ref(message)
+        assert alive() is message
+        del message
+        gc.collect()
+        assert (alive(), gone) == (None, [7])
+
+    @pytest.mark.parametrize("kind", [Message, StoredMessage])
+    def test_empty_fields_raise_attribute_errors(self, kind):
+        """A field without a value raises AttributeError, and can be deleted once."""
+        message = kind.__new__(kind)
+        with pytest.raises(AttributeError):
+            _ = message.data
+        message.data = b"x"
+        del message.data
+        with pytest.raises(AttributeError):
+            del message.data
+
+    def test_a_long_chain_of_messages_is_freed(self):
+        """Messages that refer to each other in a long chain do not exhaust the stack."""
+        first = Message.__new__(Message)
+        for _ in range(200_000):
+            following = Message.__new__(Message)
+            following.data = first
+            first = following
+        del first, following
+
+    def test_an_unfinished_list_is_not_visible(self):
+        """Callbacks of the collector see no list with empty places."""
+        count, lengths = 5000, []
+
+        def look(phase, info):
+            lengths.extend(len(each) for each in gc.get_objects() if type(each) is list)
+
+        gc.callbacks.append(look)
+        try:
+            made = COMPILED["stored_of_run"](PlainStored, b"abc", array("i", [0, 1, 2] * count))
+            assert count not in lengths
+            gc.collect()
+        finally:
+            gc.callbacks.remove(look)
+        assert len(made) == count
+        assert count in lengths
+
+
+def calls():
+    """Calls of all functions, by name, that succeed if there is memory."""
+
+    class Box:
+        def __init__(self):
+            self.frames = []
+            self.push = self.frames.append
+            self.express = None
+
+    lines = b"HMSG a1 5 12 13\r\nNATS/1.0\r\n\r\nx\r\nMSG a 5 r 300\r\n%b\r\nPING\r\n" % (
+        b"y" * 300
+    )
+    page = b"HMSG a1 5 12 13\r\nNATS/1.0\r\n\r\nx\r\n" * 100
+    bounds = array("i", [0, 1, 2] * 10)
+    make = COMPILED["plain_maker"](Message, None)
+    pair = ("a", b"x" * 600)
+    shared = [b"p", b"s", b"block", object(), 1 << 40, 1 << 41, 0, 10_000, 10_000]
+    return {
+        "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
+        "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
+        "stored_of_run": lambda: COMPILED["stored_of_run"](StoredMessage, page, bounds),
+        "plain_maker": lambda: COMPILED["plain_maker"](Message, None),
+        "make": lambda: make(FRAME),
+        "encode_pairs": lambda: COMPILED["encode_pairs"](
+            iter([pair] * 5), [], {}, {"a": b"a"}, *shared
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", calls() if COMPILED else [])
+def test_every_allocation_may_fail(name):
+    """If any one allocation fails, the call raises MemoryError and does not crash."""
+    testcapi = pytest.importorskip("_testcapi", reason="makes allocations fail")
+    call, failures = calls()[name], 0
+    call()
+    # More than the allocations of each call.
+    for place in range(400):
+        try:
+            testcapi.set_nomemory(place, place + 1)
+            call()
+        except MemoryError:
+            failures += 1
+        finally:
+            testcapi.remove_mem_hooks()
+    assert failures
+    call()
+
+
+def test_the_storage_in_python():
+    """The tests of messages pass with the storage in Python, which is chosen at import."""
+    files = [TESTS / "values" / f"test_{name}.py" for name in ("message", "stored")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        cwd=TESTS.parent,
+        env={**os.environ, "JETSYNC_SPEEDUPS": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "JETSYNC_SPEEDUPS=0" in done.stdout

@@ -1,0 +1,490 @@
+"""
+Random input for the functions that have compiled twins, and what each of the two does with it.
+
+``CASES`` has a case for each function. To add a function, write a class with two methods:
+
+- ``draw(rng)`` returns the input. It depends on nothing but *rng*.
+- ``run(functions, drawn)`` calls the function of one variant with new copies of everything that it
+  changes. It returns the result and all state that the function can change. ``functions`` has all
+  functions of a variant by their names.
+
+If ``run`` raises, its error is the result, so ``run`` keeps errors itself if there is other state.
+``difference`` compares the two results. Input that the compiled function refuses and Python takes,
+such as positions outside of the data, is in ``tests/base/test_speedups_arguments.py``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from jetsync._proto import frames
+from jetsync._proto.frames import SERVER_BUFFER, Splitter
+from jetsync.values.headers import SharedHeaders
+from jetsync.values.message import Message
+from jetsync.values.stored import StoredMessage
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Mapping
+
+    Functions = Mapping[str, Callable[..., Any]]
+
+
+class Case(Protocol):
+    """One function, or some that work together."""
+
+    def draw(self, rng: random.Random) -> Any: ...
+    def run(self, functions: Functions, drawn: Any) -> Any: ...
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a call returned, or the type and text of its error."""
+    try:
+        return call(*arguments)
+    except Exception as error:  # noqa: BLE001 - all errors are compared.
+        return type(error), str(error)
+
+
+# ---- Bytes as a server sends them, and others ----------------------------------------------------
+
+SIDS: Final = [b"1000000", b"1000001", b"5", b"1000017"]
+"""The first three have receivers."""
+
+SUBJECTS: Final = [b"a", b"a.b", b"_INBOX.p.a", b"_INBOX.p.1f", b"_INBOX.p.", b"_INBOX.p.g", b""]
+REPLIES: Final = [b"r.1", b"$JS.ACK.S.c.1.2.3.4.5"]
+BLOCKS: Final = [b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0 204 EOB\r\n\r\n", b""]
+PAYLOADS: Final = [
+    b"", b"x", b"hello", b"\r\n", b"\r", b"\n", b"MSG a 5 1\r\nx\r\n", b"\r\nPING\r\n", b"x" * 100,
+    b"\0\xff", b"HMSG _INBOX.p.a 1000000 12 12\r\nNATS/1.0\r\n\r\n\r\n", b" 5\r\n", b"y" * 2100,
+]  # fmt: skip
+LINES: Final = [
+    b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'x'\r\n", b'INFO {"a":"MSG b 5 0"}\r\n', b"\r\n",
+    b"PING\n\r\n", b"\n", b"x\n\ny\r\n", b"M\r\n", b"H\r\n", b"MSGS a 5 0\r\n", b"MSG\r\n",
+    b" MSG a 5 0\r\n", b"HMS\n\r\n",
+]  # fmt: skip
+
+# A line is drawn from these words, so most of them are wrong in one or two places.
+VERBS: Final = [b"MSG", b"HMSG", b"MSG", b"HMSG", b"msg", b"HMSGS", b"M", b"", b"PING"]
+GAPS: Final = [b" ", b" ", b" ", b" ", b" ", b" ", b"  ", b"\t", b"", b"\n"]
+NUMBERS: Final = [
+    b"0", b"1", b"2", b"5", b"05", b"12", b"007", b"2047", b"2048", b"-1", b"+5", b"1_0", b"", b"x",
+    b"0x5", b"\xd9\xa5", b"9" * 18, b"9" * 19, b"0" * 30 + b"3", b"9" * 200, b"67108864",
+    b"67108865", b"9223372036854775807", b"9223372036854775808", b"18446744073709551616",
+    b"4294967296", b"4294967301", b"2147483647", b"2147483648", b"9999999999", b"10000000000",
+]  # fmt: skip
+ENDS: Final = [*[b"\r\n"] * 4, b"\n", b"\r", b"", b"\r\r\n", b" \r\n", b"\n\r\n"]
+
+SPICE: Final = [b"\r", b"\n", b" ", b"\r\n", b"M", b"H", b"0", b"9", b"\0", b"\xff", b"MSG ", b"a"]
+
+
+def sizes_of(rng: random.Random, header: int, whole: int) -> bytes:
+    """The sizes on a line, sometimes with zeros before them, or with a header of another size."""
+    draw = rng.random()
+    if draw < 0.92:
+        return b"%d %d" % (header, whole)
+    if draw < 0.95:
+        return b"%d %d" % (whole + rng.choice([-1, 0, 1, 2, 3]), whole)
+    # The widest size that is read in a page, and of a frame, and one digit more.
+    width = rng.choice([10, 11, 18, 19])
+    return b"%0*d %0*d" % (rng.choice([1, width]), header, rng.choice([1, width]), whole)
+
+
+def frame(rng: random.Random, sid: bytes, subject: bytes) -> bytes:
+    """A frame as a server writes it."""
+    payload = rng.choice(PAYLOADS)
+    draw = rng.random()
+    reply = b" " + rng.choice(REPLIES) if draw < 0.3 else b""
+    if draw < 0.6:
+        return b"MSG %b %b%b %d\r\n%b\r\n" % (subject, sid, reply, len(payload), payload)
+    block = rng.choice(BLOCKS)
+    whole = len(block) + len(payload)
+    return b"HMSG %b %b%b %b\r\n%b%b\r\n" % (
+        subject, sid, reply, sizes_of(rng, len(block), whole), block, payload,
+    )  # fmt: skip
+
+
+def odd_line(rng: random.Random) -> bytes:
+    """A line with words in wrong places, and perhaps bytes after it."""
+    words = [rng.choice(VERBS), rng.choice(SUBJECTS), rng.choice(SIDS)]
+    words += [rng.choice(NUMBERS) for _ in range(rng.randrange(4))]
+    text = b"".join([part for word in words for part in (word, rng.choice(GAPS))][:-1])
+    return text + rng.choice(ENDS) + rng.choice(PAYLOADS) + rng.choice(ENDS)
+
+
+def stream(rng: random.Random) -> bytes:
+    """Some frames and lines."""
+    pieces = []
+    sid, subject = rng.choice(SIDS), rng.choice(SUBJECTS)
+    for _ in range(rng.randrange(1, 7)):
+        draw = rng.random()
+        if draw < 0.4:
+            sid, subject = rng.choice(SIDS), rng.choice(SUBJECTS)
+        if draw < 0.8:
+            pieces.append(frame(rng, sid, subject))
+        elif draw < 0.94:
+            pieces.append(rng.choice(LINES))
+        else:
+            pieces.append(odd_line(rng))
+    return b"".join(pieces)
+
+
+def spoiled(rng: random.Random, data: bytes) -> bytes:
+    """Cut, delete, insert or repeat something in some of the data."""
+    draw = rng.random()
+    if draw < 0.45 or not data:
+        return data
+    start = rng.randrange(len(data))
+    if draw < 0.6:
+        return data[:start]
+    if draw < 0.7:
+        return data[:start] + data[start + rng.randrange(1, 4) :]
+    if draw < 0.8:
+        return data[:start] + rng.choice(SPICE) + data[start:]
+    if draw < 0.93:
+        return data[:start] + rng.choice(SPICE) + data[start + 1 :]
+    end = start + rng.randrange(1, 40)
+    return data[:end] + data[start:end] + data[end:]
+
+
+def page(rng: random.Random) -> bytes:
+    """Messages with one subject, as answers to a direct read, and often something after them."""
+    sid, subject = rng.choice(SIDS[:2]), rng.choice(SUBJECTS[2:])
+    pieces = []
+    for _ in range(rng.randrange(1, 6)):
+        block, payload = rng.choice(BLOCKS), rng.choice(PAYLOADS)
+        if rng.random() < 0.08:
+            sizes = rng.choice(NUMBERS) + rng.choice(GAPS) + rng.choice(NUMBERS)
+        else:
+            sizes = sizes_of(rng, len(block), len(block) + len(payload))
+        pieces.append(b"HMSG %b %b %b\r\n%b%b\r\n" % (subject, sid, sizes, block, payload))
+    draw = rng.random()
+    if draw < 0.3:
+        pieces.append(stream(rng))
+    return b"".join(pieces)
+
+
+# ---- cut, and the splitter -----------------------------------------------------------------------
+
+
+class RefusedError(Exception):
+    """What a receiver raises."""
+
+
+class Box:
+    """
+    A receiver that notes what it gets, and does as it is told.
+
+    Its plan has what ``express`` does: a number moves the position, ``None`` takes pages, and an
+    error is raised. An error for ``push`` is raised at the given frame.
+    """
+
+    def __init__(
+        self, sid: bytes, log: list[Any], plan: Any, fails_at: int, functions: Functions
+    ) -> None:
+        self.sid, self.log, self.fails_at = sid, log, fails_at
+        self.plan = deque(plan or ())
+        self.take_page = functions["take_page"]
+        self.express = None if plan is None else self._express
+        if fails_at < 0:
+            # As in jetsync: a method of a built-in type.
+            self.frames: list[Any] = []
+            log.append(self.frames)
+            self.push = self.frames.append
+        else:
+            self.push = self._push
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Box) and other.sid == self.sid
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"<{self.sid!r}>"
+
+    def _push(self, frame: Any) -> None:
+        self.log.append((self.sid, frame))
+        self.fails_at -= 1
+        if self.fails_at < 0:
+            raise RefusedError("no frame")
+
+    def _express(self, data: bytes, position: int) -> int:
+        step = self.plan.popleft() if self.plan else 0
+        self.log.append((self.sid, "express", position))
+        if step is None:
+            while found := self.take_page(data, position, b"_INBOX.p.", self.sid):
+                self.log.append((self.sid, found))
+                position = found[2]
+            return position
+        if isinstance(step, Exception):
+            raise step
+        return position + step
+
+
+def boxes_of(drawn: Any, log: list[Any], functions: Functions) -> dict[bytes, Box]:
+    """Make new receivers."""
+    return {
+        sid: Box(sid, log, plan, fails_at, functions)
+        for sid, (plan, fails_at) in zip(SIDS, drawn, strict=False)
+    }
+
+
+def draw_boxes(rng: random.Random) -> list[tuple[list[Any] | None, int]]:
+    """Draw what the receivers do."""
+    drawn: list[tuple[list[Any] | None, int]] = []
+    for _ in range(3):
+        plan: list[Any] | None = None
+        draw = rng.random()
+        if draw < 0.25:
+            plan = [None] * 3
+        elif draw < 0.4:
+            steps = [0, 0, 1, 7, 30, 200, 100_000, -1, -1000, 1 << 40, None, RefusedError("no run")]
+            plan = rng.choices(steps, k=3)
+        drawn.append((plan, rng.randrange(4) if rng.random() < 0.03 else -1))
+    return drawn
+
+
+class Cut:
+    """One call of ``cut``."""
+
+    def draw(self, rng: random.Random) -> Any:
+        data = spoiled(rng, stream(rng) if rng.random() < 0.7 else page(rng))
+        return data, draw_boxes(rng), rng.choice([2047, 2048, 1 << 20, SERVER_BUFFER, 1 << 62])
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        data, plans, limit = drawn
+        log: list[Any] = []
+        touched: list[Any] = []
+        foreign: list[bytes] = []
+        boxes = boxes_of(plans, log, functions)
+        result = outcome(functions["cut"], data, boxes, touched, foreign, limit)
+        return result, log, touched, foreign
+
+
+class Feed:
+    """A splitter that gets the same bytes in pieces, often byte by byte."""
+
+    def draw(self, rng: random.Random) -> Any:
+        data = spoiled(rng, stream(rng) if rng.random() < 0.7 else page(rng))
+        if len(data) < 120 and rng.random() < 0.5:
+            pieces = [data[i : i + 1] for i in range(len(data))]
+        else:
+            places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 6)))
+            pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+        return pieces, draw_boxes(rng)
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        pieces, plans = drawn
+        log: list[Any] = []
+        touched: list[Any] = []
+        foreign: list[bytes] = []
+        splitter = Splitter(boxes_of(plans, log, functions))
+        before, frames.cut = frames.cut, functions["cut"]
+        error = None
+        try:
+            for piece in pieces:
+                error = outcome(splitter.feed, piece, touched, foreign)
+                if error is not None:
+                    break
+        finally:
+            frames.cut = before
+        kept = splitter.strays, b"".join(splitter._parts), splitter._parts_size, splitter._wanted
+        return error, log, touched, foreign, kept
+
+
+# ---- Pages ---------------------------------------------------------------------------------------
+
+
+class Made(StoredMessage):
+    """A subclass with storage of its own."""
+
+
+class Pages:
+    """``take_page`` on a page, and ``stored_of_run`` on what it found."""
+
+    def draw(self, rng: random.Random) -> Any:
+        data = spoiled(rng, page(rng))
+        position = 0
+        if rng.random() < 0.3:
+            data, position = b"PING\r\n" + data, rng.choice([0, 5, 6, 7, len(data), 1 << 40])
+        prefix = rng.choice([b"_INBOX.p.", b"_INBOX.p.", b"_INBOX.", b"_INBOX.p.a", b"", b"x" * 50])
+        sid = rng.choice([*SIDS[:2], *SIDS[:2], b"", b"100000"])
+        return data, position, prefix, sid, rng.random() < 0.2
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        data, position, prefix, sid, own = drawn
+        kind = Made if own else StoredMessage
+        found = functions["take_page"](data, position, prefix, sid)
+        if found is None:
+            return None
+        made = functions["stored_of_run"](kind, data, found[1])
+        return found, [(type(each), each._block, each.data) for each in made]
+
+
+class Stored:
+    """``stored_of_run`` on any positions inside of the data."""
+
+    def draw(self, rng: random.Random) -> Any:
+        size = rng.randrange(60)
+        places = [rng.randrange(size + 1) for _ in range(rng.choice([0, 3, 3, 6, 30, 31, 32]))]
+        bounds = array("i")
+        for i in range(0, len(places), 3):
+            bounds.extend(sorted(places[i : i + 3]))
+        return rng.randbytes(size), bounds
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        data, bounds = drawn
+        bounds = bounds[:]
+        made = functions["stored_of_run"](StoredMessage, data, bounds)
+        fields = "_block", "data", "_headers", "_parts"
+        return bounds, [[getattr(each, name, None) for name in fields] for each in made]
+
+
+# ---- Messages ------------------------------------------------------------------------------------
+
+
+class OwnMessage(Message):
+    """A subclass with storage of its own."""
+
+    own = "nothing"
+
+
+class Maker:
+    """``plain_maker``, and the messages that it makes."""
+
+    def draw(self, rng: random.Random) -> Any:
+        made = []
+        for _ in range(rng.randrange(1, 5)):
+            header = rng.choice([None, *BLOCKS])
+            made.append((rng.choice(SUBJECTS), rng.choice(REPLIES), header, rng.choice(PAYLOADS)))
+        kind = rng.choice([Message, Message, OwnMessage])
+        return kind, rng.choice([None, "acker"]), made
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        kind, acker, made = drawn
+        make = functions["plain_maker"](kind, acker)
+        found = []
+        for each in made:
+            message = make(each)
+            fields = message.subject, message.raw_reply, message.raw_headers, message.data
+            message.own = fields if kind is OwnMessage else None if hasattr(message, "own") else 0
+            found.append((type(message), fields, message._acker, getattr(message, "_headers", 0)))
+        return found
+
+
+# ---- Frames of messages that are published -------------------------------------------------------
+
+
+class Text(str):
+    """A subject that is no plain string."""
+
+    __slots__ = ()
+
+
+class Pair(tuple):
+    """A pair that is no plain tuple."""
+
+    __slots__ = ()
+
+
+TARGETS: Final = {"a": b"a", "a.b": b"a.b", "\u00fc": "\u00fc".encode(), "s%": b"s%"}
+OTHERS: Final = [
+    ("unknown", b"x"), ("a", "text"), ("a", bytearray(b"x")), ("a", memoryview(b"x")), ("a", None),
+    ("a", b"x", None), ("a",), (), ["a", b"x"], None, 5, (5, b"x"), (None, b"x"), (b"a", b"x"),
+    Pair(("a", b"x")), (Text("a"), b"x"), ("\ud800", b""), ((), b""), ([], b""), "ab", b"ab",
+]  # fmt: skip
+SHARED: Final = SharedHeaders({"A": "100%", "B": ["1", "2"]})
+DATA: Final = [b"", b"x", b"hello", b"100%", b"\r\n", b"z" * 300]
+
+
+class Encode:
+    """``encode_pairs`` on all kinds of items, and what it leaves in the iterator."""
+
+    def draw(self, rng: random.Random) -> Any:
+        items: list[Any] = []
+        for _ in range(rng.randrange(9)):
+            if rng.random() < 0.9:
+                items.append((rng.choice(list(TARGETS)), rng.choice(DATA)))
+            else:
+                items.append(rng.choice(OTHERS))
+        shared = rng.random() < 0.3
+        number = rng.choice([0, 1, 7, 99, 100, 1 << 40])
+        return (
+            items,
+            # What the iterator does at its end, and once before.
+            rng.choice([None, None, None, RefusedError("no item"), "clears", "appends"]),
+            rng.randrange(6),
+            rng.random() < 0.5,
+            rng.choice([b"_INBOX.r.", b"", b"%d."]),
+            rng.choice([b"", b".s"]),
+            SHARED.block if shared else b"",
+            SHARED if shared else None,
+            number,
+            number + rng.choice([-1, 0, 1, 2, 5, 100]),
+            rng.choice([0, 0, 5, 1000]),
+            rng.choice([0, 10, 400, 1 << 17]),
+            rng.choice([-1, 0, 5, 299, 1 << 20]),
+        )
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        items, act, place, notes, *rest = drawn
+        flying = {3: "before"} if notes else None
+        made, targets = [b"before"], dict(TARGETS)
+
+        def iterate() -> Iterator[Any]:
+            for index, item in enumerate(items):
+                if index == place and act is not None:
+                    if isinstance(act, Exception):
+                        raise act
+                    if act == "clears":
+                        targets.clear()
+                    else:
+                        made.append(b"another")
+                        targets["unknown"] = b"unknown"
+                yield item
+
+        iterator = iter(items) if act is None else iterate()
+        found = outcome(functions["encode_pairs"], iterator, made, flying, targets, *rest)
+        if isinstance(found, tuple) and len(found) == 4:
+            # True, False or None, and not an equal number. The very item, and not an equal one.
+            found = (*found, type(found[0]), id(found[3]))
+        return found, made, flying, targets, outcome(list, iterator)
+
+
+CASES: Final[list[tuple[str, Case, int]]] = [
+    ("cut", Cut(), 40),
+    ("feed", Feed(), 15),
+    ("pages", Pages(), 15),
+    ("stored", Stored(), 5),
+    ("maker", Maker(), 5),
+    ("encode", Encode(), 20),
+]
+"""Each case with its name and how many of a hundred streams it gets."""
+
+TURNS: Final = [case for case in CASES for _ in range(case[2])]
+
+
+class DifferenceError(Exception):
+    """
+    The variants differ.
+    """
+
+
+def check(rng: random.Random, seed: int, python: Functions, compiled: Functions) -> str:
+    """
+    Give the input with this seed to both variants, and return the name of its case.
+
+    Raises:
+        DifferenceError: Results, errors or state are not equal.
+    """
+    rng.seed(seed)
+    name, case, _ = TURNS[seed % len(TURNS)]
+    drawn = case.draw(rng)
+    expected = outcome(case.run, python, drawn)
+    found = outcome(case.run, compiled, drawn)
+    if expected != found:
+        raise DifferenceError(
+            f"seed {seed}, {name}\ninput:    {drawn!r}\nPython:   {expected!r}\ncompiled: {found!r}"
+        )
+    return name
