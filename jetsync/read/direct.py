@@ -208,7 +208,7 @@ class StreamScan(Iterator["StoredMessage"]):
             columns: Names of columns, in the order of the table. ``subject`` is a string, ``data``
                 binary, ``sequence`` int64, and ``timestamp`` has nanoseconds and the time zone UTC.
                 ``headers`` is a map from names to lists of values. By default, ``headers`` is left
-                out, because it costs more time than all other columns together. Bytes of subjects
+                out, because it takes about as long as all other columns together. Bytes of subjects
                 and headers that are not UTF-8 become U+FFFD.
 
         Raises:

@@ -1,8 +1,5 @@
 """
 Stored messages as Arrow record batches, with the extra ``arrow``.
-
-Arrow splits the header blocks of a whole page itself, without an object for each message. In us per
-message of 128 bytes, with the default columns: 0.4, and 1.6 from lists of Python objects.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import ConfigurationError, InvalidArgumentError
+from jetsync.values.page_columns import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,14 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT_COLUMNS: Final = ("subject", "data", "sequence", "timestamp")
 COLUMNS: Final = (*DEFAULT_COLUMNS, "headers")
-
-# The last lines of a header block are those of the server, then there are two empty ones. The name
-# of each column's line, and its place counted from the end.
-_LINES: Final = {
-    "subject": (b"Nats-Subject: ", 7),
-    "sequence": (b"Nats-Sequence: ", 6),
-    "timestamp": (b"Nats-Time-Stamp: ", 5),
-}
 
 
 def arrow_columns(columns: Iterable[str]) -> ArrowColumns:
@@ -63,10 +53,8 @@ class ArrowColumns:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         import pyarrow as pa
-        import pyarrow.compute
 
         self._pa: Any = pa
-        self._compute: Any = pyarrow.compute
         types = {
             "subject": pa.string(),
             "data": pa.binary(),
@@ -75,14 +63,14 @@ class ArrowColumns:
             "headers": pa.map_(pa.string(), pa.list_(pa.string())),
         }
         self.schema: pa.Schema = pa.schema([(name, types[name]) for name in names])
-        # 0, 3, 6 and so on, for the largest page so far.
-        self._thirds: pa.Array = pa.array([], pa.int32())
 
     def batch(self, page: StoredPage, run: FrameRun | None) -> pa.RecordBatch:
         """Return the messages of a page; *run* has all of them, if they came from a server."""
-        quick = {} if run is None else self._quick_columns(run)
+        quick = {} if run is None else columns(run.data, run.bounds, self.schema.names)
         arrays = [
-            quick[field.name] if field.name in quick else self._column(field, page)
+            self._quick_column(field, len(page), quick[field.name])
+            if field.name in quick
+            else self._column(field, page)
             for field in self.schema
         ]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -93,38 +81,31 @@ class ArrowColumns:
         batches = map(methodcaller("to_arrow", self.schema.names), pages)
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
 
-    def _quick_columns(self, run: FrameRun) -> dict[str, pa.Array]:
-        """Return columns made from the bytes; none if a header block is not as servers make it."""
-        pa, compute = self._pa, self._compute
-        bounds = run.bounds
-        # Three parts for each message: its headers, its payload, and the bytes up to the next one.
-        parts = pa.Array.from_buffers(
-            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(run.data)]
+    def _quick_column(self, field: pa.Field, count: int, buffers: tuple[Any, ...]) -> pa.Array:
+        """Return a column of *count* rows made from the buffers of :func:`columns`."""
+        if field.name != "headers":
+            return self._from_buffers(field.type, count, *buffers)
+        map_ends, name_ends, names, list_ends, value_ends, values = buffers
+        name_count = _number(map_ends, count)
+        value_count = _number(list_ends, name_count)
+        return self._maps(
+            self._from_buffers(self._pa.int32(), count + 1, map_ends),
+            self._from_buffers(self._pa.string(), name_count, name_ends, names),
+            self._from_buffers(self._pa.int32(), name_count + 1, list_ends),
+            self._from_buffers(self._pa.string(), value_count, value_ends, values),
         )
-        thirds = self._thirds
-        if len(thirds) < len(run):
-            self._thirds = thirds = pa.array(range(0, len(bounds), 3), pa.int32())
-        thirds = thirds[: len(run)]
-        found = {}
-        if "data" in self.schema.names:
-            found["data"] = parts[1:].take(thirds)
-        wanted = [name for name in _LINES if name in self.schema.names]
-        if not wanted:
-            return found
-        lines = compute.split_pattern(parts.take(thirds), b"\r\n")
-        try:
-            for name in wanted:
-                title, place = _LINES[name]
-                places = compute.subtract(lines.offsets[1:], place)
-                column = lines.values.take(places)
-                if not compute.all(compute.starts_with(column, title)).as_py():
-                    return {}
-                values = compute.binary_replace_slice(column, 0, len(title), b"")
-                found[name] = values.cast(pa.string()).cast(self.schema.field(name).type)
-        except (pa.ArrowInvalid, pa.ArrowIndexError):
-            # A subject that is not UTF-8, a leap second, or something that no server sends.
-            return {}
-        return found
+
+    def _from_buffers(self, kind: pa.DataType, count: int, *buffers: Any) -> pa.Array:
+        """Return an array without null values."""
+        found = [None, *map(self._pa.py_buffer, buffers)]
+        return self._pa.Array.from_buffers(kind, count, found)
+
+    def _maps(
+        self, map_ends: pa.Array, names: pa.Array, list_ends: pa.Array, values: pa.Array
+    ) -> pa.Array:
+        """Return maps from names to lists of values."""
+        lists = self._pa.ListArray.from_arrays(list_ends, values)
+        return self._pa.MapArray.from_arrays(map_ends, names, lists)
 
     def _column(self, field: pa.Field, page: StoredPage) -> pa.Array:
         """Return a column made from Python objects."""
@@ -158,8 +139,17 @@ class ArrowColumns:
                 values += its_values
                 value_ends.append(len(values))
             ends.append(len(names))
-        lists = pa.ListArray.from_arrays(pa.array(value_ends, pa.int32()), self._texts(values))
-        return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), self._texts(names), lists)
+        return self._maps(
+            pa.array(ends, pa.int32()),
+            self._texts(names),
+            pa.array(value_ends, pa.int32()),
+            self._texts(values),
+        )
+
+
+def _number(buffer: Any, place: int) -> int:
+    """Return one C int of a buffer."""
+    return int(memoryview(buffer).cast("B").cast("i")[place])
 
 
 # Kept, because a program reads many pages with the same columns.

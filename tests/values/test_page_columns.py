@@ -1,0 +1,223 @@
+"""
+Columns made from the bytes of a page have the values that its messages have.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jetsync._base import speedups
+from jetsync.errors import ProtocolError
+from jetsync.values import arrow, page_columns
+from jetsync.values.frame import FrameRun
+from jetsync.values.stored import page_of
+
+pa = pytest.importorskip("pyarrow")
+
+COLUMNS = ("subject", "data", "sequence", "timestamp", "headers")
+PYTHON = speedups.TWINS["columns"]
+VARIANTS = {"python": PYTHON}
+if page_columns.columns is not PYTHON:
+    VARIANTS["compiled"] = page_columns.columns
+
+CRLF = b"\r\n"
+TIME = b"2026-11-20T16:38:27.709983862Z"
+
+
+def block_of(own=(), *, first=b"NATS/1.0", subject=b"s.1", sequence=b"5", time=TIME, end=CRLF):
+    """Return the header block of a stored message; *end* follows the publisher's last line."""
+    block = CRLF.join([first, *own]) + end
+    block += b"Nats-Stream: S\r\nNats-Subject: %b\r\nNats-Sequence: %b\r\n" % (subject, sequence)
+    block += b"Nats-Time-Stamp: %b\r\nNats-Num-Pending: 3\r\nNats-Last-Sequence: 4\r\n" % time
+    return block + CRLF
+
+
+def run_of(blocks, payload=b"x"):
+    """Return the run of messages with these header blocks."""
+    data, bounds = b"earlier", []
+    for block in blocks:
+        data += b"HMSG inbox 1 2\r\n"
+        bounds += [len(data), len(data) + len(block), len(data) + len(block) + len(payload)]
+        data += block + payload + CRLF
+    return FrameRun(b"inbox", data, array("i", bounds))
+
+
+def shown(text):
+    """Return text as in a column, in which escapes of invalid bytes are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def from_messages(run):
+    """Return the rows of a run, message by message, or the error of its first bad message."""
+    try:
+        return [
+            (
+                shown(message.subject),
+                message.data,
+                message.sequence,
+                message.timestamp_ns,
+                [
+                    (shown(name), [*map(shown, values)])
+                    for name, values in message.headers.to_dict().items()
+                ],
+            )
+            for message in page_of([run])
+        ]
+    except ProtocolError as error:
+        return type(error)
+
+
+def from_columns(run):
+    """Return the same rows from the columns of the page."""
+    try:
+        batch = page_of([run]).to_arrow(COLUMNS)
+    except ProtocolError as error:
+        return type(error)
+    batch.validate(full=True)
+    batch = batch.set_column(3, "timestamp", batch["timestamp"].cast(pa.int64()))
+    return list(zip(*batch.to_pydict().values(), strict=True))
+
+
+@pytest.fixture(params=VARIANTS)
+def columns(request, monkeypatch):
+    """Use each variant for pages, and return it."""
+    monkeypatch.setattr(arrow, "columns", VARIANTS[request.param])
+    return VARIANTS[request.param]
+
+
+names = st.sampled_from([b"A", b"B", b"Trace-Id", "\u00fc".encode(), b"Nats-Msg-Id", b"a b"])
+values = st.one_of(
+    st.binary(max_size=8).filter(lambda value: b"\n" not in value and value.isascii()),
+    st.text(max_size=6).map(lambda text: text.replace("\n", "").encode("utf-8", "ignore")),
+)
+usual_lines = st.builds(
+    lambda name, space, value: name + b":" + space + value,
+    names,
+    st.sampled_from([b" ", b" ", b" ", b"", b"  "]),
+    values,
+)
+odd_lines = st.one_of(
+    usual_lines,
+    st.binary(max_size=12),
+    st.sampled_from(
+        [
+            b"",
+            b"no colon",
+            b":no name",
+            b" folded",
+            b"\tfolded: too",
+            b" ",
+            b"A: 1",
+            b"A: 1\nB: 2",
+            b"A: 1\rB: 2",
+            b"A: \xff",
+            b"\xff: 1",
+            b"\xc3: \xa9",
+            b"\xed\xa0\x80: \xed\xb3\xbf",
+            b"Nats-Stream: x",
+            b"Nats-Stream: ",
+            b"Nats-Subject: fake",
+            b"Nats-Sequence: 9",
+            b"Nats-Time-Stamp: " + TIME,
+            b"Nats-Num-Pending: 1",
+            b"NATS/1.0",
+        ]
+    ),
+)
+usual_blocks = st.builds(
+    block_of,
+    st.lists(usual_lines, max_size=5),
+    subject=st.sampled_from([b"s.1", b"s.2", "s.\u00fc".encode(), b"s"]),
+    sequence=st.sampled_from([b"1", b"22", b"007", b"9223372036854775807"]),
+    time=st.sampled_from([TIME, b"1969-12-31T23:59:59.5Z", b"2024-02-29T00:00:00Z"]),
+)
+odd_blocks = st.builds(
+    block_of,
+    st.lists(odd_lines, max_size=5),
+    first=st.sampled_from([b"NATS/1.0", b"NATS/1.0", b"NATS/1.0 503 No", b"", b"A: 1", b"\xff"]),
+    subject=st.sampled_from([b"s.1", b"", b"\xff", b"a b", b"\xc3", b"Nats-Stream: x"]),
+    sequence=st.sampled_from([b"1", b"0", b"", b"-1", b"+1", b"0x1", b"a", b"1" * 18, b" 1"]),
+    time=st.sampled_from(
+        [
+            TIME,
+            b"2016-12-31T23:59:60.25Z",
+            b"2026-11-20T17:38:27.5+01:00",
+            b"2026-11-20T16:38Z",
+            b"2026-11-20 16:38:27Z",
+            b"2026-02-29T00:00:00Z",
+            b"2026-11-20T24:00:00Z",
+            b"",
+            b"x",
+        ]
+    ),
+    end=st.sampled_from([CRLF, CRLF, b"", b"\r", b"\n"]),
+)
+
+
+def cut_or_changed(block, place, change):
+    """Return a block without its end, or with another byte in one place."""
+    place = place % len(block) if block else 0
+    return block[:place] + (b"" if change is None else bytes([change]) + block[place + 1 :])
+
+
+broken_blocks = st.builds(
+    cut_or_changed, usual_blocks, st.integers(0, 400), st.none() | st.integers(0, 255)
+)
+
+
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class TestProperties:
+    @FEW
+    @given(st.lists(usual_blocks, min_size=1, max_size=6), st.binary(max_size=4))
+    def test_usual_blocks(self, blocks, payload):
+        """Pages of usual messages have the rows of their messages, in both variants."""
+        run = run_of(blocks, payload)
+        expected = from_messages(run)
+        for made in VARIANTS.values():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(arrow, "columns", made)
+                assert from_columns(run) == expected
+
+    @FEW
+    @given(st.lists(st.one_of(usual_blocks, odd_blocks, broken_blocks), min_size=1, max_size=4))
+    def test_odd_blocks(self, blocks):
+        """Pages with blocks in any form have the rows of their messages, or the same error."""
+        run = run_of(blocks)
+        expected = from_messages(run)
+        for made in VARIANTS.values():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(arrow, "columns", made)
+                assert from_columns(run) == expected
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        "own",
+        [
+            [[], []],
+            [[b"A: 1", b"B: 2"], [], [b"B: 3", b"A: 4"]],
+            [[b"A: 1", b"A: 2", b"B:3", b"B:  4"], [b"A:"]],
+            [[b"A: a:b"], ["\u00fc: \u20ac".encode()]],
+        ],
+        ids=["none", "several", "repeated", "text"],
+    )
+    def test_usual_headers_are_read_together(self, columns, own):
+        """Headers in the usual form become a column without an object for each message."""
+        run = run_of([*map(block_of, own)])
+        assert set(columns(run.data, run.bounds, COLUMNS)) == {*COLUMNS}
+        assert from_columns(run) == from_messages(run)
+
+    @pytest.mark.parametrize(
+        "line", [b"A: 1\r\n folded", b"A: \xff", b"\xff: 1", b"A: 1\r\n\tB: 2"], ids=ascii
+    )
+    def test_only_odd_headers_are_read_message_by_message(self, columns, line):
+        """A block whose headers have another form does not slow down the other columns."""
+        run = run_of([block_of([line]), block_of([b"A: 1"])])
+        assert set(columns(run.data, run.bounds, COLUMNS)) == {*COLUMNS[:-1]}
+        assert from_columns(run) == from_messages(run)
