@@ -1086,6 +1086,637 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     return Py_BuildValue("(OLLO)", Py_True, number, size, Py_None);
 }
 
+/* ---- columns: a page as buffers for Arrow ------------------------------------------------------ */
+
+/* The columns that are asked for, and that can be made so far. */
+enum { IN_DATA = 1, IN_SUBJECT = 2, IN_SEQUENCE = 4, IN_TIME = 8, IN_HEADERS = 16 };
+#define IN_BLOCK (IN_SUBJECT | IN_SEQUENCE | IN_TIME | IN_HEADERS)
+
+/* Messages with more headers are left to Python. Equal names are searched in quadratic time. */
+#define MOST_HEADERS 64
+
+/* The size of a publisher's block without headers, "NATS/1.0" and a line end. */
+#define NO_OWN_HEADERS 10
+
+/* A literal as a span. */
+#define LITERAL(text) ((Span){text, (Py_ssize_t)sizeof(text) - 1})
+
+/* A growing block of bytes. */
+typedef struct {
+    char *bytes;
+    Py_ssize_t size, room;
+} Growing;
+
+/* Make room for `more` bytes; return -1 with MemoryError if there is none. */
+static int
+reserve(Growing *growing, Py_ssize_t more)
+{
+    char *bytes;
+    if (growing->room - growing->size >= more) {
+        return 0;
+    }
+    if (more > PY_SSIZE_T_MAX / 4 || growing->size > PY_SSIZE_T_MAX / 4) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    bytes = PyMem_Realloc(growing->bytes, (size_t)(2 * (growing->size + more)));
+    if (bytes == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    growing->bytes = bytes;
+    growing->room = 2 * (growing->size + more);
+    return 0;
+}
+
+static inline int
+append(Growing *growing, const void *bytes, Py_ssize_t size)
+{
+    if (size == 0) {
+        return 0; /* There may be no memory yet. */
+    }
+    if (reserve(growing, size) < 0) {
+        return -1;
+    }
+    memcpy(growing->bytes + growing->size, bytes, (size_t)size);
+    growing->size += size;
+    return 0;
+}
+
+static inline int
+append_int(Growing *growing, Py_ssize_t number)
+{
+    /* A size or a number of parts of a page, which is at most INT_MAX; see `columns`. */
+    int value = (int)number;
+    return append(growing, &value, (Py_ssize_t)sizeof(value));
+}
+
+static inline int
+append_int64(Growing *growing, int64_t value)
+{
+    return append(growing, &value, (Py_ssize_t)sizeof(value));
+}
+
+static PyObject *
+as_bytes(const Growing *growing)
+{
+    return PyBytes_FromStringAndSize(growing->bytes, growing->size);
+}
+
+/* Texts, and where each of them ends. */
+typedef struct {
+    Growing ends, texts;
+    Py_ssize_t count;
+    int is_split; /* Whether a text begins in the middle of a character. */
+} Texts;
+
+static inline int
+add_text(Texts *texts, Span text)
+{
+    if (text.size > 0 && ((unsigned char)text.at[0] & 0xC0) == 0x80) {
+        texts->is_split = 1;
+    }
+    texts->count++;
+    if (append(&texts->texts, text.at, text.size) < 0) {
+        return -1;
+    }
+    return append_int(&texts->ends, texts->texts.size);
+}
+
+/*
+ * Return whether each text is valid UTF-8, or -1 with an error. If all of them together are valid,
+ * and each begins with the first byte of a character, then each is valid.
+ */
+static int
+is_valid(const Texts *texts)
+{
+    PyObject *decoded;
+    if (texts->is_split) {
+        return 0;
+    }
+    if (texts->texts.size == 0) {
+        return 1;
+    }
+    decoded = PyUnicode_DecodeUTF8(texts->texts.bytes, texts->texts.size, NULL);
+    if (decoded == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    Py_DECREF(decoded);
+    return 1;
+}
+
+/* What the server added to the block of a message, and the block of the publisher before it. */
+typedef struct {
+    Span own, subject;
+    int64_t sequence, time;
+} Added;
+
+/* If `text` is between `start` and `*end`, and ends there, move `*end` before it. */
+static inline int
+skip_back(const char *start, const char **end, Span text)
+{
+    if (*end - start < text.size ||
+        memcmp(*end - text.size, text.at, (size_t)text.size) != 0) {
+        return 0;
+    }
+    *end -= text.size;
+    return 1;
+}
+
+static int
+is_digit(char each)
+{
+    return each >= '0' && each <= '9';
+}
+
+/* Move `*end` before the digits that end there. Return them; the caller looks at their number. */
+static Span
+digits_back(const char *start, const char **end)
+{
+    Span digits = {*end, 0};
+    while (digits.at > start && is_digit(digits.at[-1])) {
+        digits.at--;
+    }
+    digits.size = *end - digits.at;
+    *end = digits.at;
+    return digits;
+}
+
+/* Move `*end` before the word that ends there. It has neither spaces nor control characters. */
+static Span
+word_back(const char *start, const char **end)
+{
+    Span word = {*end, 0};
+    while (word.at > start && (unsigned char)word.at[-1] > ' ') {
+        word.at--;
+    }
+    word.size = *end - word.at;
+    *end = word.at;
+    return word;
+}
+
+/* The number that two digits spell. */
+static int
+two_digits(const char *at)
+{
+    return 10 * (at[0] - '0') + (at[1] - '0');
+}
+
+/* Leap days from year 1 to the end of `year`. */
+static int
+leap_days(int year)
+{
+    return year / 4 - year / 100 + year / 400;
+}
+
+/* Read a time as servers write it; return 0 if it has another form, or does not fit. */
+static int
+read_time(Span text, int64_t *time)
+{
+    static const char form[] = "dddd-dd-ddTdd:dd:dd";
+    static const int days_before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365};
+    int year, month, day, hour, minute, second, is_leap, last;
+    int64_t days, fraction = 0;
+    Py_ssize_t i, digits;
+    /* The form and a Z, or also a point and one to nine digits. */
+    if (text.size != 20 && (text.size < 22 || text.size > 30)) {
+        return 0;
+    }
+    for (i = 0; i < 19; i++) {
+        if (form[i] == 'd' ? !is_digit(text.at[i]) : text.at[i] != form[i]) {
+            return 0;
+        }
+    }
+    if (text.at[text.size - 1] != 'Z' || (text.size > 20 && text.at[19] != '.')) {
+        return 0;
+    }
+    digits = text.size - 21; /* -1 if there are none. */
+    for (i = 0; i < 9; i++) {
+        fraction *= 10;
+        if (i < digits) {
+            if (!is_digit(text.at[20 + i])) {
+                return 0;
+            }
+            fraction += text.at[20 + i] - '0';
+        }
+    }
+    year = 100 * two_digits(text.at) + two_digits(text.at + 2);
+    month = two_digits(text.at + 5);
+    day = two_digits(text.at + 8);
+    hour = two_digits(text.at + 11);
+    minute = two_digits(text.at + 14);
+    second = two_digits(text.at + 17);
+    /* Each nanosecond of these years fits. A leap second is left to Python. */
+    if (year < 1678 || year > 2261 || month < 1 || month > 12 || day < 1 || hour > 23 ||
+        minute > 59 || second > 59) {
+        return 0;
+    }
+    is_leap = leap_days(year) - leap_days(year - 1);
+    last = days_before[month] - days_before[month - 1] + (month == 2 ? is_leap : 0);
+    if (day > last) {
+        return 0;
+    }
+    days = 365 * (year - 1970) + leap_days(year - 1) - leap_days(1969);
+    days += days_before[month - 1] + (month > 2 ? is_leap : 0) + day - 1;
+    *time = (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000000000 + fraction;
+    return 1;
+}
+
+/*
+ * Read the lines that the server added to a block, from the end. Return 0 if they are not all there
+ * in their order and in the usual form. The words have no spaces, so that the last occurrence of
+ * each title is where it is read.
+ */
+static int
+read_added(Span block, Added *added)
+{
+    const char *start = block.at, *end = block.at + block.size;
+    Span last, pending, sequence, time;
+    uint64_t number = 0;
+    Py_ssize_t i;
+    if (!skip_back(start, &end, LITERAL("\r\n\r\n"))) {
+        return 0;
+    }
+    last = digits_back(start, &end);
+    if (last.size == 0 || !skip_back(start, &end, LITERAL("\r\nNats-Last-Sequence: "))) {
+        return 0;
+    }
+    pending = digits_back(start, &end);
+    if (pending.size == 0 || !skip_back(start, &end, LITERAL("\r\nNats-Num-Pending: "))) {
+        return 0;
+    }
+    time = word_back(start, &end);
+    if (!skip_back(start, &end, LITERAL("\r\nNats-Time-Stamp: ")) ||
+        !read_time(time, &added->time)) {
+        return 0;
+    }
+    sequence = digits_back(start, &end);
+    if (sequence.size == 0 || sequence.size > 19 ||
+        !skip_back(start, &end, LITERAL("\r\nNats-Sequence: "))) {
+        return 0;
+    }
+    for (i = 0; i < sequence.size; i++) {
+        number = 10 * number + (uint64_t)(sequence.at[i] - '0'); /* 19 digits fit. */
+    }
+    if (number > (uint64_t)INT64_MAX) {
+        return 0;
+    }
+    added->sequence = (int64_t)number;
+    added->subject = word_back(start, &end);
+    if (!skip_back(start, &end, LITERAL("\r\nNats-Subject: "))) {
+        return 0;
+    }
+    (void)word_back(start, &end);
+    if (!skip_back(start, &end, LITERAL("Nats-Stream: "))) {
+        return 0;
+    }
+    added->own.at = start;
+    added->own.size = end - start;
+    return 1;
+}
+
+/* Return where the first line end from `at` on begins, or `end` if there is none. */
+static const char *
+find_line_end(const char *at, const char *end)
+{
+    while (at < end) {
+        const char *found = memchr(at, '\r', (size_t)(end - at));
+        if (found == NULL) {
+            break;
+        }
+        if (end - found >= 2 && found[1] == '\n') {
+            return found;
+        }
+        at = found + 1;
+    }
+    return end;
+}
+
+/* The headers of one message. */
+typedef struct {
+    Span names[MOST_HEADERS], values[MOST_HEADERS];
+    int firsts[MOST_HEADERS]; /* The first header that has the same name. */
+    int count, distinct;
+} OwnHeaders;
+
+/*
+ * Read the headers of a publisher's block, as `Headers.parse` does; return 0 if one continues the
+ * line before it, or if there are too many.
+ */
+static int
+read_own(Span own, OwnHeaders *found)
+{
+    const char *at = own.at, *end = own.at + own.size, *line_end;
+    int is_first = 1;
+    found->count = found->distinct = 0;
+    if (own.size == NO_OWN_HEADERS) {
+        return 1;
+    }
+    line_end = find_line_end(at, end); /* The first line is no header. */
+    while (line_end < end) {
+        const char *colon;
+        int i, count = found->count;
+        at = line_end + 2; /* At most `end`, because a line end has two characters. */
+        line_end = find_line_end(at, end);
+        if (at < line_end && (*at == ' ' || *at == '\t')) {
+            if (!is_first) {
+                return 0;
+            }
+            is_first = 0;
+            continue;
+        }
+        is_first = 0;
+        colon = at < line_end ? memchr(at, ':', (size_t)(line_end - at)) : NULL;
+        if (colon == NULL || colon == at) {
+            continue;
+        }
+        if (count == MOST_HEADERS) {
+            return 0;
+        }
+        found->names[count] = (Span){at, colon - at};
+        at = colon + 1; /* At most `line_end`. */
+        if (at < line_end && *at == ' ') {
+            at++;
+        }
+        found->values[count] = (Span){at, line_end - at};
+        for (i = 0; i < count; i++) {
+            if (same(found->names[i], found->names[count].at, found->names[count].size)) {
+                break;
+            }
+        }
+        found->firsts[count] = i; /* `count` itself if the name is new. */
+        found->distinct += i == count;
+        found->count++;
+    }
+    return 1;
+}
+
+/* The columns of a page. */
+typedef struct {
+    int able;
+    PyObject *payloads;
+    Growing payload_ends, sequences, times, map_ends, list_ends;
+    Texts subjects, names, values;
+} Columns;
+
+static void
+free_columns(Columns *made)
+{
+    Growing *each[] = {
+        &made->payload_ends, &made->sequences, &made->times, &made->map_ends, &made->list_ends,
+        &made->subjects.ends, &made->subjects.texts, &made->names.ends, &made->names.texts,
+        &made->values.ends, &made->values.texts,
+    };
+    size_t i;
+    for (i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+        PyMem_Free(each[i]->bytes);
+    }
+    Py_XDECREF(made->payloads);
+}
+
+/* Add the headers of one message. */
+static int
+add_headers(Columns *made, const OwnHeaders *headers)
+{
+    int i, k;
+    for (i = 0; i < headers->count; i++) {
+        if (headers->firsts[i] != i) {
+            continue; /* It was added with the first header of its name. */
+        }
+        if (add_text(&made->names, headers->names[i]) < 0) {
+            return -1;
+        }
+        /* Without repeated names, only the header itself. */
+        for (k = i; k < headers->count; k++) {
+            if (headers->firsts[k] == i && add_text(&made->values, headers->values[k]) < 0) {
+                return -1;
+            }
+            if (headers->distinct == headers->count) {
+                break;
+            }
+        }
+        if (append_int(&made->list_ends, made->values.count) < 0) {
+            return -1;
+        }
+    }
+    return append_int(&made->map_ends, made->names.count);
+}
+
+/* Add one message, without its payload. */
+static int
+add_block(Columns *made, Span block)
+{
+    Added added;
+    if (!read_added(block, &added)) {
+        made->able &= ~IN_BLOCK;
+        return 0;
+    }
+    if ((made->able & IN_SUBJECT) && add_text(&made->subjects, added.subject) < 0) {
+        return -1;
+    }
+    if ((made->able & IN_SEQUENCE) && append_int64(&made->sequences, added.sequence) < 0) {
+        return -1;
+    }
+    if ((made->able & IN_TIME) && append_int64(&made->times, added.time) < 0) {
+        return -1;
+    }
+    if (made->able & IN_HEADERS) {
+        OwnHeaders headers;
+        if (read_own(added.own, &headers)) {
+            return add_headers(made, &headers);
+        }
+        made->able &= ~IN_HEADERS;
+    }
+    return 0;
+}
+
+/* Read a position of each part of a message, which `columns` has checked. */
+static void
+read_place(Span bounds, Py_ssize_t number, int place[3])
+{
+    memcpy(place, bounds.at + number * (Py_ssize_t)(3 * sizeof(int)), 3 * sizeof(int));
+}
+
+/* Add all messages. `payload_size` is the size of all payloads together. */
+static int
+add_messages(Columns *made, Span data, Span bounds, Py_ssize_t number, Py_ssize_t payload_size)
+{
+    Py_ssize_t i, size = 0;
+    char *payloads = NULL;
+    Growing *starts[] = {
+        &made->payload_ends, &made->subjects.ends, &made->names.ends, &made->values.ends,
+        &made->map_ends, &made->list_ends,
+    };
+    for (i = 0; i < (Py_ssize_t)(sizeof(starts) / sizeof(starts[0])); i++) {
+        if (append_int(starts[i], 0) < 0) {
+            return -1;
+        }
+    }
+    if (made->able & IN_DATA) {
+        made->payloads = PyBytes_FromStringAndSize(NULL, payload_size);
+        if (made->payloads == NULL) {
+            return -1;
+        }
+        payloads = PyBytes_AsString(made->payloads);
+    }
+    for (i = 0; i < number; i++) {
+        int place[3];
+        read_place(bounds, i, place);
+        if (payloads != NULL) {
+            memcpy(payloads + size, data.at + place[1], (size_t)(place[2] - place[1]));
+            size += place[2] - place[1];
+            if (append_int(&made->payload_ends, size) < 0) {
+                return -1;
+            }
+        }
+        if ((made->able & IN_BLOCK) &&
+            add_block(made, (Span){data.at + place[0], place[1] - place[0]}) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Put the buffers of a column into a dictionary. Takes the reference to `buffers`, unless NULL. */
+static int
+put_column(PyObject *found, const char *name, PyObject *buffers)
+{
+    int failed;
+    if (buffers == NULL) {
+        return -1;
+    }
+    failed = PyDict_SetItemString(found, name, buffers);
+    Py_DECREF(buffers);
+    return failed;
+}
+
+/* Put all columns that can be made into a dictionary. */
+static int
+put_columns(const Columns *made, PyObject *found)
+{
+    int able = made->able, valid = 1;
+    if (able & IN_DATA) {
+        Py_INCREF(made->payloads);
+        if (put_column(found, "data",
+                       Py_BuildValue("(NN)", as_bytes(&made->payload_ends), made->payloads)) < 0) {
+            return -1;
+        }
+    }
+    if ((able & IN_SEQUENCE) &&
+        put_column(found, "sequence", Py_BuildValue("(N)", as_bytes(&made->sequences))) < 0) {
+        return -1;
+    }
+    if ((able & IN_TIME) &&
+        put_column(found, "timestamp", Py_BuildValue("(N)", as_bytes(&made->times))) < 0) {
+        return -1;
+    }
+    if (able & IN_SUBJECT) {
+        const Texts *subjects = &made->subjects;
+        if ((valid = is_valid(subjects)) < 0) {
+            return -1;
+        }
+        if (valid && put_column(found, "subject",
+                                Py_BuildValue("(NN)", as_bytes(&subjects->ends),
+                                              as_bytes(&subjects->texts))) < 0) {
+            return -1;
+        }
+    }
+    if (able & IN_HEADERS) {
+        const Texts *names = &made->names, *values = &made->values;
+        if ((valid = is_valid(names)) < 0 || (valid && (valid = is_valid(values)) < 0)) {
+            return -1;
+        }
+        if (valid && put_column(found, "headers",
+                                Py_BuildValue("(NNNNNN)", as_bytes(&made->map_ends),
+                                              as_bytes(&names->ends), as_bytes(&names->texts),
+                                              as_bytes(&made->list_ends), as_bytes(&values->ends),
+                                              as_bytes(&values->texts))) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Return which of the columns are in `names`, or -1 with an error. */
+static int
+wanted_columns(PyObject *names)
+{
+    static const struct {
+        const char *name;
+        int column;
+    } known[] = {
+        {"data", IN_DATA}, {"subject", IN_SUBJECT}, {"sequence", IN_SEQUENCE},
+        {"timestamp", IN_TIME}, {"headers", IN_HEADERS},
+    };
+    size_t i;
+    int wanted = 0;
+    for (i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        PyObject *name = PyUnicode_FromString(known[i].name);
+        int is_in = name == NULL ? -1 : PySequence_Contains(names, name);
+        Py_XDECREF(name);
+        if (is_in < 0) {
+            return -1;
+        }
+        wanted |= is_in ? known[i].column : 0;
+    }
+    return wanted;
+}
+
+PyDoc_STRVAR(columns_doc,
+"columns(data, bounds, names, /)\n--\n\n"
+"Return the buffers of columns of a run; see the twin in `jetsync/values/page_columns.py`.");
+
+static PyObject *
+columns(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *copied, *found = NULL;
+    Columns made;
+    Span data, bounds;
+    Py_ssize_t number, i, payload_size = 0;
+    int before = 0;
+    memset(&made, 0, sizeof(made));
+    if (check_count("columns", count, 3) < 0 || as_span(args[0], &data) < 0 ||
+        (made.able = wanted_columns(args[2])) < 0) {
+        return NULL;
+    }
+    /* An array, of which the limited API shows only a copy. */
+    copied = PyObject_CallMethod(args[1], "tobytes", NULL);
+    if (copied == NULL || as_span(copied, &bounds) < 0) {
+        Py_XDECREF(copied);
+        return NULL;
+    }
+    number = bounds.size / (Py_ssize_t)(3 * sizeof(int));
+    /* No position is before the one that it follows, so parts do not overlap. All of them together
+     * are not larger than the last position, so each sum of sizes and each number of headers is at
+     * most INT_MAX. */
+    for (i = 0; i < number; i++) {
+        int place[3];
+        read_place(bounds, i, place);
+        if (place[0] < before || place[1] < place[0] || place[2] < place[1] ||
+            data.size < place[2]) {
+            PyErr_SetString(PyExc_ValueError, "a position is outside the data");
+            goto done;
+        }
+        payload_size += place[2] - place[1];
+        before = place[2];
+    }
+    if (add_messages(&made, data, bounds, number, payload_size) < 0) {
+        goto done;
+    }
+    found = PyDict_New();
+    if (found != NULL && put_columns(&made, found) < 0) {
+        Py_CLEAR(found);
+    }
+done:
+    free_columns(&made);
+    Py_DECREF(copied);
+    return found;
+}
+
 /* ---- The module ------------------------------------------------------------------------------- */
 
 /* Make a class, add it to the module, and keep a reference in `*kept`. */
@@ -1139,6 +1770,7 @@ static PyMethodDef functions[] = {
     FAST(plain_maker),
     FAST(stored_of_run),
     FAST(encode_pairs),
+    FAST(columns),
     {NULL, NULL, 0, NULL},
 };
 

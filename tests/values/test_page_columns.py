@@ -221,3 +221,37 @@ class TestHeaders:
         run = run_of([block_of([line]), block_of([b"A: 1"])])
         assert set(columns(run.data, run.bounds, COLUMNS)) == {*COLUMNS[:-1]}
         assert from_columns(run) == from_messages(run)
+
+    def test_many_headers(self, columns):
+        """A message with a hundred headers has all of them, in either variant."""
+        own = [b"H%d: %d" % (number, number) for number in range(100)]
+        run = run_of([block_of(own), block_of([*own[:64], *own[:64]])])
+        assert "sequence" in columns(run.data, run.bounds, COLUMNS)
+        assert from_columns(run) == from_messages(run)
+
+
+class TestCompiled:
+    @pytest.mark.skipif("compiled" not in VARIANTS, reason="not compiled")
+    @pytest.mark.parametrize(
+        "bounds",
+        [[-1, 1, 2], [0, 11, 12], [0, 2, 1], [2, 1, 3], [0, 1, 4, 3, 5, 6], [0, 1, 2**31 - 1]],
+    )
+    def test_positions_outside_the_data(self, bounds):
+        """Positions that are outside the data or overlap raise an error before they are used."""
+        with pytest.raises(ValueError, match="a position is outside the data"):
+            VARIANTS["compiled"](b"0123456789", array("i", bounds), COLUMNS)
+
+    @pytest.mark.skipif("compiled" not in VARIANTS, reason="not compiled")
+    def test_other_arguments(self):
+        """Arguments of another type raise an error."""
+        compiled = VARIANTS["compiled"]
+        with pytest.raises(TypeError, match="bytes"):
+            compiled(bytearray(b"x"), array("i"), COLUMNS)
+        with pytest.raises(AttributeError, match="tobytes"):
+            compiled(b"", [], COLUMNS)
+        with pytest.raises(TypeError, match=r"columns\(\) takes 3 arguments, not 2"):
+            compiled(b"", array("i"))
+        with pytest.raises(TypeError):
+            compiled(b"", array("i"), 5)
+        assert compiled(b"", array("i"), ["data"]) == {"data": (bytes(4), b"")}
+        assert compiled(b"", array("i"), []) == {}
