@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._io.mailbox import Listener, Mailbox, take_all
 from jetsync._proto import frames
-from jetsync._proto.pull import PullEngine, PullRequest
+from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest
 from jetsync.consume.acks import give_back
 
 if TYPE_CHECKING:
@@ -94,26 +94,37 @@ class PullInbox:
         self._listener.end()
 
 
+def empty_pull(
+    target: PullTarget, priorities: Priorities = NO_PRIORITIES, *, expires: float = 0.0
+) -> bytes:
+    """
+    Return a pull that brings nothing, because no message fits into the one byte that it asks for.
+
+    Servers 2.10 to 2.15 count it as a pull. If it waits, they also look for messages for the other
+    pulls that wait.
+    """
+    request = PullRequest(
+        max_messages=1, max_bytes=1, expires=expires, no_wait=not expires, priorities=priorities
+    )
+    # There is no subscription to this reply subject, so no client gets the status.
+    reply = target.context.connection.new_inbox().encode()
+    return frames.pub(target.subject, reply, request.wire)
+
+
 class ConsumerKeeper:
     """
     Keeps a consumer on the server while the program is busy and pulls nothing.
 
     Servers delete a consumer with an ``inactive_threshold`` unless pulls arrive or wait. The loop
-    thread sends a prepared pull on a timer, and decides nothing. No message fits into the one byte
-    that the pull asks for, so it brings nothing. Servers 2.10 to 2.15 count it as a pull.
+    thread sends a prepared pull on a timer, and decides nothing.
 
     Threads: the loop thread. The thread that drives the consumption sets the flags.
     Locks: none; setting a flag is one step.
     """
 
     def __init__(self, target: PullTarget, priorities: Priorities, threshold: float) -> None:
-        request = PullRequest(
-            max_messages=1, max_bytes=1, expires=0.0, no_wait=True, priorities=priorities
-        )
-        # There is no subscription to this reply subject, so no client gets the status.
-        reply = target.context.connection.new_inbox().encode()
         self._lane = target.lane
-        self._block = frames.pub(target.subject, reply, request.wire)
+        self._block = empty_pull(target, priorities)
         self._interval = max(threshold / 3.0, SHORTEST_KEEP)
         # Set while a thread waits for messages, because its own pulls are open then.
         self.paused = False

@@ -26,6 +26,7 @@ from jetsync._proto.pull import message_size
 from jetsync._proto.pull_size import rest_of
 from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.fetch import Fetch
+from jetsync.consume.inbox import empty_pull
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from jetsync.values.message import Message
 
 __all__ = ["OrderedConsumption"]
+
+# Seconds for which a pull waits that has the server look for messages again.
+NUDGE: Final = 0.01
 
 GONE: Final = (
     errors.ConsumerDeletedError,
@@ -129,6 +133,11 @@ class OrderedConsumption:
         if message is None:
             self._reading.raise_once()
         return message
+
+    def nudge(self) -> None:
+        """Have the server look for messages again; never waits."""
+        target = self._source.target
+        target.lane.post_nowait(empty_pull(target, expires=NUDGE))
 
     @property
     def closed(self) -> bool:

@@ -320,6 +320,9 @@ class Watch:
         except errors.JetSyncError:
             return
         if info.num_pending:
+            # Servers stop sending the last entries of keys at one that was removed meanwhile (seen
+            # on 2.15.1). They continue when a change, a heartbeat or a pull arrives.
+            self._messages.nudge()
             return
         sent, came = info.delivered, 0
         if self._last is not None and self._last.metadata.consumer == info.name:

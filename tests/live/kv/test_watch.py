@@ -225,6 +225,31 @@ class TestInitial:
             assert len(rest) < 1199
             assert watch.is_current
 
+    def test_entries_that_are_removed_before_they_are_sent(self, nats_server, kv):
+        """
+        The other entries arrive soon, although servers stop at each removed one.
+        """
+
+        class Remove:
+            waits = True
+
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_fetch(self, operation):
+                # The watch has its consumer, and its first pull is not sent yet.
+                if self.waits:
+                    self.waits = False
+                    kv.purge_deletes(0)
+                    kv.put("b", b"1")
+                return (yield)
+
+        for number in range(6):
+            kv.delete(f"a{number}")
+        with jetsync.connect(nats_server.url, plugins=[Remove()]) as client:
+            bucket = client.jetstream().key_value(kv.bucket)
+            # Heartbeats would also make the server continue, in 30 s.
+            with timed(0.0, 15.0), bucket.watch() as watch:
+                assert seen(watch.initial(timeout=60)) == [("b", 7)]
+
     def test_the_deadline_of_initial_ends_a_slow_reader(self, kv):
         """
         The deadline of ``initial`` also ends a slow reader, and the watch continues afterwards.
