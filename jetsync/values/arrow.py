@@ -66,7 +66,7 @@ class ArrowColumns:
 
     def batch(self, page: StoredPage, run: FrameRun | None) -> pa.RecordBatch:
         """Return the messages of a page; *run* has all of them, if they came from a server."""
-        quick = {} if run is None else columns(run.data, run.bounds, self.schema.names)
+        quick = columns(run.data, run.bounds, self.schema.names) if run else {}
         arrays = [
             self._quick_column(field, len(page), quick[field.name])
             if field.name in quick

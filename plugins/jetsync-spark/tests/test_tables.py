@@ -158,3 +158,21 @@ def test_a_row_of_a_bucket_has_the_fields_of_its_revision():
         "created": moment,
         "operation": "PUT",
     }
+
+
+def test_no_object_for_a_message(js, unique, monkeypatch):
+    """A page from a server becomes a batch with all columns without an object for each message."""
+    stream = js.create_stream(unique, subjects=[unique], storage="memory", allow_direct=True)
+    sent = [{"A": ["1", "2"], "Nats-Msg-Id": "m", "B": "x"}, None, {"Nats-Expected-Stream": unique}]
+    for headers in sent:
+        js.publish(unique, b"x", headers=headers)
+    (page,) = stream.scan().pages()
+    monkeypatch.delattr(jetsync.StoredPage, "__iter__")
+    rows = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, unique).to_pylist()
+    assert [row["headers"] for row in rows] == [[("A", ["1", "2"]), ("B", ["x"])], [], []]
+    assert [row["server_headers"] for row in rows] == [
+        [("Nats-Msg-Id", ["m"])],
+        [],
+        [("Nats-Expected-Stream", [unique])],
+    ]
+    js.delete_stream(unique)

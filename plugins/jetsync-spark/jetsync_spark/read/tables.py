@@ -28,6 +28,7 @@ __all__ = ["BUCKET_COLUMNS", "STREAM_COLUMNS", "Table", "schema_text", "without_
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.string()))
+_ZERO: Final = pa.array([0], pa.int32())
 
 STREAM_COLUMNS: Final = {
     "subject": "string",
@@ -59,10 +60,12 @@ _ARROW: Final = {
 }
 
 
-# The columns that jetsync reads from the bytes of a page. The others are made message by message.
+# The columns of jetsync that columns are made from. No column needs an object for each message.
 _OF_PAGES: Final = {
     "subject": "subject",
     "data": "data",
+    "headers": "headers",
+    "server_headers": "headers",
     "sequence": "sequence",
     "timestamp": "timestamp",
     "timestamp_ns": "timestamp",
@@ -141,13 +144,13 @@ class Table:
             {
                 "subject": lambda: read["subject"],
                 "data": lambda: read["data"],
-                "headers": lambda: _headers(page, servers=False),
+                "headers": lambda: _some_headers(read["headers"], servers=False),
                 "stream": lambda: _same(stream, len(page)),
                 "sequence": lambda: read["sequence"],
                 # Spark's times have no nanoseconds.
                 "timestamp": lambda: read["timestamp"].cast(_TIME, safe=False),
                 "timestamp_ns": lambda: read["timestamp"].cast(pa.int64()),
-                "server_headers": lambda: _headers(page, servers=True),
+                "server_headers": lambda: _some_headers(read["headers"], servers=True),
             }
         )
 
@@ -201,23 +204,17 @@ def _same(value: str, count: int) -> pa.Array:
     return pa.array(itertools.repeat(value, count), pa.string(), size=count)
 
 
-def _headers(page: Iterable[jetsync.StoredMessage], *, servers: bool) -> pa.Array:
+def _some_headers(maps: pa.MapArray, *, servers: bool) -> pa.MapArray:
     """
-    Return maps from header names to lists of values, in the order of the message.
+    Return maps with the headers for servers, or with the others.
 
     Headers for servers are kept apart, because a copy of the message would repeat their effect.
     """
-    ends, names, values, value_ends = [0], [], [], [0]
-    for message in page:
-        found: dict[str, list[str]] = {}
-        for name, value in message.headers.items():
-            if name.startswith(SERVER_PREFIX) is not servers:
-                continue
-            found.setdefault(name, []).append(value)
-        for name, its_values in found.items():
-            names.append(name)
-            values += its_values
-            value_ends.append(len(values))
-        ends.append(len(names))
-    lists = pa.ListArray.from_arrays(pa.array(value_ends, pa.int32()), _texts(values))
-    return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), _texts(names), lists)
+    is_wanted = pc.starts_with(maps.keys, SERVER_PREFIX)
+    if not servers:
+        is_wanted = pc.invert(is_wanted)
+    # How many of the headers before each position are wanted.
+    passed = pa.concat_arrays([_ZERO, pc.cumulative_sum(is_wanted.cast(pa.int32()))])
+    return pa.MapArray.from_arrays(
+        passed.take(maps.offsets), maps.keys.filter(is_wanted), maps.items.filter(is_wanted)
+    )
