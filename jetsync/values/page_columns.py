@@ -112,13 +112,17 @@ class _Splitter:
         column = self._line(lines, place)
         if not pc.all(pc.starts_with(column, title)).as_py():
             return ()
-        values = pc.binary_replace_slice(column, 0, len(title), b"").cast(pa.string())
+        values = pc.binary_replace_slice(column, 0, len(title), b"")
+        if name == "subject":
+            return tuple(values.cast(pa.string()).buffers()[1:])
+        # Numbers and times are ASCII, so they need no check for UTF-8.
+        values = values.view(pa.string())
         # Arrow also reads other forms of numbers and times.
         if name == "sequence":
             if not pc.all(pc.ascii_is_decimal(values)).as_py():
                 return ()
             values = values.cast(pa.int64())
-        elif name == "timestamp":
+        else:
             is_utc = pc.all(pc.ends_with(values, "Z")).as_py()
             if not is_utc or pc.min(pc.binary_length(values)).as_py() < _SHORTEST_TIME:
                 return ()
