@@ -273,6 +273,30 @@ class TestPages:
             assert len(stream.scan(start=26).to_arrow()) == 0
             stream.delete()
 
+    def test_the_headers_of_a_table(self, client, unique):
+        """
+        The tables of a scan and of a page have the headers that the messages were published with.
+        """
+        pytest.importorskip("pyarrow")
+        stream = make(client, unique, 1)
+        sent = [
+            {"A": "1", "B": ["x", "y"], "Nats-Expected-Stream": unique},
+            None,
+            {"\u00fc": "\u20ac", "C": ""},
+            {"Nats-Stream": "x", "Nats-Subject": "fake"},
+        ]
+        for number, headers in enumerate(sent):
+            client.jetstream().publish(f"{unique}.h{number}", b"x", headers=headers)
+        columns = ["subject", "headers"]
+        (page,) = stream.scan(start=2).pages()
+        for table in (stream.scan(start=2).to_arrow(columns), page.to_arrow(columns)):
+            rows = dict(zip(*table.to_pydict().values(), strict=True))
+            assert list(rows) == [f"{unique}.h{number}" for number in range(4)]
+            for number, headers in enumerate(sent):
+                expected = jetsync.Headers(headers).to_dict()
+                assert dict(rows[f"{unique}.h{number}"]) == expected
+        stream.delete()
+
     def test_an_error_of_a_reader(self, client, unique):
         """
         A reader of batches raises the error that ends the scan, after what has arrived.
