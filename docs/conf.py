@@ -154,6 +154,13 @@ def hide_internal_signature(
     return (text, result)
 
 
+def drop_notes(_app: Sphinx, _name: str, source: list[str]) -> None:
+    """
+    Drop the notes for people who read a page on GitHub, which runs no directives.
+    """
+    source[0] = re.sub(r"^> On GitHub, .*$", "", source[0], flags=re.MULTILINE)
+
+
 def setup(app: Sphinx) -> None:
     """
     Run before napoleon, whose priority is 500.
@@ -161,5 +168,6 @@ def setup(app: Sphinx) -> None:
     with mock(MOCKED):
         for module in MODULES:
             show_as_public(module)
+    app.connect("source-read", drop_notes)
     app.connect("autodoc-process-signature", hide_internal_signature)
     app.connect("autodoc-process-docstring", shield_first_line, priority=400)
