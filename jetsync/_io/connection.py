@@ -49,7 +49,7 @@ class Connection:
     What all handles of a client share.
 
     Threads: any thread.
-    Locks: that of the process in ``_fork_locks``, while the session is replaced.
+    Locks: the fork lock of the process, in ``_fork_locks``, is held while the session is replaced.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
@@ -61,7 +61,8 @@ class Connection:
         self.stopping: bool = False
         # Whether the time after the signal is over. Messages that were not taken are given back.
         self.stopped: bool = False
-        # By process, because a thread that does not exist in a child may hold the parent's lock.
+        # By process, because a thread that does not exist in a child may hold the parent's fork
+        # lock.
         self._fork_locks: dict[int, LongLock] = {}
         # The sessions of parent processes. Kept, because they share epoll objects with this one,
         # which would change if a copy of the loop was closed.
@@ -106,7 +107,7 @@ class Connection:
         self.pull_boxes: weakref.WeakSet[Mailbox] = session.handles.pull_boxes
         self.consumptions: weakref.WeakSet[Any] = session.handles.consumptions
         self.writers: weakref.WeakSet[Writer] = session.handles.writers
-        # Last: until now, calls in a forked child wait for the lock.
+        # Last: until now, calls in a forked child wait for the fork lock.
         self.session: Session = session
 
     def close(self, timeout: float) -> None:
@@ -414,7 +415,7 @@ class Connection:
             return
         self.check_size(len(body))
         block = frames.answers((message.raw_reply,), body)
-        if lane.outbox.held_here():
+        if lane.outbox.writes_here():
             # This signal handler interrupted a write of its thread. The loop sends the block.
             lane.post_nowait(block, keep=timeout)
         else:

@@ -28,7 +28,7 @@ class Poller:
     Waits for a socket in one thread, and can be woken by others.
 
     Threads: the thread that reads the socket waits, and any thread wakes it.
-    Locks: that of the lane for reading, except for :meth:`wake`, which needs none.
+    Locks: the read lock, except for :meth:`wake`, which needs none.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -75,7 +75,7 @@ class ReadGate:
     Decides which thread is notified when a socket is readable: the loop's or a waiting one.
 
     Threads: any thread; opening and closing, only the loop thread.
-    Locks: that of the lane for reading protects ``watched`` and the entry of the epoll object.
+    Locks: the read lock protects ``watched`` and the entry of the epoll object.
 
     The loop watches an epoll object whose only entry is the socket. A thread that reads by itself
     disables that entry, which any thread may do, and polls the socket. The entry stays disabled

@@ -18,7 +18,7 @@ Guarantees
 - No lock is held while code of the application runs. A forked child waits for no lock of its
   parent.
 
-Locks are taken in this order: read lock, write lock.
+Locks are taken in this order: the read lock of the reader, the write lock of the outbox.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Lane:
     All reads and writes of one session. The lane survives reconnects.
 
     Threads: any thread; what stands under "The life of a connection", only the loop thread.
-    Locks: that of the reader protects the splitter and the delivery of frames, and that of the
-    outbox protects writes.
+    Locks: none of its own. The read lock protects the splitter and the delivery of frames, and the
+    write lock protects writes.
 
     Args:
         loop: The event loop of the connection.

@@ -55,11 +55,12 @@ class Reader:
     Reads the socket of a lane, in the thread that waits or in the loop thread.
 
     Threads: any thread; ``attach``, ``detach`` and ``stop_watching``, only the loop thread.
-    Locks: the read lock protects a read with its delivery, ``_leading`` and the gate's ``watched``.
+    Locks: the read lock, ``_read_lock``, protects a read with its delivery, ``_leading`` and the
+    gate's ``watched``.
 
     Args:
         loop: The event loop of the connection.
-        outbox: The outbox of the lane. Its lock is taken after the read lock.
+        outbox: The outbox of the lane. Its write lock is taken after the read lock.
         deliver: Called with the bytes of a read and the splitter of their connection.
     """
 
@@ -101,7 +102,7 @@ class Reader:
         Raises:
             CallInSignalHandlerError: See :meth:`prepare_wait`.
         """
-        if self.reads_here() or self._outbox.held_here() or self._unchecked is not None:
+        if self.reads_here() or self._outbox.writes_here() or self._unchecked is not None:
             self.prepare_wait()
         outbox = self._outbox
         if outbox.acks or outbox.posted:
@@ -243,7 +244,7 @@ class Reader:
             CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
                 Other threads cannot write either, so the handler must not wait for them.
         """
-        if self.reads_here() or self._outbox.held_here():
+        if self.reads_here() or self._outbox.writes_here():
             if self._leading is None or self.is_busy_here():
                 raise CallInSignalHandlerError
             gate, taken = self._leading
@@ -259,7 +260,7 @@ class Reader:
         """
         Return whether a signal handler has interrupted a read or a write of its own thread.
         """
-        return self._outbox.held_here() or (
+        return self._outbox.writes_here() or (
             self.reads_here() and (self._delivering or self._leading is None)
         )
 
@@ -281,7 +282,7 @@ class Reader:
             self._read_lock.release()
 
     def _read(self, gate: ReadGate) -> None:
-        """Read once and deliver all whole frames; the calling thread has the read lock."""
+        """Read once and deliver all whole frames; the calling thread holds the read lock."""
         sock = gate.sock
         try:
             self._delivering = True
@@ -310,7 +311,7 @@ class Reader:
 
     def _receive_tls(self, sock: ssl.SSLSocket) -> bytes:
         # Two threads must not use a TLS object at once, even if one reads and the other writes.
-        with self._outbox.lock:
+        with self._outbox.write_lock:
             parts = [sock.recv(READ_SIZE)]
             # The rest of a decrypted record waits inside the object, where poll does not see it.
             while sock.pending():

@@ -53,7 +53,8 @@ class Session:
     One thread with one lane, and the :class:`Observer` of its connections.
 
     Threads: any thread; methods that begin with ``on_``, only the loop thread.
-    Locks: ``_close_lock`` lets one thread at a time close; the rest is set by the loop, or once.
+    Locks: the close lock, ``_close_lock``, lets one thread at a time close; the rest is set by the
+    loop, or once.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
@@ -145,7 +146,7 @@ class Session:
                 # That thread may also wait for an answer, which the interrupted call would read.
                 self.lane.prepare_wait()
                 self._close_lock.take(taken, deadline)
-            # If the lock is not free in time, another thread is still closing.
+            # If the close lock is not free in time, another thread is still closing.
             if True in taken and not self._is_closed:
                 self._close(deadline)
         finally:
@@ -157,7 +158,7 @@ class Session:
         """
         Send outstanding data, report the end, and end the connection and the thread.
 
-        The lock is held.
+        The close lock is held.
         """
         assert self._close_lock.held_here()
         try:

@@ -6,7 +6,7 @@ socket and sends the pulls that are due, until there is a message. Other threads
 stop. A thread that takes a message and finds the buffer low drives once, to send the next pull.
 
 Invariants
-- Only the thread that holds ``reading.lock`` drives. Messages are taken from the buffer without
+- Only the thread that holds the turn lock drives. Messages are taken from the buffer without
   any lock.
 - A driving thread waits only in :meth:`ConsumptionCore._wait`.
 - If a signal handler interrupts a thread that drives or waits, the handler's call for a message is
@@ -68,9 +68,10 @@ class ConsumptionCore:
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
     Threads: any, and signal handlers.
-    Locks: ``reading.lock`` protects the inbox and the engine. The lock of the pool protects the
-    engine's count of parked messages. Taking a message from the buffer needs no lock, and neither
-    does setting ``closing`` or ending the engine, because each is one step.
+    Locks: the turn lock, ``reading.turn_lock``, protects the inbox and the engine. The pool lock of
+    the handlers protects the engine's count of parked messages. Taking a message from the buffer
+    needs no lock, and neither does setting ``closing`` or ending the engine, because each is one
+    step.
 
     Args:
         target: The consumer.
@@ -114,8 +115,8 @@ class ConsumptionCore:
             self._keeper = ConsumerKeeper(target, options.priorities, options.inactive_threshold)
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self._entered: dict[bytes, Entered] = {}
-        # Its lock is held by the thread that drives. Its takers are the threads that drive, or wait
-        # for the driving thread, until there is a message.
+        # Its turn lock is held by the thread that drives. Its takers are the threads that drive, or
+        # wait for the driving thread, until there is a message.
         self.reading: Final = Reading("consumption", connection)
         # Whether messages that were not taken are given back.
         self.closing: bool = False
@@ -278,7 +279,7 @@ class ConsumptionCore:
                     self.end_seen.set()
                     return False
                 try:
-                    with Locked(reading.lock, until, "another call on the consumption"):
+                    with Locked(reading.turn_lock, until, "another call on the consumption"):
                         self._drive_until(until)
                 except errors.WaitTimeoutError:
                     pass
@@ -294,7 +295,7 @@ class ConsumptionCore:
 
     def refill(self) -> bool:
         """Drive once, unless another thread drives; return whether this call did."""
-        lock = self.reading.lock
+        lock = self.reading.turn_lock
         if lock.held_here():
             # In a signal handler or a plugin. The interrupted call drives when it is back.
             return False
@@ -333,7 +334,7 @@ class ConsumptionCore:
             self._lane.interrupt(self._inbox.box)
 
     def _drive(self) -> None:
-        """Do what is due; ``reading.lock`` is held."""
+        """Do what is due; the turn lock is held."""
         engine = self.engine
         if self._inside:
             engine.fail(errors.ConsumptionClosedError(reason=INTERRUPTED))

@@ -79,8 +79,9 @@ class HandlerPool:
     The workers of one consumption, and the thread that keeps their messages alive.
 
     Threads: these. Any thread may ask for ``done`` and give back parked messages.
-    Locks: ``_lock`` protects the parked messages, the engine's count of them and the other counts.
-    ``_taking`` makes taking a message and looking up its subject one step.
+    Locks: the pool lock, ``_lock``, protects the parked messages, the engine's count of them and
+    the other counts. The order lock, ``_order_lock``, makes taking a message and looking up its
+    subject one step.
     """
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:
@@ -90,11 +91,11 @@ class HandlerPool:
         self._handler = options.handler
         # Reentrant, because a signal handler may need it.
         self._lock = short_lock()
-        # The reply subject of the message that each worker handles. Changed without the lock.
+        # The reply subject of the message that each worker handles. Changed without the pool lock.
         self._running: dict[int, bytes] = {}
         # The messages that are parked until the current one of their subject has been handled.
         self._parked: dict[bytes, deque[Frame]] = {}
-        self._taking = threading.Lock()
+        self._order_lock = threading.Lock()
         names = [f"{HANDLER_THREAD}-{number}" for number in range(1, options.threads + 1)]
         self._workers = [
             threading.Thread(target=self._work, name=name, daemon=True) for name in names
@@ -136,7 +137,7 @@ class HandlerPool:
     def after_fork(self) -> None:
         """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
         self._lock = short_lock()
-        self._taking = threading.Lock()
+        self._order_lock = threading.Lock()
         self._workers = []
         self._parked = {}
         self.done = Latch()
@@ -172,7 +173,7 @@ class HandlerPool:
         """Return the next message whose subject is not being handled; None at the end."""
         core = self._core
         while True:
-            with self._taking:
+            with self._order_lock:
                 frame = core.take_now()
                 if frame is not None:
                     with self._lock:

@@ -160,15 +160,15 @@ class OrderedConsumer:
     """
 
     # Threads: any.
-    # Locks: `_using` is held while a use begins, and protects `_user`. After that, only the open
-    # use changes the source.
+    # Locks: the use lock, `_use_lock`, is held while a use begins, and protects `_user`. After
+    # that, only the open use changes the source.
 
     __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
         # Held while a use begins.
-        self._using = LongLock(Level.TURN, source.context.lane.prepare_wait)
+        self._use_lock = LongLock(Level.TURN, source.context.lane.prepare_wait)
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
         disown(source.context.lane.later, self, source)
 
@@ -375,7 +375,7 @@ class OrderedConsumer:
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
         """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
         closed = self._source.closed
-        with Locked(self._using, deadline, "another call on the ordered consumer"):
+        with Locked(self._use_lock, deadline, "another call on the ordered consumer"):
             self._check_unused()
             self._source.start(deadline, verify=verify)
             user = use()

@@ -32,8 +32,8 @@ class Reading:
     Who takes messages from one handle, and how that ended.
 
     Threads: any, and signal handlers.
-    Locks: the thread that waits for messages on behalf of all holds ``lock``. The other fields
-    change in one step each, so no lock protects them.
+    Locks: the thread that waits for messages on behalf of all holds the turn lock, ``turn_lock``.
+    The other fields change in one step each, so no lock protects them.
 
     Args:
         what: The kind of handle, for errors.
@@ -44,9 +44,9 @@ class Reading:
         self._what = what
         self._connection = connection
         self._lane = connection.lane
-        self.lock: LongLock = LongLock(Level.TURN, self._lane.prepare_wait)
+        self.turn_lock: LongLock = LongLock(Level.TURN, self._lane.prepare_wait)
         # The threads inside a call that takes a message, where threads share the handle and take
-        # without the lock.
+        # without the turn lock.
         self.takers: set[int] = set()
         # Where one call at a time may take, empty while one does. Removing the entry is atomic,
         # also without the GIL. A lock costs as much as the rest of the call.
@@ -65,7 +65,7 @@ class Reading:
     def turn(self, deadline: Deadline) -> Locked:
         """Return the context manager that lets in one call at a time; others wait for it."""
         self.check()
-        return Locked(self.lock, deadline, f"another call on the {self._what}")
+        return Locked(self.turn_lock, deadline, f"another call on the {self._what}")
 
     def check(self) -> None:
         """Raise if a call for a message would wait for its own thread, or in a forked child."""
@@ -81,7 +81,7 @@ class Reading:
     def is_taking_here(self) -> bool:
         """Return whether a plugin or a signal handler runs inside a call that takes a message."""
         me = threading.get_ident()
-        return self.lock.held_here() or me == self.taker or me in self.takers
+        return self.turn_lock.held_here() or me == self.taker or me in self.takers
 
     def prepare_wait(self) -> None:
         """
@@ -132,6 +132,6 @@ class Reading:
 
     def after_fork(self) -> None:
         """End it in a forked child; takes no lock, because threads of the parent may hold them."""
-        self.lock = LongLock(Level.TURN)
+        self.turn_lock = LongLock(Level.TURN)
         self.takers = set()
         self.end(errors.ForkedProcessError())

@@ -48,8 +48,8 @@ class BoundedMailbox(Mailbox):
     The server sends every message that is published to the subject, so only the client can limit
     them.
 
-    Threads: the one that reads the socket pushes messages. The one that holds the lock of the
-    subscription takes them.
+    Threads: the one that reads the socket pushes messages. The one that holds the turn
+    lock of the subscription takes them.
     Locks: none of its own; each counter has one writer.
     """
 
@@ -131,8 +131,8 @@ class Subscription:
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes a message holds the lock of `_reading`. `_closed` needs none,
-    # because it is only ever set.
+    # Locks: the thread that takes a message holds the turn lock of `_reading`. `_closed` needs
+    # none, because it is only ever set.
 
     __reduce__ = refuse_copy
 
@@ -267,7 +267,7 @@ class Subscription:
             return None
 
     def _receive(self, deadline: Deadline) -> Message | None:
-        """Return the next message; None at the end or at the deadline. The lock is held."""
+        """Return the next message; None at the end or at the deadline. The turn lock is held."""
         box = self._box
         while True:
             if box.slow and (dropped := box.take_dropped()):

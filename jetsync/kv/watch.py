@@ -73,8 +73,8 @@ class Watch:
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes an entry holds the lock of `_reading`, which protects the counts
-    # and the position.
+    # Locks: the thread that takes an entry holds the turn lock of `_reading`, which protects the
+    # counts and the position.
 
     __reduce__ = refuse_copy
 

@@ -100,9 +100,11 @@ class AtomicBatch:
     more messages, and you can only discard it.
     """
 
-    # Threads: any. The thread of a commit waits without the lock; its phase keeps other calls out.
-    # Locks: `_lock` protects all fields, but `add` stages small messages without it. `discard` only
-    # sets `_discarding` if another call has the lock. Plugins run without it.
+    # Threads: any. The thread of a commit waits without the batch lock; its phase keeps other calls
+    # out.
+    # Locks: the batch lock, `_lock`, protects all fields, but `add` stages small messages without
+    # it. `discard` only sets `_discarding` if another call has the batch lock. Plugins run without
+    # it.
 
     __reduce__ = refuse_copy
 
@@ -131,7 +133,7 @@ class AtomicBatch:
         self._ack: BatchAck | None = None
         # Whether an earlier attempt may have been stored although no answer came.
         self._unknown = False
-        # Whether a discard was requested and not carried out yet. Set without the lock.
+        # Whether a discard was requested and not carried out yet. Set without the batch lock.
         self._discarding = False
 
     def __repr__(self) -> str:
@@ -425,8 +427,8 @@ class AtomicBatch:
         return attempt
 
     def _add(self, item: Any, deadline: Deadline) -> None:
-        """Add a message that ``stage`` did not accept; the lock is held."""
-        if self._context.lane.outbox.held_here():
+        """Add a message that ``stage`` did not accept; the batch lock is held."""
+        if self._context.lane.outbox.writes_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise errors.CallInSignalHandlerError
         if self._phase is not _OPEN or self._discarding:
@@ -506,7 +508,7 @@ class AtomicBatch:
                 self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: errors.JetSyncError) -> None:
-        """Close the batch because of *error*; the lock is held."""
+        """Close the batch because of *error*; the batch lock is held."""
         self._after("lost")
         self._close(error)
 
@@ -527,8 +529,8 @@ class AtomicBatch:
 
         Args:
             event: What the call does, for the phase.
-            begin: Called with the lock held. Returns a function that sends the batch, or raises and
-                leaves the batch unchanged.
+            begin: Called with the batch lock held. Returns a function that sends the batch, or
+                raises and leaves the batch unchanged.
             deadline: Deadline of the call.
             subject: The subject of the final message, if the commit has one.
         """
@@ -561,7 +563,7 @@ class AtomicBatch:
         first: str = "",
     ) -> BatchAck:
         """
-        Send the batch inside the wrapper hooks of plugins. The lock is not held.
+        Send the batch inside the wrapper hooks of plugins. The batch lock is not held.
 
         Args:
             send: Sends the batch.

@@ -41,8 +41,8 @@ _OPEN: Final = LaneState.OPEN
 # After these errors, the server has no batch to drop.
 _REFUSALS: Final = (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
 
-# The value of `_places` while a call stages a message. A thread that gets the lock and finds this
-# value knows that an exception interrupted that call.
+# The value of `_places` while a call stages a message. A thread that gets the staging lock and
+# finds this value knows that an exception interrupted that call.
 INTERRUPTED: Final = -1
 
 # Why a batch takes no more messages.
@@ -73,9 +73,10 @@ class BatchAttempt:
             message then asks for an answer, but the call does not wait for it.
     """
 
-    # Threads: those that hold the lock of the batch, any for `stage`, and the one that reads the
+    # Threads: those that hold the batch lock, any for `stage`, and the one that reads the
     # socket for `on_advisory`.
-    # Locks: `_staging` protects `_places` and the end of the engine's `items`.
+    # Locks: the staging lock, `_staging_lock`, protects `_places` and the end of the engine's
+    # `items`.
 
     def __init__(
         self,
@@ -103,9 +104,9 @@ class BatchAttempt:
         self._lane = context.lane
         self._outbox = context.lane.outbox
         self._wire = messages.wire
-        # Held for a few steps only, so waiting for it needs no deadline. The lock of the batch may
+        # Held for a few steps only, so waiting for it needs no deadline. The batch lock may
         # be held during a wait, so taking it costs more.
-        self._staging = short_lock()
+        self._staging_lock = short_lock()
         # How many more messages may wait to be written.
         self._places = 0
         # A message that is added after this moment is written at once. 0, which is always in the
@@ -189,7 +190,7 @@ class BatchAttempt:
         """
         Add a small message to those that wait to be written, or return False if :meth:`add` has to.
 
-        Any thread may call this, without the lock of the batch. The staged messages are written
+        Any thread may call this, without the batch lock. The staged messages are written
         with one that has no place, with one that is added :data:`STAGING_PAUSE` seconds after the
         last write, and by the commit. No timer is needed, because only the commit makes the
         messages visible.
@@ -199,12 +200,12 @@ class BatchAttempt:
         if (
             item is None
             or outbox.epoch != self._epoch
-            # Before the lock is taken: in a forked child, its owner may not exist.
+            # Before the staging lock is taken: in a forked child, its owner may not exist.
             or outbox.state is not _OPEN
             or time.monotonic() > self._due
         ):
             return False
-        with self._staging:
+        with self._staging_lock:
             places = self._places
             if places <= 0:
                 return False
@@ -215,14 +216,14 @@ class BatchAttempt:
 
     def stop_staging(self) -> None:
         """
-        Have other threads wait for the lock of the batch, which the caller holds.
+        Have other threads wait for the batch lock, which the caller holds.
 
         Raises:
             CallInSignalHandlerError: The calling thread stages a message.
             BatchClosedError: A call was interrupted while it staged a message.
         """
-        refuse_reentry(self._staging)
-        with self._staging:
+        refuse_reentry(self._staging_lock)
+        with self._staging_lock:
             if self._places == INTERRUPTED:
                 raise errors.BatchClosedError(reason=WAS_INTERRUPTED)
             self._places = 0

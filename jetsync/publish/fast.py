@@ -6,9 +6,9 @@ acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends t
 next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and the batch continues.
 A lost connection and an interrupted call end the batch in both modes.
 
-A call takes the lock within its deadline and holds it while it waits for room. ``add`` stages small
-messages without that lock while there is room. No code of the user (``on_gap``, plugins, the
-iterable of ``add_many``) runs with a lock held.
+A call takes the publisher lock within its deadline and holds it while it waits for room. ``add``
+stages small messages without that lock while there is room. No code of the user (``on_gap``,
+plugins, the iterable of ``add_many``) runs with a lock held.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class FastPublisher:
     """
 
     # Threads: any.
-    # Locks: `_lock` protects the link and its engine, also during waits. `add` stages small
-    # messages without it. Plugins, `on_gap` and iterables of the user run without it. The lock
-    # of `_staging` protects `_callback_errors`.
+    # Locks: the publisher lock, `_lock`, protects the link and its engine, also during waits. `add`
+    # stages small messages without it. Plugins, `on_gap` and iterables of the user run without it.
+    # The staging lock of `_staging` protects `_callback_errors`.
 
     __reduce__ = refuse_copy
 
@@ -382,7 +382,7 @@ class FastPublisher:
 
     def _call(self, call: Callable[..., T], deadline: Deadline, *arguments: Any) -> T:
         """
-        Make a call of the link with the lock held, then report lost messages.
+        Make a call of the link with the publisher lock held, then report lost messages.
 
         Any error that is not a JetSyncError counts as an interrupt and ends the batch: this call
         has then not left the link, which the next call notices.
@@ -487,16 +487,17 @@ class FastPublisher:
         Raises: as :meth:`commit`, and the error that made the batch fail if no call has raised it.
         """
         if self._lane.forked:
-            # The connection belongs to the parent process, and so may the owner of the lock.
+            # The connection belongs to the parent process, and so may the owner of the publisher
+            # lock.
             return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         if self._call(self._close, deadline):
-            # Plugins run without the lock.
+            # Plugins run without the publisher lock.
             self._commit(None, deadline)
 
     def _close(self, deadline: Deadline) -> bool:
         """
-        Commit or end the batch; the lock is held.
+        Commit or end the batch; the publisher lock is held.
 
         Returns whether the caller has to commit, because plugins wrap the commit.
         """
@@ -557,7 +558,7 @@ class FastPublisher:
             self._report_gaps()
 
     def _report_gaps(self) -> None:
-        """Report lost messages to ``on_gap`` and plugins; the lock is not held."""
+        """Report lost messages to ``on_gap`` and plugins; the publisher lock is not held."""
         on_gap = self._options.on_gap
         while (event := self._ledger.take_gap()) is not None:
             self._connection.emit(event)

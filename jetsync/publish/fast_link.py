@@ -1,9 +1,9 @@
 """
 The connection of a fast publisher to its stream: sending, waiting for answers, and keeping alive.
 
-The publisher holds its lock while it calls, except for messages that it stages. No code of the user
-runs here. The loop thread only sends bytes that a call has prepared: staged messages, and the ping
-of a quiet batch.
+The publisher holds the publisher lock while it calls, except for messages that it stages. No code
+of the user runs here. The loop thread only sends bytes that a call has prepared: staged messages,
+and the ping of a quiet batch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FastLink:
     Other threads may stage messages in *staging* between two calls.
     """
 
-    # Threads: those that hold the lock of the publisher. Any thread calls `wake`, `stop` and, if it
+    # Threads: those that hold the publisher lock. Any thread calls `wake`, `stop` and, if it
     # collects the publisher, `drop`. The loop thread calls `_drop` and `_keep_alive`.
     # Locks: none of its own.
 
@@ -129,7 +129,7 @@ class FastLink:
         """
         Begin a call, which ends with :meth:`leave` unless an exception interrupts it.
 
-        Other threads that stage messages wait for the publisher's lock, which the caller holds.
+        Other threads that stage messages wait for the publisher lock, which the caller holds.
         """
         staging = self.staging
         # A signal handler may have interrupted the thread that stages.
@@ -493,7 +493,9 @@ class FastLink:
         self.abandon()
 
     def stop(self) -> None:
-        """End the call of the thread that holds the lock, and with it the batch; never waits."""
+        """
+        End the call that holds the publisher lock, and with it the batch; never waits.
+        """
         self.unsubscribe()
         self._lane.interrupt(self._box)
 

@@ -1,9 +1,9 @@
 """
 The futures that a publisher returns, and their delivery reports.
 
-There is one future per message, so a future has to be cheap. All futures of a publisher share one
-lock, and a future gets a notifier only if a thread waits for it. Only the publisher uses the
-attributes that have no docstring.
+There is one future per message, so a future has to be cheap. All futures of a publisher use the
+publisher lock, and a future gets a notifier only if a thread waits for it. Only the publisher uses
+the attributes that have no docstring.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class FutureOwner:
     The shared state of all futures of a publisher.
     """
 
+    # The publisher lock.
     lock: LongLock
-    # Raises if the lock must not be taken, as in a forked child.
+    # Raises if the publisher lock must not be taken, as in a forked child.
     check_lock: Callable[[], object]
     # Writes staged messages, then waits until the first argument returns true or the deadline
     # expires. The outcome of the future wakes it. The text names for an error what it waits for.
@@ -167,7 +168,7 @@ class PublishFuture(PendingMessage):
         callback(self)
 
     def listen(self) -> Signal:
-        """Return a signal that is set once the outcome is known. The publisher's lock is held."""
+        """Return a signal that is set once the outcome is known. The publisher lock is held."""
         self.notifier = self.notifier or Notifier()
         return self.notifier.listen()
 

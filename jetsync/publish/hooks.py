@@ -178,14 +178,14 @@ class BatchHooks:
     """
 
     # Threads: any.
-    # Locks: `_turn` lets one thread ask the plugins.
+    # Locks: the headers lock, `_headers_lock`, lets one thread ask the plugins.
 
     def __init__(self, plugins: Plugins, prepare_wait: Callable[[], None] | None = None) -> None:
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         # The answer, in a list as soon as the plugins have given it.
         self._answer: list[SharedHeaders | None] = []
-        self._turn = LongLock(Level.TURN, prepare_wait)
+        self._headers_lock = LongLock(Level.TURN, prepare_wait)
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
@@ -210,9 +210,9 @@ class BatchHooks:
         if not self._answer:
             # If the plugin that is asked adds a message to this batch, that message gets no shared
             # headers, because its call would wait for itself.
-            if self._turn.held_here():
+            if self._headers_lock.held_here():
                 return None
-            with self._turn:
+            with self._headers_lock:
                 if not self._answer:
                     self._answer.append(self._ask_headers(operation()))
         return self._answer[0]

@@ -3,15 +3,15 @@ A publisher keeps many messages in flight, from any number of threads, each with
 
 Publishing threads encode messages and stage them in the window without a lock. One worker thread
 per publisher reads the acks, completes futures and calls the user's callbacks. Staged messages are
-written under the lock. A publishing thread writes them if a block is full, if it has to wait, or if
-messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
+written under the publisher lock. A publishing thread writes them if a block is full, if it has to
+wait, or if messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
 
 Invariants
 - Either a message is staged, or ``publish`` raises and nothing is sent. A staged message ends
   exactly once, through its future.
 - The window limits the messages in flight. Threads that publish at the same moment may exceed it by
   one message each.
-- No thread holds the lock while it waits for the connection or runs a user's code.
+- No thread holds the publisher lock while it waits for the connection or runs a user's code.
 - The worker never waits for the connection, so messages in flight end even without one.
 """
 
@@ -68,7 +68,8 @@ KEPT_FAILURES: Final = 1000
 # with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single message.
 BLOCK_DELAY: Final = 0.001
 
-# Seconds that a publishing thread waits for the lock before it leaves a full block to the worker.
+# Seconds that a publishing thread waits for the publisher lock before it leaves a full block to the
+# worker.
 LOCK_WAIT: Final = 0.002
 
 # Seconds for which ``close`` waits for callbacks after its timeout.
@@ -116,7 +117,11 @@ class Counters:
     report_errors: int = 0
 
     def statistics(self, window: Window) -> PublisherStatistics:
-        """Return the counters and those of the publisher's window. An owner holds its lock."""
+        """
+        Return the counters and those of the publisher's window.
+
+        The caller holds the publisher lock, unless the worker is ending.
+        """
         tally, pending = window.pipeline.tally, window.open_count
         return PublisherStatistics(
             published=tally.count + self.failed + pending,
@@ -153,8 +158,8 @@ class Publisher:
     """
 
     # Threads: any, and the worker, which reads acks and calls plugins and callbacks.
-    # Locks: `_lock` protects the window and the outcomes of futures. `publish` stages without it.
-    # Plugins and callbacks run without it.
+    # Locks: the publisher lock, `_lock`, protects the window and the outcomes of futures. `publish`
+    # stages without it. Plugins and callbacks run without it.
 
     __reduce__ = refuse_copy
 
@@ -189,7 +194,7 @@ class Publisher:
         self._idle = False
         # Whether the worker flushes the window every ``BLOCK_DELAY`` seconds.
         self._flushing = False
-        # Whether a thread did not get the lock, so that the worker writes the block.
+        # Whether a thread did not get the publisher lock, so that the worker writes the block.
         self._left_to_worker = False
         # Whether the worker runs a user's code, which may be slow.
         self._in_callback = False
@@ -317,7 +322,8 @@ class Publisher:
             if window.stage(future):
                 break
             self._lane.check()
-            # Wait without the lock, because the worker needs it for the messages in flight.
+            # Wait without the publisher lock, because the worker needs it for the messages in
+            # flight.
             deadline = deadline or Deadline.after(options.ack_timeout)
             self._lane.write(b"", deadline)
         # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
@@ -345,15 +351,15 @@ class Publisher:
                         self._flushing = True
                         self._wake_worker()
             else:
-                # A short wait, because the worker may need the GIL to release the lock.
+                # A short wait, because the worker may need the GIL to release it.
                 with Locked(self._lock, Deadline.after(LOCK_WAIT)):
                     self._window.flush()
         except errors.WaitTimeoutError:
             # Trying again with each message would double the cost of publishing meanwhile.
             self._left_to_worker = True
         except errors.CallInSignalHandlerError:
-            # This signal handler interrupted a call that holds the lock, or one that the worker
-            # waits for. The worker will write.
+            # This signal handler interrupted a call that holds the publisher lock, or one that the
+            # worker waits for. The worker will write.
             self._nudge_worker()
 
     def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
@@ -361,7 +367,7 @@ class Publisher:
         Take back a message that was staged during ``close``, and raise *reason*.
 
         Does nothing if the message has been numbered, or in a signal handler that cannot wait for
-        the lock. The worker then ends the message.
+        the publisher lock. The worker then ends the message.
         """
         try:
             with self._lock:
@@ -372,7 +378,11 @@ class Publisher:
         raise_failure(reason)
 
     def _flush_now(self) -> None:
-        """Write the staged messages and make sure that the worker reads the acks; lock held."""
+        """
+        Write the staged messages, and make sure that the worker reads the acks.
+
+        The publisher lock is held.
+        """
         if self._idle:
             # Set before the write: if Ctrl-C interrupts it, the worker still ends these messages.
             self._work.set()
@@ -497,7 +507,7 @@ class Publisher:
         """Close, and return the failures that ``close`` raises."""
         deadline = Deadline.after(timeout)
         if self._lane.forked:
-            # The worker, and perhaps the lock's owner, are in the parent.
+            # The worker, and perhaps the owner of the publisher lock, are in the parent.
             return []
         self._end(deadline, errors.HandleClosedError("publisher"))
         if self._is_worker():
@@ -569,14 +579,14 @@ class Publisher:
             self._wake_worker()
 
     def _wake_worker(self) -> None:
-        """End the worker's current wait; the lock is held."""
+        """End the worker's current wait; the publisher lock is held."""
         if self._idle:
             self._work.set()
         else:
             self._lane.interrupt(self._window.box)
 
     def _nudge_worker(self) -> None:
-        """As :meth:`_wake_worker`, without the lock."""
+        """As :meth:`_wake_worker`, without the publisher lock."""
         # Both, because the worker may become idle at this moment.
         self._work.set()
         self._lane.interrupt(self._window.box)
@@ -625,7 +635,7 @@ class Publisher:
                 return math.inf
 
     def _settle(self) -> None:
-        """Process acks and retries; call plugins and the user's code without the lock."""
+        """Process acks and retries; call plugins and the user's code without the publisher lock."""
         window = self._window
         with self._lock:
             failed_attempts = window.process_outcomes()
@@ -637,7 +647,11 @@ class Publisher:
             self._complete()
 
     def _complete(self) -> None:
-        """Complete the futures of ended messages, then call their callbacks without the lock."""
+        """
+        Complete the futures of ended messages, then call their callbacks.
+
+        The callbacks are called without the publisher lock.
+        """
         window, on_report, reports = self._window, self._on_report, self._hooks.reports
         with self._lock:
             acked = window.take_acked()
@@ -672,7 +686,11 @@ class Publisher:
                 guard(callback, future)
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
-        """Keep a failure until its future is observed or the publisher ends; the lock is held."""
+        """
+        Keep a failure until its future is observed or the publisher ends.
+
+        The publisher lock is held.
+        """
         kept = self._unobserved
         if len(kept) >= KEPT_FAILURES:
             kept[:] = [entry for entry in kept if not entry[1].observed]

@@ -1,7 +1,7 @@
 """
 The staging of a fast publisher: messages that were added one by one and are sent together.
 
-A call that takes the lock of its publisher and writes costs about 3 us, and staging costs a fifth
+A call that takes the publisher lock and writes costs about 3 us, and staging costs a fifth
 of it. The staged messages are encoded and sent by a call that finds the staging full, by a call
 that is about to wait, or by the loop thread after a short pause.
 """
@@ -44,9 +44,9 @@ class Staging:
     """
 
     # Threads: any for `stage`, the loop thread for `_send`, and for the rest those that hold the
-    # lock of the publisher.
-    # Locks: `lock` protects `places`, `last`, `frames`, `size` and `is_armed`. Any thread sets
-    # `is_stopped` without it.
+    # publisher lock.
+    # Locks: the staging lock, `lock`, protects `places`, `last`, `frames`, `size` and `is_armed`.
+    # Any thread sets `is_stopped` without it.
 
     __slots__ = (
         "_lane", "_was_taken", "epoch", "form", "frames", "is_armed", "is_stopped", "last",
@@ -90,7 +90,8 @@ class Staging:
         self, target: bytes, payload: bytes, frame: Callable[[bytes, int], bytes] | None = None
     ) -> int:
         """
-        Stage a valid and small message, and return its number; any thread, without the lock.
+        Stage a valid and small message, and return its number; any thread, without the publisher
+        lock.
 
         Return 0 if the publisher has to read answers, to wait for room or to write first.
 
@@ -100,7 +101,7 @@ class Staging:
             frame: Makes the frame of a message with headers, given the prefix and its sequence.
         """
         if self.is_stopped:
-            # Before the lock is taken: in a forked child, its owner may not exist.
+            # Before the staging lock is taken: in a forked child, its owner may not exist.
             return 0
         with self.lock:
             places = self.places
@@ -160,7 +161,7 @@ class Staging:
         self._lane.later(STAGING_PAUSE, self._send)
 
     def _send_staged(self) -> bool:
-        """Send what was staged, and return whether to look again; the lock is held."""
+        """Send what was staged, and return whether to look again; the staging lock is held."""
         # Calls that add one message after another send full blocks. Sending smaller ones here, and
         # arming the loop for each block, cost a tenth of the CPU of such a program.
         if not self._was_taken:

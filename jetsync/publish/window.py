@@ -8,8 +8,8 @@ stream took. It starts no threads and takes no locks; its owner does.
 stages them, because a write costs more than encoding a message. With a lock per message, four
 threads are a fifth slower than one: the thread that gets the lock still has to wait for the GIL. So
 staging appends to a list, which needs no lock, and messages get their numbers when a block is
-written. Any thread may stage a message. The owner calls everything else. A ``Publisher`` holds its
-lock meanwhile, unless it waits for acks or plugins run.
+written. Any thread may stage a message. The owner calls everything else. A ``Publisher`` holds the
+publisher lock meanwhile, unless it waits for acks or plugins run.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Window:
     whose first attempt failed has a :class:`RetryEntry`.
     """
 
-    # Threads: the one of `publish_many`, or those that hold the lock of a `Publisher`. Any thread
+    # Threads: the one of `publish_many`, or those that hold the publisher lock. Any thread
     # calls `stage`. The worker of a `Publisher` calls `wait`, `decide_retries` and `close` without
     # the lock. The loop thread calls `box.find_messages`.
     # Locks: none of its own.
@@ -315,7 +315,8 @@ class Window:
         """
         if not self.staged:
             self.stalled = 0.0
-            # Threads count without the lock, so another one may have added to an old count.
+            # Threads count without the publisher lock, so another one may have added to an old
+            # count.
             self.staged_bytes = 0
             return
         while self.staged and (room := self.room) > 0:

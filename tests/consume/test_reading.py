@@ -50,7 +50,7 @@ class TestTakers:
                 with pytest.raises(jetsync.WaitTimeoutError, match="another call on the watch"):
                     late.result(10)
             assert waiting.result(10)
-        assert not is_locked(reading.lock)
+        assert not is_locked(reading.turn_lock)
 
     @pytest.mark.parametrize("how", ["lock", "taker", "takers"])
     def test_a_call_inside_another_one_is_refused(self, reading, how):
@@ -65,7 +65,7 @@ class TestTakers:
                     call()
 
         if how == "lock":
-            with reading.lock:
+            with reading.turn_lock:
                 refused()
         elif how == "taker":
             reading.taker = threading.get_ident()
@@ -78,7 +78,7 @@ class TestTakers:
         """
         While one thread takes, the others may wait.
         """
-        with ThreadPoolExecutor(1) as pool, reading.lock:
+        with ThreadPoolExecutor(1) as pool, reading.turn_lock:
             assert pool.submit(reading.check).result(10) is None
             assert pool.submit(reading.prepare_wait).result(10) is None
 
@@ -87,14 +87,14 @@ class TestTakers:
         In a forked child, calls raise at once instead of waiting for threads of the parent.
         """
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(reading.lock.enter).result(10)
+            pool.submit(reading.turn_lock.enter).result(10)
             connection.lane.forked = True
             for call in (lambda: reading.turn(Deadline.after(None)), reading.prepare_wait):
                 with pytest.raises(jetsync.ForkedProcessError):
                     call()
             reading.after_fork()
             assert reading.over.is_set()
-            assert not is_locked(reading.lock)
+            assert not is_locked(reading.turn_lock)
 
 
 class TestEnd:

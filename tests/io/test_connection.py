@@ -53,7 +53,7 @@ class StubLane:
         self.busy_here = False
         self.answer = lambda block: None
         self.outbox = types.SimpleNamespace(
-            why_down=None, reason=None, held_here=lambda: False, bytes_out=7, can_send=True
+            why_down=None, reason=None, writes_here=lambda: False, bytes_out=7, can_send=True
         )
         self.subscriptions = self.reader = self
         self._sids = itertools.count(1_000_000)

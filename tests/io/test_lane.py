@@ -405,7 +405,7 @@ class TestWriteNowait:
 
     def test_a_thread_that_writes(self, rig):
         """While a thread holds the lock, nothing is sent, also if it is the calling thread."""
-        with rig.lane.outbox.lock:
+        with rig.lane.outbox.write_lock:
             assert not rig.lane.outbox.write_nowait(b"x", 1)
             assert not Background(rig.lane.outbox.write_nowait, b"x", 1).get()
         assert rig.nothing_more()
@@ -618,7 +618,7 @@ class TestPost:
         epoch = rig.lane.epoch
         rig.lane.post_nowait(b"now", epoch)
         assert rig.receive(3) == b"now"
-        with rig.lane.outbox.lock:
+        with rig.lane.outbox.write_lock:
             rig.lane.post_nowait(b"soon", epoch)
         assert rig.receive(4) == b"soon"
         rig.do(rig.lane.detach)
@@ -871,7 +871,7 @@ class TestReconnect:
     def test_unsubscribe_during_a_write(self, rig):
         """If another thread has the lock, the UNSUB is sent as soon as it is free."""
         sid = rig.listen(Mailbox())
-        with rig.lane.outbox.lock:
+        with rig.lane.outbox.write_lock:
             Background(rig.lane.subscriptions.unsubscribe, sid).get()
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
 

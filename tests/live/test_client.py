@@ -184,7 +184,7 @@ class TestRequest:
         held, release, idle = threading.Event(), threading.Event(), threading.Event()
 
         def write():
-            with outbox.lock:
+            with outbox.write_lock:
                 held.set()
                 release.wait(30)
 

@@ -614,7 +614,7 @@ class TestInterruptedReads:
         """
         with client.subscribe(unique) as subscription:
             self.check(
-                lambda: not is_locked(subscription._reading.lock),
+                lambda: not is_locked(subscription._reading.turn_lock),
                 lambda: subscription.next(timeout=0),
             )
 
@@ -664,7 +664,7 @@ class TestInterruptedReads:
                 except jetsync.ConsumptionClosedError as error:
                     assert "a call was interrupted" in str(error)  # noqa: PT017
                     outcomes.add("interrupted")
-                assert not is_locked(messages._core.reading.lock), step
+                assert not is_locked(messages._core.reading.turn_lock), step
                 messages.close()
                 assert messages.closed
                 # Otherwise the server might send the next message to the closed consumption.
@@ -678,7 +678,9 @@ class TestInterruptedReads:
         """
 
         def begin():
-            with Locked(ordered._using, Deadline.after(5), "another call on the ordered consumer"):
+            with Locked(
+                ordered._use_lock, Deadline.after(5), "another call on the ordered consumer"
+            ):
                 ordered._check_unused()
 
         with stream.ordered_consumer() as ordered:
@@ -686,7 +688,7 @@ class TestInterruptedReads:
             while not ended:
                 step += 1
                 ended = interrupted_at(step, begin)
-                assert not is_locked(ordered._using), step
+                assert not is_locked(ordered._use_lock), step
 
 
 def test_a_dropped_client_is_closed_at_once(nats_server, unique):

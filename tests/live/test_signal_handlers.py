@@ -535,7 +535,7 @@ class TestOtherThreads:
             handles = Handles(client, unique)
             lane = connection_of(client).lane
             # As the main thread does when a signal arrives during a write.
-            with no_hang(meeting), lane.outbox.lock:
+            with no_hang(meeting), lane.outbox.write_lock:
                 # Threads that read send it before they wait.
                 handles.message.ack()
                 waiting = pool.submit(other, handles)
@@ -637,7 +637,7 @@ class TestOtherThreads:
 
             closing = []
             publisher._window.stage = stage_as_it_closes
-            with no_hang("the handler"), connection_of(client).lane.outbox.lock:
+            with no_hang("the handler"), connection_of(client).lane.outbox.write_lock:
                 future = publisher.publish(unique)
             free.set()
             assert future.result(10).sequence == 1

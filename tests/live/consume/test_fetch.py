@@ -468,7 +468,7 @@ class TestNothingIsLost:
         eventually(lambda: worker.info().num_ack_pending == 5)
 
         def drop_in_a_write():
-            with connection_of(client).lane.outbox.lock:
+            with connection_of(client).lane.outbox.write_lock:
                 dropped.clear()
 
         thread = threading.Thread(target=drop_in_a_write, daemon=True)

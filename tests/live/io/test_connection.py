@@ -366,7 +366,7 @@ class TestClose:
             # Either the publish's waiter or the consumer may get the message.
             eventually(lambda: client.statistics().requests_in_flight == 2)
             eventually(lambda: seen.info().num_waiting >= 1)
-            eventually(lambda: all(is_locked(sub._reading.lock) for sub in subscriptions))
+            eventually(lambda: all(is_locked(sub._reading.turn_lock) for sub in subscriptions))
             with timed(0.0, 2.0):
                 client.close()
                 for waiting in (request, taken):
@@ -589,7 +589,7 @@ class TestClose:
         own_server.pause()
         waiting = pool.submit(subscription.next, timeout=60)
         blocked(pool)
-        with connection_of(client).lane.outbox.lock:
+        with connection_of(client).lane.outbox.write_lock:
             client.close(timeout=60)
         assert isinstance(waiting.exception(20), jetsync.ConnectionClosedError)
         own_server.resume()

@@ -89,11 +89,11 @@ class TestInitial:
         """
         fill(kv)
         with kv.watch() as watch:
-            with watch._reading.lock, pytest.raises(jetsync.ConflictingUseError):
+            with watch._reading.turn_lock, pytest.raises(jetsync.ConflictingUseError):
                 watch.wait_current(timeout=0)
             assert not watch.wait_current(timeout=0)
             seen(watch.initial(timeout=10))
-            with watch._reading.lock:
+            with watch._reading.turn_lock:
                 assert watch.wait_current(timeout=0)
 
     def test_a_watch_of_an_empty_bucket_is_current_at_once(self, kv):

@@ -139,7 +139,10 @@ class TestDiscard:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         # The handler runs in the thread that holds the lock of the interrupted write.
-        with connection_of(js).lane.outbox.lock, pytest.raises(jetsync.CallInSignalHandlerError):
+        with (
+            connection_of(js).lane.outbox.write_lock,
+            pytest.raises(jetsync.CallInSignalHandlerError),
+        ):
             batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
         assert batch.size == 1
         batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
@@ -203,7 +206,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with connection_of(js).lane.outbox.lock:
+        with connection_of(js).lane.outbox.write_lock:
             batch.discard()
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
