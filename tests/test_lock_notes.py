@@ -129,6 +129,24 @@ def test_notes(each):
     assert named - each.words == set()
 
 
+DESIGN = PACKAGE.parent / "docs" / "design.md"
+
+NAMES = set(re.findall(r"^\| ([a-z]+ lock) \|", DESIGN.read_text("utf-8"), re.MULTILINE))
+"""The names of locks in the table of the design."""
+
+
+@pytest.mark.parametrize("each", [each for each in NOTED if each.locks], ids=lambda each: each.name)
+def test_each_lock_has_its_name(each):
+    """
+    The notes give each lock of the class the name that it has in the design.
+    """
+    names = dict(re.findall(r"[Tt]he ([a-z]+ lock), `+(\w+)`", each.notes))
+    attributes = {attribute: name for name, attribute in names.items()}
+
+    assert each.locks <= attributes.keys()
+    assert names.keys() <= NAMES
+
+
 @pytest.mark.parametrize(
     "notes",
     [
