@@ -36,7 +36,7 @@ _SUBJECT_LINE: Final = b"\r\nNats-Subject: "
 # The headers that servers add to an answer, in their order, up to the end of the block. The headers
 # of the message itself may contain the same text.
 _ADDED_BLOCK: Final = re.compile(
-    rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
+    rb"\r\nNats-Subject: ([^\r\n]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
     rb"(?:\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+)?\r\n\r\n"
 )

@@ -53,5 +53,9 @@ PAGES = [
     page_of([run_of(ORDINARY[:1]), run_of(ORDINARY[1:]), run_of(ODD[:1])]),
     page_of([run_of(ORDINARY), ODD]),
     page_of([]),
+    page_of([run_of([said(5, b"2026-11-20T16:38:27Z", "dg\nA"), *ORDINARY])]),
 ]
-IDS = ["usual", "mixed", "odd", "one", "none", "run", "runs", "odd runs", "mixed runs", "no runs"]
+IDS = [
+    "usual", "mixed", "odd", "one", "none", "run", "runs", "odd runs", "mixed runs", "no runs",
+    "line end in a subject",
+]  # fmt: skip
