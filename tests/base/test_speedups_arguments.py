@@ -260,7 +260,8 @@ def calls():
         "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
         "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
         "stored_of_run": lambda: COMPILED["stored_of_run"](StoredMessage, page, bounds),
-        "plain_maker": lambda: COMPILED["plain_maker"](Message, None),
+        # Many, because free-threaded builds keep the memory of the last few tuples and functions.
+        "plain_maker": lambda: [COMPILED["plain_maker"](Message, None) for _ in range(50)],
         "make": lambda: make(FRAME),
         "encode_pairs": lambda: COMPILED["encode_pairs"](
             iter([pair] * 5), [], {}, {"a": b"a"}, *shared
