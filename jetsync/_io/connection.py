@@ -414,7 +414,7 @@ class Connection:
             lane.ack(message.raw_reply, timeout)
             return
         self.check_size(len(body))
-        block = frames.answers((message.raw_reply,), body)
+        block = frames.ack_block((message.raw_reply,), body)
         if lane.outbox.writes_here():
             # This signal handler interrupted a write of its thread. The loop sends the block.
             lane.post_nowait(block, keep=timeout)

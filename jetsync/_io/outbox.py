@@ -350,7 +350,7 @@ class Outbox:
         """
         acks = self.acks
         acks.append(reply)
-        # Checked after the ack is listed: a flush clears the flag before it takes the acks.
+        # Checked after the ack is listed: a tick clears the flag before it takes the acks.
         if self.tick_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
             return
         if self.state in _CAN_SEND and self.size < OUT_LIMIT:
@@ -360,7 +360,7 @@ class Outbox:
             return
         with contextlib.suppress(ValueError):  # Another thread has just sent it.
             acks.remove(reply)
-            self.post(frames.answers((reply,), ACK), timeout, while_closing=True)
+            self.post(frames.ack_block((reply,), ACK), timeout, while_closing=True)
 
     def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
@@ -455,7 +455,7 @@ class Outbox:
         acks = self.acks
         # Before the lane is open, the subscriptions come first.
         if acks and self.state in _CAN_SEND:
-            self.posted.append(frames.answers(take_all(acks), ACK))
+            self.posted.append(frames.ack_block(take_all(acks), ACK))
         if self.posted:
             self.posted.append(block)
             block = b"".join(self.posted)
@@ -471,7 +471,7 @@ class Outbox:
                     block = self._take_delegated() + block
                     # A thread lists its ack before it delegates its next request.
                     if acks and self.state in _CAN_SEND:
-                        block = frames.answers(take_all(acks), ACK) + block
+                        block = frames.ack_block(take_all(acks), ACK) + block
                 sent = 0
                 self.last_request = request
                 with self._sending:

@@ -1,5 +1,5 @@
 """
-The transport that nats-py uses: TCP and TLS, and every byte through the lane.
+The transport that nats-py uses: TCP, TLS and the handshake. Every later byte goes through the lane.
 
 nats-py only asks for the steps of a handshake. The transport connects, checks the server's first
 line, starts TLS, adds the login to CONNECT and waits for the PONG. After that the lane gets the

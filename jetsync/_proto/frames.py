@@ -290,7 +290,7 @@ def message(
     return pub(subject, reply, payload) if header is None else hpub(subject, reply, header, payload)
 
 
-def answers(replies: Iterable[bytes], body: bytes) -> bytes:
+def ack_block(replies: Iterable[bytes], body: bytes) -> bytes:
     """
     Build the block that sends *body* to each of the reply subjects; empty without any.
     """

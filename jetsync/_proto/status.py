@@ -7,6 +7,13 @@ first rule whose code and text match applies. A status without a rule is a fault
 or above, and ignored otherwise.
 
 A fault ends a fetch. It ends a consumption only if ``CONCLUDING`` in ``consume.py`` has its error.
+``_judge`` in ``consume/fetch.py`` and in ``consume.py`` act on a rule, and have the exceptions.
+
+What a new status needs: a class in ``errors/status.py``, and its line in the trees of
+``errors/__init__.py`` and of the reference; a rule here, in front of the general rule of its code;
+a decision about :attr:`StatusRule.turned_away`; ``CONCLUDING`` if it ends consumptions; ``GONE`` in
+``consume/ordered_reads.py`` if the consumer no longer exists; ``_learn_limit`` in ``consume.py`` if
+it names a limit; and a line in ``tests/proto/test_status.py``.
 
 Sources: ADR-37, section "Status handling". Servers 2.10 to 2.15 send more status lines than the ADR
 lists; these were measured.
@@ -51,13 +58,18 @@ class StatusRule:
     # How the description starts, in lower case. An empty text matches every description.
     text: str
     effect: Effect
-    # The error for a fault, or for a temporary status that lasts.
+    # The error for a fault. jetsync raises none for a temporary status, because it pulls again.
     error: type[errors.StatusError] | None
     meaning: str
 
     @property
     def turned_away(self) -> bool:
-        """Whether the server refused the pull before it delivered anything."""
+        """
+        Whether the server refused the pull before it delivered anything.
+
+        True for each fault with an error of its own. A fault that may come after messages belongs
+        to the exceptions here.
+        """
         after = (errors.ConsumerDeletedError, errors.UnknownStatusError)
         return self.effect is Effect.ABSENT or (
             self.effect is Effect.FAULT and self.error not in after

@@ -12,7 +12,7 @@ from jetsync import errors, events
 from jetsync._base.log import get_logger
 from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
-from jetsync._proto.frames import answers
+from jetsync._proto.frames import ack_block
 from jetsync.values.ack_subject import ACK_PREFIX
 from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
 
@@ -116,7 +116,7 @@ def acknowledge_all(
             if isinstance(acker, Connection):
                 deadline = deadline or acker.deadline(timeout)
                 sent = [max(group, key=_sequence)] if ack_all else group
-                block = answers([message.raw_reply for message in sent], ACK)
+                block = ack_block([message.raw_reply for message in sent], ACK)
                 acker.lane.write(block, deadline, while_closing=True)
             else:
                 # An acker of the application's own only knows single messages.
@@ -157,7 +157,7 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
         return
     with contextlib.suppress(errors.MessageAlreadyAckedError, errors.NotJetStreamMessageError):
         message._take_acker()  # noqa: SLF001
-        lane.post_nowait(answers([message.raw_reply], body), keep=KEEP_ACKS)
+        lane.post_nowait(ack_block([message.raw_reply], body), keep=KEEP_ACKS)
 
 
 def give_back(lane: Lane, frames: Iterable[Frame]) -> None:
@@ -166,7 +166,7 @@ def give_back(lane: Lane, frames: Iterable[Frame]) -> None:
 
     Without a connection the naks are sent on the next one, within :data:`KEEP_NAKS` seconds.
     """
-    block = answers([frame[1] for frame in frames if frame[1].startswith(ACK_PREFIX)], NAK)
+    block = ack_block([frame[1] for frame in frames if frame[1].startswith(ACK_PREFIX)], NAK)
     if block:
         lane.post_nowait(block, keep=KEEP_NAKS)
 

@@ -103,7 +103,7 @@ class Consumption:
     ) -> None:
         handler = None if handling.handler is None else handling
         # With a handler, its threads acknowledge.
-        self._auto_ack = handler is None and handling.ack == "auto" and target.acked
+        self._auto_ack = handler is None and handling.ack == "auto" and target.wants_acks
         self._last_taken = _LastTaken()
         self._core = ConsumptionCore(target, options, handler=handler)
         disown(target.lane.later, self, self._core)

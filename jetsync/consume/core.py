@@ -420,7 +420,7 @@ class ConsumptionCore:
             inbox.close()
             self.target.give_back(unused)
         else:
-            inbox.abandon(unused, acked=self.target.acked)
+            inbox.abandon(unused, acked=self.target.wants_acks)
         engine.pulls.clear()
         self.is_open = False
         if self._entered:

@@ -5,7 +5,8 @@ A :class:`Fetch` drives the pull engine for one ``fetch`` or ``next``. Servers s
 pull to an inbox. Each consumer keeps idle inboxes and lends one to each fetch. An inbox is reused
 if its pull ended cleanly, so a fetch costs one write and no subscription of its own.
 
-Everything runs in the thread that iterates.
+The call of ``fetch`` sends the first pull. Everything else runs in the thread that iterates, except
+that any thread may read the messages from the socket.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ class Fetch:
             return ()
         messages, statuses = inbox.engine.receive(take_all(inbox.box.frames), time.monotonic())
         surplus: Sequence[Frame] = ()
-        if self._lost and self.target.acked:
+        # Messages that need no ack cannot be given back, so the caller gets all of them.
+        if self._lost and self.target.wants_acks:
             sizes = map(message_size, messages)
             room = room_for(self.request, self.received, self._received_bytes, sizes)
             messages, surplus = messages[:room], messages[room:]
@@ -217,7 +219,7 @@ class Fetch:
         # Servers before 2.14 refuse a pull for its group and still serve it (seen on 2.11.11 and
         # 2.12.8).
         if self._lost or isinstance(self.error, errors.InvalidGroupError):
-            inbox.abandon(surplus, acked=self.target.acked)
+            inbox.abandon(surplus, acked=self.target.wants_acks)
         else:
             self.target.pool.append(inbox)
 
@@ -225,7 +227,7 @@ class Fetch:
         """End the fetch, though its pull may be open at the server, and give back *unused*."""
         inbox, self.inbox = self.inbox, None
         if inbox is not None:
-            inbox.abandon(unused, acked=self.target.acked)
+            inbox.abandon(unused, acked=self.target.wants_acks)
         else:
             self.target.give_back(unused)
 
@@ -529,7 +531,7 @@ class MessageBatch:
                 can call this method again.
         """
         fetch, target = self._fetch, self._fetch.target
-        if fetch.received and not target.acked:
+        if fetch.received and not target.wants_acks:
             raise errors.AcksNotWantedError(target.consumer, stream=target.stream)
         self._note_yielded()
         count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
@@ -560,6 +562,7 @@ class MessageBatch:
         try:
             while not (fetch.closing or connection.stopped):
                 if self._untaken:
+                    # Another call made them after this one had found none.
                     yield
                     continue
                 self._note_yielded()
@@ -578,7 +581,7 @@ class MessageBatch:
                 raise_failure(fetch.error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
-            if isinstance(raised, PluginError) and not target.acked:
+            if isinstance(raised, PluginError) and not target.wants_acks:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
                 self._kept, self._iteration, resumable = unused, None, True
@@ -589,7 +592,7 @@ class MessageBatch:
     def _note_yielded(self) -> None:
         """Note which of the messages that were made last have been yielded."""
         left, yielded = len(self._untaken), self._yielded
-        if self._fetch.target.acked:
+        if self._fetch.target.wants_acks:
             yielded += reversed(self._made[left:])
         del self._made[left:]
         if len(yielded) >= self._prune_at:
@@ -613,7 +616,7 @@ class MessageBatch:
             while True:  # One by one, because another thread may take some at the same time.
                 message = self._untaken.pop()
                 left[id(message)] = message
-        if self._fetch.target.acked:
+        if self._fetch.target.wants_acks:
             self._yielded += [each for each in reversed(made) if id(each) not in left]
         return [*map(frame_of, left.values())]
 

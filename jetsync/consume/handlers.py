@@ -28,7 +28,7 @@ from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._hooks.errors import PluginError
-from jetsync._proto.frames import answers
+from jetsync._proto.frames import ack_block
 from jetsync.consume.acks import answer_soon, nak_body
 from jetsync.errors import InvalidTypeError, JetSyncError, NotJetStreamMessageError
 from jetsync.values.message import ACK, IN_PROGRESS, Message
@@ -111,7 +111,7 @@ class HandlerPool:
     def start(self) -> None:
         """Start the threads."""
         threads = self._workers.copy()
-        if self._options.keep_alive and self._core.target.acked:
+        if self._options.keep_alive and self._core.target.wants_acks:
             name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
         try:
@@ -250,7 +250,7 @@ class HandlerPool:
         target = self._core.target
         if message.is_acked:
             return
-        if target.acked:
+        if target.wants_acks:
             answer_soon(target.lane, message, body)
         elif self._options.ack == "auto":
             target.report_ignored_ack()
@@ -325,4 +325,4 @@ class HandlerPool:
             core.refill()
             replies += [frame[1] for frame in core.engine.snapshot()]
             if replies:
-                lane.post_nowait(answers(replies, IN_PROGRESS))
+                lane.post_nowait(ack_block(replies, IN_PROGRESS))

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 # the caller says otherwise (ADR-37).
 DEFAULT_EXPIRES: Final = 30.0
 
-# The buffer of a consumption, in messages, if the caller does not limit it.
+# The buffer of a consumption, in messages, if the caller does not limit it. The first pull asks for
+# all of it, and later ones for what is missing. 500 messages of 64 KiB are 32 MB, so the docstrings
+# and how-tos advise a limit in bytes for larger messages.
 DEFAULT_MESSAGES: Final = 500
 
 # By default, the next pull is sent when the buffer's size divided by this is left.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jetsync import errors, events
 from jetsync._base.log import get_logger
-from jetsync._proto.frames import answers
+from jetsync._proto.frames import ack_block
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy
@@ -57,7 +57,7 @@ class PullTarget:
         self.stream = stream
         self.consumer = consumer
         # Whether the consumer wants acknowledgements.
-        self.acked: bool = policy is not AckPolicy.NONE
+        self.wants_acks: bool = policy is not AckPolicy.NONE
         # Whether each acknowledgement covers all earlier messages.
         self.ack_all: bool = policy is AckPolicy.ALL
         self.pins: Pins = {}
@@ -65,7 +65,7 @@ class PullTarget:
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()
         self._unwanted = UnwantedAcks(context.connection)
-        acker: Acker = context.connection if self.acked else self._unwanted
+        acker: Acker = context.connection if self.wants_acks else self._unwanted
         plugins = context.plugins
         # Whether plugins see each message.
         self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
@@ -98,7 +98,7 @@ class PullTarget:
 
     def give_back(self, frames: Iterable[Frame]) -> None:
         """Have the server redeliver messages that were not taken; never waits."""
-        if self.acked:
+        if self.wants_acks:
             give_back(self.lane, frames)
 
     def report_ignored_ack(self) -> None:
@@ -140,7 +140,7 @@ class PullTarget:
 
         A message that a plugin refuses is nakked, because the caller never gets it.
         """
-        context, acked = self.context, self.acked
+        context, acked = self.context, self.wants_acks
         shown: Acker = PluginAcks(context.connection) if self.ack_all else acker
         received, marked = context.plugins.received, context.plugins.ttl_marker
 
@@ -154,7 +154,7 @@ class PullTarget:
             except BaseException:
                 parsed = parse_ack_reply(frame[1])
                 if acked and parsed is not None:
-                    block = answers([frame[1]], nak_body(parsed.delivered))
+                    block = ack_block([frame[1]], nak_body(parsed.delivered))
                     context.lane.post_nowait(block, keep=KEEP_NAKS)
                 raise
             if shown is not acker and getattr(message, "_acker", None) is shown:

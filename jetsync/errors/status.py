@@ -119,13 +119,15 @@ class MessageSizeExceedsMaxBytesError(StatusError, usual=(409, "Message Size Exc
 
 class LeadershipChangeError(StatusError, usual=(409, "Leadership Change")):
     """
-    Another server now leads the consumer. Pull again.
+    Another server now leads the consumer. jetsync pulls again and raises nothing;
+    ``Status.error`` returns this error.
     """
 
 
 class ServerShutdownError(StatusError, usual=(409, "Server Shutdown")):
     """
-    The consumer's server is shutting down. Pull again.
+    The consumer's server is shutting down. jetsync pulls again and raises nothing;
+    ``Status.error`` returns this error.
     """
 
 
@@ -143,7 +145,8 @@ class InvalidGroupError(BadPullRequestError):
 
 class PinIdMismatchError(StatusError, usual=(423, "Nats-Pin-Id mismatch")):
     """
-    The priority group has another pinned client, which gets all messages of the group.
+    The priority group has another pinned client, which gets all messages of the group. jetsync
+    pulls again and raises nothing; ``Status.error`` returns this error.
     """
 
 

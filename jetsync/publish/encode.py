@@ -189,24 +189,25 @@ class Encoder:
             Whether *items* is exhausted.
         """
         targets = self.targets if prepare is None else {}
-        block = b"" if shared_headers is None else shared_headers.block
-        limit, last, size = self.limit - len(block), number + most - 1, 0
+        header_block = b"" if shared_headers is None else shared_headers.block
+        limit, last, size = self.limit - len(header_block), number + most - 1, 0
         items = iter(items)
         while True:
             is_exhausted, number, size, item = encode_pairs(
-                items, frames, in_flight, targets, prefix, self._suffix, block, shared_headers,
+                items, frames, in_flight, targets, prefix, self._suffix, header_block,
+                shared_headers,
                 number, last, size, BLOCK_BYTES, limit,
             )  # fmt: skip
             if is_exhausted is not None:
                 return is_exhausted
             frame = b""
             try:
-                sent = item if shared_headers is None else with_shared(item, shared_headers)
+                final = item if shared_headers is None else with_shared(item, shared_headers)
                 if prepare is not None:
-                    sent = prepare(coerce_outbound(sent))
-                frame = self.frame(sent, prefix, number)
+                    final = prepare(coerce_outbound(final))
+                frame = self.frame(final, prefix, number)
                 if in_flight is not None:
-                    in_flight[number] = sent
+                    in_flight[number] = final
             except JetSyncError as error:
                 if failures is None:
                     raise

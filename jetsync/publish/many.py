@@ -1,8 +1,9 @@
 """
 Publish many messages with a window of acknowledgements, from one thread.
 
-The calling thread does all the work. It encodes a block, writes it, and reads the acks that arrive
-while it waits for room. Every message ends up in the report as stored or failed.
+The calling thread does the work, though any thread may read the acks from the socket. It encodes a
+block, writes it, and processes the acks that arrive while it waits for room. Every message ends up
+in the report as stored or failed.
 """
 
 from __future__ import annotations

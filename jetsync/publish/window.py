@@ -5,11 +5,11 @@ The window owns the reply subscription, the messages in flight, and the retries 
 stream took. It starts no threads and takes no locks; its owner does.
 
 ``publish_many`` encodes blocks and writes them. A ``Publisher`` gets its messages one by one and
-stages them, because a write costs more than encoding a message. With a lock per message, four
-threads are a fifth slower than one: the thread that gets the lock still has to wait for the GIL. So
-staging appends to a list, which needs no lock, and messages get their numbers when a block is
-written. Any thread may stage a message. The owner calls everything else. A ``Publisher`` holds the
-publisher lock meanwhile, unless it waits for acks or plugins run.
+stages them, because a write costs more than encoding a message. Both stage retries. With a lock per
+message, four threads are a fifth slower than one: the thread that gets the lock still has to wait
+for the GIL. So staging appends to a list, which needs no lock, and messages get their numbers when
+a block is written. Any thread may stage a message. The owner calls everything else. A ``Publisher``
+holds the publisher lock meanwhile, unless it waits for acks or plugins run.
 """
 
 from __future__ import annotations
@@ -185,8 +185,9 @@ class Window:
         # Failed messages that wait for their retry, the next one first.
         self.waiting: list[RetryEntry] = []
         self._has_retried = False
-        # Messages without a number, oldest first, and the number of the next one.
+        # Messages without a number, oldest first.
         self.staged: list[PublishFuture | RetryEntry] = []
+        # The number that the next staged message gets when it is written.
         self.number: int = 0
         # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
@@ -222,7 +223,7 @@ class Window:
         self._listener.line = b""
 
     def close(self) -> None:
-        """End the reply subscription."""
+        """End the reply subscription, and mark the messages in flight as untracked."""
         self._forget_messages()
         self._listener.end()
 
@@ -280,7 +281,7 @@ class Window:
                     self.failures.append((number, entry, error))
         return b"".join(pieces)
 
-    # Messages that come one by one.
+    # Messages that come one by one, and retries.
 
     def stage(self, future: PublishFuture) -> bool:
         """
