@@ -389,7 +389,8 @@ def test_with_takes_no_lock_of_threading():
         for path in folder.rglob("*.py")
         for kind in locks_of_threading(path.read_text("utf-8"))
     }
-    assert found == set(BARE)
+    # An sdist has no plugins.
+    assert found == {(path, kind) for path, kind in BARE if (root / path).exists()}
 
 
 @pytest.mark.parametrize(
