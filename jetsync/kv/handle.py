@@ -305,7 +305,8 @@ class KeyValue:
         """
         Return the keys that have a value, in the order of their last changes.
 
-        The server sends the keys without their values.
+        The server sends the keys without their values. No key is missing that had a value before
+        the call and keeps one, even if other clients change it meanwhile.
 
         Args:
             *filters: Return only keys that match one of these patterns. The default is all keys.
@@ -313,12 +314,14 @@ class KeyValue:
 
         Raises:
             InvalidKeyError: A pattern is invalid. Nothing was sent.
-            RequestTimeoutError: Not all keys arrived in time.
+            RequestTimeoutError: Not all keys arrived in time, for example because keys changed
+                faster than they could be read.
             BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
         found: dict[str, None] = {}
-        with self.watch(*filters, meta_only=True, timeout=deadline.remaining()) as watch:
+        policy = DeliverPolicy.LAST_PER_SUBJECT
+        with self._watch(filters, policy, deadline, meta_only=True, complete=True) as watch:
             for entry in watch.initial(timeout=deadline.remaining()):
                 found.pop(entry.key, None)
                 if not entry.is_deleted:
@@ -447,22 +450,14 @@ class KeyValue:
             policy = DeliverPolicy.ALL
         elif updates_only:
             policy = DeliverPolicy.NEW
-        bucket = self._bucket
-        prefix = bucket.layout.read_prefix
-        patterns = covering([*map(check_pattern, keys or (">",))])
-        deadline = bucket.context.deadline(timeout)
-        with bucket.named():
-            ordered = open_ordered(
-                bucket.context,
-                bucket.stream.name,
-                bucket.stream.cached_info,
-                deadline,
-                [prefix + pattern for pattern in patterns],
-                deliver_policy=policy,
-                opt_start_seq=from_revision,
-                headers_only=meta_only or None,
-            )
-            return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)
+        return self._watch(
+            keys,
+            policy,
+            self._deadline(timeout),
+            from_revision=from_revision,
+            ignore_deletes=ignore_deletes,
+            meta_only=meta_only,
+        )
 
     def atomic(self, *, timeout: Seconds | None = None) -> Transaction:
         """
@@ -554,6 +549,51 @@ class KeyValue:
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
         return self._bucket.context.deadline(timeout)
+
+    def _watch(
+        self,
+        keys: Sequence[str],
+        policy: DeliverPolicy,
+        deadline: Deadline,
+        *,
+        from_revision: int | None = None,
+        ignore_deletes: bool = False,
+        meta_only: bool = False,
+        complete: bool = False,
+    ) -> Watch:
+        """
+        Create a watch.
+
+        Args:
+            keys: Keys and patterns; all keys if there are none.
+            policy: Where the watch starts.
+            deadline: Deadline of the requests that create it.
+            from_revision: As for :meth:`watch`.
+            ignore_deletes: As for :meth:`watch`.
+            meta_only: As for :meth:`watch`.
+            complete: As for :class:`Watch`.
+        """
+        bucket = self._bucket
+        prefix = bucket.layout.read_prefix
+        patterns = covering([*map(check_pattern, keys or (">",))])
+        with bucket.named():
+            before = 0
+            if policy is not DeliverPolicy.NEW:
+                # Asked before the consumer is created: entries up to this revision are initial.
+                before = bucket.stream.info(timeout=deadline.remaining()).state.last_seq
+            ordered = open_ordered(
+                bucket.context,
+                bucket.stream.name,
+                bucket.stream.cached_info,
+                deadline,
+                [prefix + pattern for pattern in patterns],
+                deliver_policy=policy,
+                opt_start_seq=from_revision,
+                headers_only=meta_only or None,
+            )
+            return Watch(
+                bucket, ordered, before=before, complete=complete, ignore_deletes=ignore_deletes
+            )
 
     def _change(
         self,

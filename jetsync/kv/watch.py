@@ -8,6 +8,7 @@ watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
@@ -41,7 +42,8 @@ PREFETCHED_KEYS: Final = 5000
 # entries were removed in the meantime, or if the consumer was recreated.
 QUIET: Final = 0.25
 
-# A watch counts as current once it has taken this many times the number of initial entries.
+# A watch counts as current once it has taken this many times the number of initial entries, even if
+# some of these have not arrived.
 MOST: Final = 4
 
 # Seconds to wait for the server's answer.
@@ -79,7 +81,13 @@ class Watch:
     __reduce__ = refuse_copy
 
     def __init__(
-        self, bucket: Bucket, ordered: OrderedConsumer, *, updates_only: bool, ignore_deletes: bool
+        self,
+        bucket: Bucket,
+        ordered: OrderedConsumer,
+        *,
+        before: int,
+        complete: bool,
+        ignore_deletes: bool,
     ) -> None:
         self._bucket = bucket
         self._ordered = ordered
@@ -94,11 +102,15 @@ class Watch:
         self._last: Message | None = None
         # The number of initial entries; 0 once the number is no longer known.
         self._there = ordered.cached_info.num_pending
-        self._by_key = ordered.cached_info.config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
-        # The keys that have arrived. Empty once all initial entries are complete.
-        self._keys: set[str] = set()
-        self._taken = 0
-        self._is_current = updates_only or not ordered.cached_info.num_pending
+        # The last revision in the bucket just before the consumer was created.
+        self._before = before
+        # See :data:`MOST`. A caller who needs *complete* initial entries waits for them, also if
+        # changes arrive faster than they are taken.
+        self._most = math.inf if complete else MOST
+        # The entries that have arrived, and those of them that are certainly initial ones.
+        self._taken = self._taken_initial = 0
+        policy = ordered.cached_info.config.deliver_policy
+        self._is_current = policy is DeliverPolicy.NEW or not self._there
         if self._is_current:
             self._current.set()
         only_names = ordered.cached_info.config.headers_only
@@ -150,9 +162,10 @@ class Watch:
         """
         Yield the entries that existed when the watch was created, and then end.
 
-        If a key changes in the meantime, its entry may be the changed one. Iterate over the watch
-        itself for all later changes. If changes arrive faster than you take them, the iteration
-        ends after as many keys as existed at the start.
+        If a key changes in the meantime, its entry may be the changed one, and may come after those
+        of new keys. Iterate over the watch itself for all later changes. If changes arrive faster
+        than you take them, the iteration ends after four times as many entries as existed at the
+        start. A key that changed all the time may be missing then.
 
         Args:
             timeout: Seconds for all entries. The default is no limit.
@@ -290,27 +303,26 @@ class Watch:
         if not entry.delta:
             self._note_current()
         elif not self._is_current:
-            self._count(entry.key)
+            self._count(entry.revision)
         return entry
 
-    def _count(self, key: str) -> None:
+    def _count(self, revision: int) -> None:
         """
-        Check whether as many keys have arrived as existed at the start.
+        Check whether all initial entries have arrived, though more entries follow.
 
-        If a key changes before its entry arrives, the server sends only the change, which comes
-        later. Other keys may arrive twice before it. So this counts keys instead of entries, up to
-        a limit.
+        If a key changes before its initial entry was sent, many buckets no longer have that entry.
+        The server then sends only the change, in its place among the changes of other keys and new
+        keys. So a later revision does not show whether its key existed at the start. Only earlier
+        revisions count. If they do not become complete, the watch is current at an entry that no
+        other follows.
         """
         self._taken += 1
+        self._taken_initial += revision <= self._before
         if not self._there or self._ordered.statistics().resets:
-            # A recreated consumer starts later, so the number no longer applies.
+            # A recreated consumer sends more than one revision of a key, so the number of initial
+            # entries no longer applies.
             self._there = 0
-            return
-        if self._by_key:
-            self._keys.add(key)
-        if (len(self._keys) if self._by_key else self._taken) >= self._there or (
-            self._taken >= MOST * self._there
-        ):
+        elif self._taken_initial >= self._there or self._taken >= self._most * self._there:
             self._note_current()
 
     def _look(self) -> None:
@@ -334,7 +346,6 @@ class Watch:
 
     def _note_current(self) -> None:
         self._is_current = True
-        self._keys.clear()
         self._current.set()
 
     def _end(self, error: errors.JetSyncError | None = None) -> None:

@@ -210,6 +210,25 @@ class TestInitial:
                 assert count <= 1200
             assert watch.is_current
 
+    def test_new_keys_are_not_counted_as_existing_ones(self, make_bucket):
+        """
+        The initial entries have each key that existed, also if it changes and others are created.
+        """
+        kv = make_bucket()
+        # More than the buffer holds, so that the last ones are not in flight before they change.
+        existing = [f"k{number}" for number in range(600)]
+        for key in existing:
+            kv.put(key, b"")
+        with kv.watch() as watch:
+            initial = watch.initial(timeout=60)
+            came = [next(initial).key]
+            for number in range(50):
+                kv.put(f"new{number}", b"")
+            for key in existing[550:]:
+                kv.put(key, b"")
+            came += [entry.key for entry in initial]
+        assert set(existing).difference(came) == set()
+
     def test_a_purge_meanwhile(self, kv):
         """
         Entries that are purged while a watch loads are left out, and it becomes current.
@@ -543,6 +562,35 @@ class TestKeys:
         assert not list(kv.stream.consumer_names())
         js.delete_key_value(unique)
 
+    def test_keys_that_change_meanwhile(self, make_bucket, js):
+        """
+        ``keys`` returns every key that existed before the call, although threads change keys and
+        create others meanwhile.
+        """
+        kv = make_bucket()
+        existing = [f"k{number}" for number in range(8_000)]
+        js.publish_many((f"$KV.{kv.bucket}.{key}", b"") for key in existing)
+        enough = threading.Event()
+
+        def change(seed):
+            with js.publisher(window=64) as publisher:
+                for number in itertools.count():
+                    if enough.is_set() or number > 20_000:
+                        return
+                    old = existing[-1 - (7 * number + seed) % 1000]
+                    for key in (old, f"new{seed}-{number}"):
+                        publisher.publish(f"$KV.{kv.bucket}.{key}", b"")
+
+        with ThreadPoolExecutor(2) as pool:
+            changing = [pool.submit(change, seed) for seed in range(2)]
+            try:
+                missing = [set(existing).difference(kv.keys()) for _ in range(3)]
+            finally:
+                enough.set()
+            for each in changing:
+                each.result(60)
+        assert missing == [set()] * 3
+
     @pytest.mark.parametrize("call", ["keys", "purge_deletes"])
     def test_entries_are_not_kept(self, kv, js, monkeypatch, call):
         """
@@ -616,10 +664,12 @@ class TestKeys:
         """
         kv.put("a", b"1")
         kv.delete("a")
-        ask = jetsync.Stream.info
+        ask, calls = jetsync.Stream.info, itertools.count()
 
         def set_first(stream, **options):
-            kv.put("a", b"2")
+            # The first call comes before the marker is read.
+            if next(calls) == 1:
+                kv.put("a", b"2")
             return ask(stream, **options)
 
         monkeypatch.setattr(jetsync.Stream, "info", set_first)
