@@ -16,7 +16,7 @@ from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
-from jetsync._base.keywords import closed, refuse_position
+from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
@@ -249,7 +249,8 @@ class Client:
         If a signal has arrived, the end of the block drains the client and raises SystemExit. A
         second signal raises SystemExit immediately, wherever the main thread is. Signals within
         half a second of the first one are ignored, because some supervisors send it twice. So the
-        block does not end before. It restores the previous signal handlers.
+        block ends at the earliest half a second after the first signal, also if it raises. Its end
+        restores the previous signal handlers.
 
         After *timeout* seconds, buffered messages are no longer handled: jetsync gives those of
         consumers back to the server, and drops those of core subscriptions with a warning in the
@@ -418,7 +419,7 @@ class Client:
             frames.message(target, answer, header, payload), connection.options.request_timeout
         )
 
-    @closed
+    @hide_extra
     def request(
         self,
         subject: str,
@@ -451,7 +452,7 @@ class Client:
         frame = connection.exchange(target, header, payload, connection.deadline(timeout))
         return Message(*frame, connection)
 
-    @closed
+    @hide_extra
     def subscribe(
         self,
         subject: str,

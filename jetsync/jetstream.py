@@ -15,7 +15,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
 from jetsync._base.fields import check_count, check_function
 from jetsync._base.iterations import Iteration
-from jetsync._base.keywords import closed, refuse, refuse_position
+from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.kv.bucket import Bucket
@@ -94,7 +94,7 @@ class JetStream:
 
     # Publishing
 
-    @closed
+    @hide_extra
     def publish(
         self,
         subject: str,

@@ -37,7 +37,7 @@ class NoKeywords(TypedDict):
     """The type of the catch-all: type checkers refuse every keyword."""
 
 
-def closed(function: F) -> F:
+def hide_extra(function: F) -> F:
     """Leave the catch-alls out of the signature that ``help`` and editors show."""
     signature = inspect.signature(function)
     shown = [

@@ -109,10 +109,13 @@ class StopSignal:
         try:
             if self._number is not None and kind is None:
                 self._on_end(max(self._deadline.remaining(), SHORTEST_DRAIN))
-                # The previous handlers would take a repeat for the first signal.
-                time.sleep(self._repeats.remaining())
         finally:
-            self._restore()
+            try:
+                if self._number is not None and not self._repeats.expired():
+                    # The previous handlers would take a repeat for the first signal.
+                    time.sleep(self._repeats.remaining())
+            finally:
+                self._restore()
         if self._number is not None and kind is None:
             raise SystemExit(self._status(self._number))
 

@@ -112,15 +112,15 @@ class Reader:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return False
-            # Ctrl-C may strike between two steps of Python code. If it struck after the lock was
-            # taken and before that was recorded, the lock would never be released. Ctrl-C never
+            # Ctrl-C may strike between two steps of Python code. If it struck after the read lock
+            # was taken and before that was recorded, it would never be released. Ctrl-C never
             # strikes inside one call into C, so such a call takes the lock and records that.
             taken: list[bool | None] = []
             gate = None
             try:
-                # Added before the lock is tried. A thread that stops reading first releases the
-                # lock and then checks for followers. So if this thread does not get the lock, that
-                # thread finds the follower and has the loop read.
+                # Added before the read lock is tried. A thread that stops reading first releases
+                # the lock and then checks for followers. So if this thread does not get the lock,
+                # that thread finds the follower and has the loop read.
                 followers.add(receiver)
                 if isinstance(receiver, Waiter):
                     requests.add(receiver)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
-from jetsync._base.keywords import closed, refuse, refuse_position
+from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync.consume.consumption import Consumption
@@ -102,7 +102,7 @@ class Consumer:
             self._context, self._stream_name, self.name, self._context.deadline(timeout)
         )
 
-    @closed
+    @hide_extra
     def fetch(
         self,
         max_messages: int | None = None,
@@ -179,7 +179,7 @@ class Consumer:
         }
         return self._fetch("fetch", options)
 
-    @closed
+    @hide_extra
     def next(
         self,
         expires: Seconds | None = None,
@@ -232,7 +232,7 @@ class Consumer:
         batch.close()
         return message
 
-    @closed
+    @hide_extra
     def consume(
         self,
         handler: Callable[[Message], object] | None = None,

@@ -12,7 +12,7 @@ import attrs
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.html import html_table
-from jetsync._base.keywords import refuse_position
+from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
@@ -197,6 +197,7 @@ class Consumption:
         """
         self._core.drain()
 
+    @hide_extra
     def wait(self, *_extra: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until the consumption has ended and all messages were taken. Return whether that is so.

@@ -26,7 +26,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.keywords import closed, refuse, refuse_position
+from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
@@ -217,7 +217,7 @@ class OrderedConsumer:
         cursor = self._source.cursor
         return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
 
-    @closed
+    @hide_extra
     def fetch(
         self,
         max_messages: int | None = None,
@@ -264,7 +264,7 @@ class OrderedConsumer:
             no_wait=no_wait,
         )
 
-    @closed
+    @hide_extra
     def next(
         self,
         expires: Seconds | None = None,
@@ -284,7 +284,7 @@ class OrderedConsumer:
         with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
             return next(iter(batch), None)
 
-    @closed
+    @hide_extra
     def consume(
         self,
         handler: None = None,

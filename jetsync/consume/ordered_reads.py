@@ -18,7 +18,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
-from jetsync._base.keywords import refuse_position
+from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import AHEAD
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OrderedConsumption"]
 
-# Seconds for which a pull waits that has the server look for messages again.
+# Seconds for which the server keeps the pull of a nudge.
 NUDGE: Final = 0.01
 
 GONE: Final = (
@@ -125,7 +125,11 @@ class OrderedConsumption:
         return message
 
     def take(self, deadline: Deadline) -> Message | None:
-        """Return the next message; None at the end or at the deadline."""
+        """
+        Return the next message; None at the end or at the deadline.
+
+        :meta private:
+        """
         try:
             message = self._take(deadline)
         except errors.WaitTimeoutError:
@@ -135,7 +139,11 @@ class OrderedConsumption:
         return message
 
     def nudge(self) -> None:
-        """Have the server look for messages again; never waits."""
+        """
+        Have the server look for messages again; never waits.
+
+        :meta private:
+        """
         target = self._source.target
         target.lane.post_nowait(empty_pull(target, expires=NUDGE))
 
@@ -179,6 +187,7 @@ class OrderedConsumption:
         if core is None or core.closed:
             self._reading.end()
 
+    @hide_extra
     def wait(self, *_extra: NoReturn, timeout: Seconds | None = None) -> bool:
         """
         Wait until the consumption has ended and all messages were taken. Return whether that is so.

@@ -100,7 +100,7 @@ def include(file: Path, folder: Path) -> str:
         DevServerError: There is no such file, or the two are on different drives of Windows.
     """
     if not file.is_file():
-        raise DevServerError(f"configuration {file} is no file")
+        raise DevServerError(f"configuration file {file} not found")
     try:
         path = os.path.relpath(file, folder)
     except ValueError as error:

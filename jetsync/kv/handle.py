@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import aware, check_count, whole_number, wrong_type
-from jetsync._base.keywords import closed, refuse_position
+from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
@@ -139,7 +139,7 @@ class KeyValue:
             raise bucket.not_found(key, entry, revision=revision)
         return entry
 
-    @closed
+    @hide_extra
     def put(
         self,
         key: str,
@@ -173,7 +173,7 @@ class KeyValue:
             refuse_position(KeyValue.put)
         return self._bucket.write(check_key(key), value, self._deadline(timeout), ttl=ttl)
 
-    @closed
+    @hide_extra
     def create(
         self,
         key: str,
@@ -217,7 +217,7 @@ class KeyValue:
             bucket.context.connection.closing.wait(min(pause, deadline.remaining()))
             pause = min(pause * 2.0 or FIRST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE)
 
-    @closed
+    @hide_extra
     def update(
         self,
         key: str,
@@ -248,7 +248,7 @@ class KeyValue:
         check_count("last", last, 0)
         return self._change(key, value, last, timeout, ttl=ttl)
 
-    @closed
+    @hide_extra
     def delete(
         self,
         key: str,
@@ -275,7 +275,7 @@ class KeyValue:
             refuse_position(KeyValue.delete)
         return self._change(key, b"", last, timeout, headers=DELETE_MARKER)
 
-    @closed
+    @hide_extra
     def purge(
         self,
         key: str,

@@ -143,7 +143,7 @@ class Window:
 
     # Threads: the one of `publish_many`, or those that hold the publisher lock. Any thread
     # calls `stage`. The worker of a `Publisher` calls `wait`, `decide_retries` and `close` without
-    # the lock. The loop thread calls `box.find_messages`.
+    # the publisher lock. The loop thread calls `box.find_messages`.
     # Locks: none of its own.
 
     def __init__(
@@ -440,8 +440,8 @@ class Window:
         """
         End the messages whose outcome is known, decide about retries, and send those that are due.
 
-        Calls plugins. An owner with a lock takes the three steps itself: it holds the lock during
-        the first and the last, but not while plugins run.
+        Calls plugins. A ``Publisher`` takes the three steps itself: it holds the publisher lock
+        during the first and the last, but not while plugins run.
         """
         failed = self.process_outcomes()
         if failed:

@@ -178,9 +178,9 @@ class TestConfig:
 
     @pytest.mark.parametrize("name", ["absent.conf", "."])
     def test_a_file_that_does_not_exist_is_refused(self, tmp_path, name):
-        """A configuration that is no file is refused before a server starts."""
+        """A configuration file that does not exist is refused before a server starts."""
         server = DevServer(config=tmp_path / name)
-        with pytest.raises(DevServerError, match="is no file"):
+        with pytest.raises(DevServerError, match="not found"):
             server.start()
         server.close()
 

@@ -261,13 +261,13 @@ class TestInitial:
                     kv.put("b", b"1")
                 return (yield)
 
-        for number in range(6):
+        for number in range(100):
             kv.delete(f"a{number}")
         with jetsync.connect(nats_server.url, plugins=[Remove()]) as client:
             bucket = client.jetstream().key_value(kv.bucket)
             # Heartbeats would also make the server continue, in 30 s.
             with timed(0.0, 15.0), bucket.watch() as watch:
-                assert seen(watch.initial(timeout=60)) == [("b", 7)]
+                assert seen(watch.initial(timeout=60)) == [("b", 101)]
 
     def test_the_deadline_of_initial_ends_a_slow_reader(self, kv):
         """
