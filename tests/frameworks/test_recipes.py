@@ -55,8 +55,8 @@ def run(programs, server, orders, folder):
     A function that starts a module in the folder.
     """
 
-    def run(module, *arguments):
-        return programs(folder, module, *arguments, NATS_URL=server.url)
+    def run(module, *arguments, **more):
+        return programs(folder, module, *arguments, NATS_URL=server.url, **more)
 
     return run
 
@@ -215,6 +215,69 @@ def test_the_container_recipe_handles_messages_until_sigterm(programs, server, o
 
     assert program.stop() == 143, program.output
     assert worker.info().num_ack_pending == 0
+
+
+@pytest.fixture
+def dead(server, orders):
+    """
+    The stream of dead letters.
+    """
+    with jetsync.connect(server.url) as client:
+        yield client.jetstream().create_stream("DEAD", subjects=["dead.>"], allow_direct=True)
+
+
+@pytest.mark.recipe("worker")
+def test_the_worker_recipe_ships_orders_and_moves_dead_letters(run, server, orders, dead, get, port):
+    """
+    The worker ships orders, moves nonsense and what fails too often, and tells its health.
+    """
+    program = run("worker", ATTEMPTS="0", HEALTH_PORT=str(port))
+    program.wait_for("ready")
+    assert json.loads(" ".join(get("")))["consuming"]
+    with jetsync.connect(server.url) as client:
+        client.jetstream().publish("orders.eu", '{"article": "chair"}')
+    program.wait_for("to the dead letters: failed 0 times")
+    assert program.stop() == 143, program.output
+    assert dead.get_last("dead.orders.eu").headers["Dead-Origin"] == "ORDERS-1"
+
+    program = run("worker", HEALTH_PORT=str(port))
+    with jetsync.connect(server.url) as client:
+        client.jetstream().publish("orders.eu", '{"article": "chair"}')
+        client.jetstream().publish("orders.us", "nonsense")
+    program.wait_for("shipped chair")
+    program.wait_for("to the dead letters: not an order")
+    assert program.stop() == 143, program.output
+    assert orders.consumer("shipping").info().num_ack_pending == 0
+    assert dead.info().state.messages == 2
+
+
+@pytest.mark.recipe("worker")
+def test_the_worker_recipe_says_that_the_server_is_down(run, server, dead, get, port):
+    """
+    Without a server the worker is not healthy, and it recovers by itself.
+    """
+    program = run("worker", HEALTH_PORT=str(port))
+    program.wait_for("ready")
+    server.stop()
+    program.wait_for("disconnected")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        get("")
+    assert (caught.value.code, json.load(caught.value)["connected"]) == (503, False)
+    server.start()
+    program.wait_for("reconnected")
+    assert json.loads(" ".join(get("")))["connected"]
+    assert program.stop() == 143, program.output
+
+
+@pytest.mark.recipe("worker")
+def test_the_tests_of_the_worker_recipe_pass(programs, folder):
+    """
+    The tests pass.
+    """
+    program = programs(folder, "pytest", "-p", "no:cacheprovider")
+
+    assert program.wait() == 0, program.output
+    assert "3 passed" in program.output
 
 
 @pytest.mark.recipe("asyncio")
