@@ -911,7 +911,7 @@ join(const Span *parts, int count)
 
 /* What all frames of a call of `encode_pairs` have in common. */
 typedef struct {
-    PyObject *targets, *shared;
+    PyObject *targets, *shared_headers;
     Span prefix, suffix, block;
     int64_t limit;
 } Form;
@@ -975,24 +975,25 @@ frame_of(const Form *form, PyObject *target, int64_t number, Span data)
     return join(parts, count);
 }
 
-/* Note in the dictionary `flying` that `item`, a pair, is the message `number`. */
+/* Note in the dictionary `in_flight` that `item`, a pair, is the message `number`. */
 static int
-note_flying(const Form *form, PyObject *flying, int64_t number, PyObject *item)
+note_in_flight(const Form *form, PyObject *in_flight, int64_t number, PyObject *item)
 {
     PyObject *key, *entry;
     int failed;
-    if (form->shared == Py_None) {
+    if (form->shared_headers == Py_None) {
         entry = item;
         Py_INCREF(entry);
     }
     else {
-        entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), form->shared);
+        entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1),
+                             form->shared_headers);
         if (entry == NULL) {
             return -1;
         }
     }
     key = PyLong_FromLongLong(number);
-    failed = key == NULL ? -1 : PyDict_SetItem(flying, key, entry);
+    failed = key == NULL ? -1 : PyDict_SetItem(in_flight, key, entry);
     Py_XDECREF(key);
     Py_DECREF(entry);
     return failed;
@@ -1023,23 +1024,23 @@ read_count(PyObject *object, int64_t *read)
 }
 
 PyDoc_STRVAR(encode_pairs_doc,
-"encode_pairs(items, frames, in_flight, targets, prefix, suffix, block, shared_headers, number, last, size,\n"
-"             most_bytes, limit, /)\n--\n\n"
+"encode_pairs(items, frames, in_flight, targets, prefix, suffix, block, shared_headers, number,\n"
+"             last, size, most_bytes, limit, /)\n--\n\n"
 "Encode items up to the first one that is no plain pair; see the twin in\n"
 "`jetsync/publish/encode.py`.");
 
 static PyObject *
 encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *items, *frames, *flying, *item;
+    PyObject *items, *frames, *in_flight, *item;
     Form form;
     int64_t number, last, size, most_bytes;
     if (check_count("encode_pairs", count, 13) < 0) {
         return NULL;
     }
-    items = args[0], frames = args[1], flying = args[2];
+    items = args[0], frames = args[1], in_flight = args[2];
     form.targets = args[3];
-    form.shared = args[7];
+    form.shared_headers = args[7];
     if (as_span(args[4], &form.prefix) < 0 || as_span(args[5], &form.suffix) < 0 ||
         as_span(args[6], &form.block) < 0 || read_count(args[8], &number) < 0 ||
         read_integer(args[9], &last) < 0 || read_count(args[10], &size) < 0 ||
@@ -1051,7 +1052,7 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
         return NULL;
     }
     /* The iterator runs the caller's code. Everything that was encoded before is in `frames` and
-     * `flying`, so an exception from it loses nothing. */
+     * `in_flight`, so an exception from it loses nothing. */
     while ((item = PyIter_Next(items)) != NULL) {
         PyObject *target, *frame;
         Span data;
@@ -1066,7 +1067,7 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
         frame = frame_of(&form, target, number, data);
         Py_DECREF(target);
         failed = frame == NULL ||
-                 (flying != Py_None && note_flying(&form, flying, number, item) < 0) ||
+                 (in_flight != Py_None && note_in_flight(&form, in_flight, number, item) < 0) ||
                  PyList_Append(frames, frame) < 0;
         Py_XDECREF(frame);
         Py_DECREF(item);

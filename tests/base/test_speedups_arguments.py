@@ -255,7 +255,7 @@ def calls():
     bounds = array("i", [0, 1, 2] * 10)
     make = COMPILED["plain_maker"](Message, None)
     pair = ("a", b"x" * 600)
-    shared = [b"p", b"s", b"block", object(), 1 << 40, 1 << 41, 0, 10_000, 10_000]
+    rest = [b"p", b"s", b"block", object(), 1 << 40, 1 << 41, 0, 10_000, 10_000]
     return {
         "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
         "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
@@ -264,7 +264,7 @@ def calls():
         "plain_maker": lambda: [COMPILED["plain_maker"](Message, None) for _ in range(50)],
         "make": lambda: make(FRAME),
         "encode_pairs": lambda: COMPILED["encode_pairs"](
-            iter([pair] * 5), [], {}, {"a": b"a"}, *shared
+            iter([pair] * 5), [], {}, {"a": b"a"}, *rest
         ),
     }
 

@@ -471,7 +471,7 @@ OTHERS: Final = [
     ("a", b"x", None), ("a",), (), ["a", b"x"], None, 5, (5, b"x"), (None, b"x"), (b"a", b"x"),
     Pair(("a", b"x")), (Text("a"), b"x"), ("\ud800", b""), ((), b""), ([], b""), "ab", b"ab",
 ]  # fmt: skip
-SHARED: Final = SharedHeaders({"A": "100%", "B": ["1", "2"]})
+SHARED_HEADERS: Final = SharedHeaders({"A": "100%", "B": ["1", "2"]})
 DATA: Final = [b"", b"x", b"hello", b"100%", b"\r\n", b"z" * 300]
 
 
@@ -485,7 +485,7 @@ class Encode:
                 items.append((rng.choice(list(TARGETS)), rng.choice(DATA)))
             else:
                 items.append(rng.choice(OTHERS))
-        shared = rng.random() < 0.3
+        shared_headers = rng.random() < 0.3
         number = rng.choice([0, 1, 7, 99, 100, 1 << 40])
         return (
             items,
@@ -495,8 +495,8 @@ class Encode:
             rng.random() < 0.5,
             rng.choice([b"_INBOX.r.", b"", b"%d."]),
             rng.choice([b"", b".s"]),
-            SHARED.block if shared else b"",
-            SHARED if shared else None,
+            SHARED_HEADERS.block if shared_headers else b"",
+            SHARED_HEADERS if shared_headers else None,
             number,
             number + rng.choice([-1, 0, 1, 2, 5, 100]),
             rng.choice([0, 0, 5, 1000]),
@@ -506,7 +506,7 @@ class Encode:
 
     def run(self, functions: Functions, drawn: Any) -> Any:
         items, act, place, notes, *rest = drawn
-        flying = {3: "before"} if notes else None
+        in_flight = {3: "before"} if notes else None
         made, targets = [b"before"], dict(TARGETS)
 
         def iterate() -> Iterator[Any]:
@@ -522,11 +522,11 @@ class Encode:
                 yield item
 
         iterator = iter(items) if act is None else iterate()
-        found = outcome(functions["encode_pairs"], iterator, made, flying, targets, *rest)
+        found = outcome(functions["encode_pairs"], iterator, made, in_flight, targets, *rest)
         if isinstance(found, tuple) and len(found) == 4:
             # True, False or None, and not an equal number. The very item, and not an equal one.
             found = (*found, type(found[0]), id(found[3]))
-        return found, made, flying, targets, outcome(list, iterator)
+        return found, made, in_flight, targets, outcome(list, iterator)
 
 
 CASES: Final[list[tuple[str, Case, int]]] = [

@@ -42,7 +42,7 @@ PLAIN = b"".join(b"MSG s.%d 5 r.%d 5\r\nhello\r\nPING\r\n" % (i, i) for i in ran
 MIXED = b"".join(b"MSG s %d 5\r\nhello\r\n" % (5 + i % 3) for i in range(AT_ONCE))
 PREFIX = b"_INBOX.p."
 FRAME = (b"a", b"r", BLOCK, b"x")
-SHARED = object()
+SHARED_HEADERS = object()
 TARGETS = {"a": b"a.target"}
 
 
@@ -111,10 +111,10 @@ def making(*last):
     return call, [Message, acker, FRAME, *FRAME]
 
 
-def encoding(*last, shared=None, fails=False):
+def encoding(*last, shared_headers=None, fails=False):
     """Return a call of ``encode_pairs``, with another item at its end, or an error."""
     item = ("a", b"data")
-    block = b"" if shared is None else b"NATS/1.0\r\nA: b\r\n\r\n"
+    block = b"" if shared_headers is None else b"NATS/1.0\r\nA: b\r\n\r\n"
 
     def iterate():
         yield from itertools.repeat(item, AT_ONCE)
@@ -124,11 +124,11 @@ def encoding(*last, shared=None, fails=False):
 
     def call():
         COMPILED["encode_pairs"](
-            iterate(), [], {}, TARGETS, b"p.", b".s", block, shared,
+            iterate(), [], {}, TARGETS, b"p.", b".s", block, shared_headers,
             1, 1 << 40, 0, 1 << 40, 1000,
         )  # fmt: skip
 
-    return call, [item, *item, *last, TARGETS, TARGETS["a"], block, SHARED]
+    return call, [item, *item, *last, TARGETS, TARGETS["a"], block, SHARED_HEADERS]
 
 
 def calls():
@@ -155,8 +155,8 @@ def calls():
         "plain_maker": making(),
         "plain_maker no frame": making(()),
         "encode_pairs": encoding(),
-        "encode_pairs shared": encoding(shared=SHARED),
-        "encode_pairs unknown": encoding(("unknown", b"x"), shared=SHARED),
+        "encode_pairs shared": encoding(shared_headers=SHARED_HEADERS),
+        "encode_pairs unknown": encoding(("unknown", b"x"), shared_headers=SHARED_HEADERS),
         "encode_pairs other": encoding(["a", b"x"]),
         "encode_pairs raises": encoding(fails=True),
     }
