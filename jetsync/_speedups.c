@@ -1,5 +1,5 @@
 /*
- * The read path and the encoding of plain messages, compiled. Optional.
+ * The read path, the encoding of plain messages and the Arrow columns of pages, compiled. Optional.
  *
  * Each function has a twin in Python, which is the reference: the same arguments, results and
  * errors. `jetsync/_base/speedups.py` chooses between them. The tests run both.
@@ -7,9 +7,10 @@
  * Rules of this file:
  *
  * - No state but the two base classes, no threads, no locks, no waits. The only callbacks are `push`
- *   and `express` of a subscription in `cut`, and the user's iterator in `encode_pairs`. No borrowed
- *   reference and no unfinished object is used after one of them. Arguments are not borrowed: the
- *   caller holds them until the function returns.
+ *   and `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
+ *   `names.__contains__` in `columns`, and `bounds.tobytes` in `columns` and `stored_of_run`. No
+ *   borrowed reference and no unfinished object is used after one of them. Arguments are not
+ *   borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
