@@ -1010,15 +1010,16 @@ read_integer(PyObject *object, int64_t *read)
 /* Counts of messages and bytes are at most this, so that sums of them fit. */
 #define MOST_COUNT ((int64_t)1 << 62)
 
-/* Read an integer from 0 to MOST_COUNT. */
+/* Read the argument `name`, an integer from 0 to MOST_COUNT. */
 static int
-read_count(PyObject *object, int64_t *read)
+read_count(PyObject *object, const char *name, int64_t *read)
 {
     if (read_integer(object, read) < 0) {
         return -1;
     }
     if (*read < 0 || *read > MOST_COUNT) {
-        PyErr_Format(PyExc_ValueError, "%lld is no count", (long long)*read);
+        PyErr_Format(PyExc_ValueError, "%s must be from 0 to 2**62, not %lld", name,
+                     (long long)*read);
         return -1;
     }
     return 0;
@@ -1043,13 +1044,15 @@ encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     form.targets = args[3];
     form.shared_headers = args[7];
     if (as_span(args[4], &form.prefix) < 0 || as_span(args[5], &form.suffix) < 0 ||
-        as_span(args[6], &form.block) < 0 || read_count(args[8], &number) < 0 ||
-        read_integer(args[9], &last) < 0 || read_count(args[10], &size) < 0 ||
-        read_count(args[11], &most_bytes) < 0 || read_integer(args[12], &form.limit) < 0) {
+        as_span(args[6], &form.block) < 0 || read_count(args[8], "number", &number) < 0 ||
+        read_integer(args[9], &last) < 0 || read_count(args[10], "size", &size) < 0 ||
+        read_count(args[11], "most_bytes", &most_bytes) < 0 ||
+        read_integer(args[12], &form.limit) < 0) {
         return NULL;
     }
     if (!PyIter_Check(items)) {
-        PyErr_SetString(PyExc_TypeError, "items is no iterator"); /* PyIter_Next would crash. */
+        /* PyIter_Next would crash. */
+        PyErr_SetString(PyExc_TypeError, "items must be an iterator");
         return NULL;
     }
     /* The iterator runs the caller's code. Everything that was encoded before is in `frames` and

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -111,6 +112,22 @@ class TestArguments:
         with pytest.raises((TypeError, ValueError, OverflowError, SystemError)):
             COMPILED["encode_pairs"](*arguments)
         assert frames == []
+
+    @pytest.mark.parametrize(
+        ("place", "wrong", "text"),
+        [
+            (0, [], "items must be an iterator"),
+            (8, -1, "number must be from 0 to 2**62, not -1"),
+            (10, (1 << 62) + 1, "size must be from 0 to 2**62, not 4611686018427387905"),
+            (11, -5, "most_bytes must be from 0 to 2**62, not -5"),
+        ],
+    )
+    def test_errors_of_encode_pairs_name_the_argument(self, place, wrong, text):
+        """The error says which argument is wrong, and what is allowed."""
+        arguments = [iter([]), [], {}, {}, b"p", b"s", b"", None, 1, 5, 0, 100, 100]
+        arguments[place] = wrong
+        with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+            COMPILED["encode_pairs"](*arguments)
 
     @pytest.mark.parametrize("place", range(5))
     def test_wrong_arguments_of_cut(self, place):
