@@ -32,6 +32,12 @@
 #include <stdint.h>
 #include <string.h>
 
+/*
+ * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
+ * functions, their arguments, results or errors, so that an older module is not used.
+ */
+#define INTERFACE 1
+
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
 
@@ -1739,7 +1745,10 @@ fill_module(PyObject *module)
     if (add_class(module, &message_spec, "MessageStorage", &state->message_storage) < 0) {
         return -1;
     }
-    return add_class(module, &stored_spec, "StoredStorage", &state->stored_storage);
+    if (add_class(module, &stored_spec, "StoredStorage", &state->stored_storage) < 0) {
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
 static int

@@ -19,17 +19,24 @@ T = TypeVar("T")
 
 SWITCH: Final = "JETSYNC_SPEEDUPS"
 
+INTERFACE: Final = 1
+"""The number of the interface, as in `jetsync/_speedups.c`, which says when to raise it."""
+
 
 def _load() -> tuple[ModuleType | None, str]:
     """Return the compiled module if it is to be used, and which variant runs and why."""
     if os.environ.get(SWITCH) == "0":
         return None, f"Python ({SWITCH}=0)"
     try:
-        return importlib.import_module("jetsync._speedups"), "compiled"
+        module = importlib.import_module("jetsync._speedups")
     except ModuleNotFoundError:
         return None, "Python (not compiled)"
     except ImportError as error:
         return None, f"Python (not loaded: {error})"
+    # A checkout keeps the module that was compiled before the source changed.
+    if getattr(module, "INTERFACE", None) != INTERFACE:
+        return None, "Python (outdated, compile it again)"
+    return module, "compiled"
 
 
 _compiled, VARIANT = _load()
@@ -58,5 +65,5 @@ def with_twin(reference: T) -> T:
     """
     name = reference.__name__  # type: ignore[attr-defined]
     TWINS[name] = reference
-    found: T = getattr(_compiled, name, reference)
+    found: T = reference if _compiled is None else getattr(_compiled, name)
     return found

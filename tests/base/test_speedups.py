@@ -60,6 +60,7 @@ def compiled(monkeypatch, chosen):
     A compiled module that has a twin of `twice`.
     """
     module = ModuleType(COMPILED)
+    module.INTERFACE = speedups.INTERFACE
     module.twice = lambda number: number + number
     monkeypatch.setitem(sys.modules, COMPILED, module)
     return module
@@ -77,13 +78,28 @@ def test_the_compiled_module_is_used_if_it_is_there(chosen, compiled):
     assert {"twice": twice} == choice.TWINS
 
 
-def test_a_function_without_a_twin_stays(chosen, compiled):
+def test_a_missing_twin_is_an_error(chosen, compiled):
     """
-    A compiled module that lacks a function leaves the one in Python in use.
+    A function without its twin in a module of the right interface is an error, not a silent choice.
     """
     del compiled.twice
 
-    assert chosen().with_twin(twice) is twice
+    with pytest.raises(AttributeError, match="twice"):
+        chosen().with_twin(twice)
+
+
+@pytest.mark.parametrize("number", [None, speedups.INTERFACE - 1, speedups.INTERFACE + 1])
+def test_with_an_outdated_module_python_runs(chosen, compiled, number):
+    """
+    A module that was compiled from another version of the source is not used at all.
+    """
+    del compiled.INTERFACE
+    if number is not None:
+        compiled.INTERFACE = number
+    choice = chosen()
+
+    assert choice.VARIANT == "Python (outdated, compile it again)"
+    assert choice.with_twin(twice) is twice
 
 
 def test_the_switch_chooses_python(chosen, compiled, monkeypatch):
@@ -160,4 +176,4 @@ def test_every_function_of_the_module_is_a_twin():
             parts = path.relative_to(package.parent).with_suffix("").parts
             importlib.import_module(".".join(parts))
 
-    assert public <= set(speedups.TWINS)
+    assert public - {"INTERFACE"} == set(speedups.TWINS)
