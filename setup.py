@@ -58,7 +58,7 @@ class BuildIfPossible(build_ext):
 
     def reason(self, error: Exception) -> str:
         """
-        Return what is missing, for people.
+        Return why the build failed, for the log.
         """
         # The compiler of Windows has no such attribute. Its error says what is missing.
         command = getattr(self.compiler, "compiler_so", None)

@@ -22,35 +22,36 @@ SWITCH: Final = "JETSYNC_SPEEDUPS"
 INTERFACE: Final = 1
 """The number of the interface, as in `jetsync/_speedups.c`, which says when to raise it."""
 
+_INSTALL: Final = (
+    "for the compiled core, install a C compiler and the headers of Python, and then jetsync"
+)
+_AGAIN: Final = "the compiled core is there but cannot be used: install jetsync again"
 
-def _load() -> tuple[ModuleType | None, str]:
-    """Return the compiled module if it is to be used, and which variant runs and why."""
+
+def _load() -> tuple[ModuleType | None, str, str | None]:
+    """Return the compiled module if it is to be used, which variant runs and why, and advice."""
     if os.environ.get(SWITCH) == "0":
-        return None, f"Python ({SWITCH}=0)"
+        return None, f"Python ({SWITCH}=0)", f"unset {SWITCH} to use the compiled core"
     try:
         module = importlib.import_module("jetsync._speedups")
     except ModuleNotFoundError:
-        return None, "Python (not compiled)"
+        return None, "Python (not compiled)", _INSTALL
     except ImportError as error:
-        return None, f"Python (not loaded: {error})"
+        return None, f"Python (not loaded: {error})", _AGAIN
     # A checkout keeps the module that was compiled before the source changed.
     if getattr(module, "INTERFACE", None) != INTERFACE:
-        return None, "Python (outdated, compile it again)"
-    return module, "compiled"
+        return None, "Python (outdated, compile it again)", _AGAIN
+    return module, "compiled", None
 
 
-_compiled, VARIANT = _load()
+_compiled, VARIANT, _advice = _load()
 
 
 def advice() -> str | None:
     """
     Return how to get the compiled variant, or None if it runs.
     """
-    if _compiled is not None:
-        return None
-    if os.environ.get(SWITCH) == "0":
-        return f"unset {SWITCH} to use the compiled core"
-    return "for the compiled core, install a C compiler and the headers of Python, and then jetsync"
+    return _advice
 
 
 TWINS: Final[dict[str, Any]] = {}

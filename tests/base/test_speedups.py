@@ -100,6 +100,7 @@ def test_with_an_outdated_module_python_runs(chosen, compiled, number):
 
     assert choice.VARIANT == "Python (outdated, compile it again)"
     assert choice.with_twin(twice) is twice
+    assert "install jetsync again" in choice.advice()
 
 
 def test_the_switch_chooses_python(chosen, compiled, monkeypatch):
@@ -140,13 +141,15 @@ def test_without_the_module_python_runs(chosen, monkeypatch):
 
 def test_with_a_broken_module_python_runs(chosen, monkeypatch):
     """
-    If the module cannot be loaded, Python runs, and the variant says why.
+    If the module cannot be loaded, Python runs. The variant says why, and the advice what to do.
     """
     monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
     choice = chosen()
 
     assert choice.VARIANT == "Python (not loaded: wrong ELF class)"
     assert choice.with_twin(twice) is twice
+    assert "install jetsync again" in choice.advice()
+    assert "C compiler" not in choice.advice()
 
 
 def test_what_has_no_module_is_imported_in_python():
