@@ -1523,6 +1523,8 @@ add_block(Columns *made, Span block)
 {
     Added added;
     if (!read_added(block, &added)) {
+        /* If the server's lines are malformed, which no server sends, the twin decides for each
+         * column, and here all except `data` are left out, which can lead to ProtocolError. */
         made->able &= ~IN_BLOCK;
         return 0;
     }

@@ -52,6 +52,8 @@ def columns(data: bytes, bounds: array[int], names: Sequence[str]) -> dict[str, 
         the offsets of the lists, and offsets and bytes of the values. A column is left out if one
         of its values is not valid UTF-8, or if a block is not in the usual form. Such columns are
         made message by message.
+        If the server's lines are malformed, which no server sends, Python decides for each column,
+        and the compiled twin leaves out all except ``data``, which can lead to ProtocolError.
     """
     return _splitter().columns(data, bounds, names)
 
