@@ -10,19 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetsync._base import speedups
 from jetsync.errors import ProtocolError
-from jetsync.values import arrow, page_columns
+from jetsync.values import page_columns
 from jetsync.values.frame import FrameRun
 from jetsync.values.stored import page_of
 
 pa = pytest.importorskip("pyarrow")
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 COLUMNS = ("subject", "data", "sequence", "timestamp", "headers")
-PYTHON = speedups.TWINS["columns"]
-VARIANTS = {"python": PYTHON}
-if page_columns.columns is not PYTHON:
-    VARIANTS["compiled"] = page_columns.columns
 
 CRLF = b"\r\n"
 TIME = b"2026-11-20T16:38:27.709983862Z"
@@ -82,11 +80,9 @@ def from_columns(run):
     return list(zip(*batch.to_pydict().values(), strict=True))
 
 
-@pytest.fixture(params=VARIANTS)
-def columns(request, monkeypatch):
-    """Use each variant for pages, and return it."""
-    monkeypatch.setattr(arrow, "columns", VARIANTS[request.param])
-    return VARIANTS[request.param]
+def columns_of(run):
+    """Return the names of the columns that are made from the bytes of a page."""
+    return {*page_columns.columns(run.data, run.bounds, COLUMNS)}
 
 
 names = st.sampled_from([b"A", b"B", b"Trace-Id", "\u00fc".encode(), b"Nats-Msg-Id", b"a b"])
@@ -176,24 +172,16 @@ class TestProperties:
     @FEW
     @given(st.lists(usual_blocks, min_size=1, max_size=6), st.binary(max_size=4))
     def test_usual_blocks(self, blocks, payload):
-        """Pages of usual messages have the rows of their messages, in both variants."""
+        """Pages of usual messages have the rows of their messages."""
         run = run_of(blocks, payload)
-        expected = from_messages(run)
-        for made in VARIANTS.values():
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(arrow, "columns", made)
-                assert from_columns(run) == expected
+        assert from_columns(run) == from_messages(run)
 
     @FEW
     @given(st.lists(st.one_of(usual_blocks, odd_blocks, broken_blocks), min_size=1, max_size=4))
     def test_odd_blocks(self, blocks):
         """Pages with blocks in any form have the rows of their messages, or the same error."""
         run = run_of(blocks)
-        expected = from_messages(run)
-        for made in VARIANTS.values():
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(arrow, "columns", made)
-                assert from_columns(run) == expected
+        assert from_columns(run) == from_messages(run)
 
 
 class TestHeaders:
@@ -207,51 +195,24 @@ class TestHeaders:
         ],
         ids=["none", "several", "repeated", "text"],
     )
-    def test_usual_headers_are_read_together(self, columns, own):
+    def test_usual_headers_are_read_together(self, own):
         """Headers in the usual form become a column without an object for each message."""
         run = run_of([*map(block_of, own)])
-        assert set(columns(run.data, run.bounds, COLUMNS)) == {*COLUMNS}
+        assert columns_of(run) == {*COLUMNS}
         assert from_columns(run) == from_messages(run)
 
     @pytest.mark.parametrize(
         "line", [b"A: 1\r\n folded", b"A: \xff", b"\xff: 1", b"A: 1\r\n\tB: 2"], ids=ascii
     )
-    def test_only_odd_headers_are_read_message_by_message(self, columns, line):
+    def test_only_odd_headers_are_read_message_by_message(self, line):
         """A block whose headers have another form does not slow down the other columns."""
         run = run_of([block_of([line]), block_of([b"A: 1"])])
-        assert set(columns(run.data, run.bounds, COLUMNS)) == {*COLUMNS[:-1]}
+        assert columns_of(run) == {*COLUMNS[:-1]}
         assert from_columns(run) == from_messages(run)
 
-    def test_many_headers(self, columns):
-        """A message with a hundred headers has all of them, in either variant."""
+    def test_many_headers(self):
+        """A message with a hundred headers has all of them."""
         own = [b"H%d: %d" % (number, number) for number in range(100)]
         run = run_of([block_of(own), block_of([*own[:64], *own[:64]])])
-        assert "sequence" in columns(run.data, run.bounds, COLUMNS)
+        assert "sequence" in columns_of(run)
         assert from_columns(run) == from_messages(run)
-
-
-class TestCompiled:
-    @pytest.mark.skipif("compiled" not in VARIANTS, reason="not compiled")
-    @pytest.mark.parametrize(
-        "bounds",
-        [[-1, 1, 2], [0, 11, 12], [0, 2, 1], [2, 1, 3], [0, 1, 4, 3, 5, 6], [0, 1, 2**31 - 1]],
-    )
-    def test_positions_outside_the_data(self, bounds):
-        """Positions that are outside the data or overlap raise an error before they are used."""
-        with pytest.raises(ValueError, match="a position is outside the data"):
-            VARIANTS["compiled"](b"0123456789", array("i", bounds), COLUMNS)
-
-    @pytest.mark.skipif("compiled" not in VARIANTS, reason="not compiled")
-    def test_other_arguments(self):
-        """Arguments of another type raise an error."""
-        compiled = VARIANTS["compiled"]
-        with pytest.raises(TypeError, match="bytes"):
-            compiled(bytearray(b"x"), array("i"), COLUMNS)
-        with pytest.raises(AttributeError, match="tobytes"):
-            compiled(b"", [], COLUMNS)
-        with pytest.raises(TypeError, match=r"columns\(\) takes 3 arguments, not 2"):
-            compiled(b"", array("i"))
-        with pytest.raises(TypeError):
-            compiled(b"", array("i"), 5)
-        assert compiled(b"", array("i"), ["data"]) == {"data": (bytes(4), b"")}
-        assert compiled(b"", array("i"), []) == {}
