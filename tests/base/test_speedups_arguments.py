@@ -27,6 +27,35 @@ TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not COMPILED, reason=NOT_COMPILED)
 
 FRAME = (b"a", b"r", None, b"x")
+COLUMNS = ("subject", "data", "sequence", "timestamp", "headers")
+STORED = (
+    b"NATS/1.0\r\nA: 1\r\nB: 2\r\nA: 3\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 5\r\n"
+    b"Nats-Time-Stamp: 2026-11-20T16:38:27.7Z\r\nNats-Num-Pending: 3\r\nNats-Last-Sequence: 4\r\n"
+    b"\r\n"
+)
+"""The header block of a stored message."""
+
+
+class RefusedError(Exception):
+    """What an argument raises."""
+
+
+class Answering:
+    """Bounds or names that give any answer, or raise an error."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __repr__(self):
+        return f"<answers {self.answer!r}>"
+
+    def tobytes(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def __contains__(self, name):
+        return self.tobytes()
 
 
 class Pretender:
@@ -161,6 +190,60 @@ class TestArguments:
         arguments = [b"HMSG a1 5 0 0\r\n\r\n", [-1, -(1 << 60), 1 << 60, 18][place], b"a", b"5"]
         assert COMPILED["take_page"](*arguments) is None
 
+    @pytest.mark.parametrize(
+        "bounds",
+        [
+            [-1, 1, 2], [0, 11, 12], [0, 2, 1], [2, 1, 3], [0, -1, 2], [0, 1, 4, 3, 5, 6],
+            [0, 1, 2, 3, 4, 11], [11, 11, 11], [0, 1, (1 << 31) - 1], [-(1 << 31), 0, 1],
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("names", [COLUMNS, []])
+    def test_positions_of_columns_outside_of_the_data_are_refused(self, bounds, names):
+        """Positions outside of the data, or of parts that overlap, are a ValueError."""
+        with pytest.raises(ValueError, match="outside"):
+            COMPILED["columns"](b"0123456789", array("i", bounds), names)
+
+    @pytest.mark.parametrize(
+        ("place", "wrong", "error"),
+        [
+            *((0, data, TypeError) for data in (None, "text", bytearray(b"x"), 5)),
+            *((1, bounds, AttributeError) for bounds in (None, 5, [0, 1, 1], b"012")),
+            (1, Answering(None), TypeError),
+            (1, Answering("text"), TypeError),
+            (1, Answering(bytearray(12)), TypeError),
+            (1, Answering(RefusedError()), RefusedError),
+            (2, None, TypeError),
+            (2, 5, TypeError),
+            (2, Answering(RefusedError()), RefusedError),
+        ],
+    )
+    def test_wrong_arguments_of_columns(self, place, wrong, error):
+        """An argument of another type, or the error of one, is an error."""
+        arguments = [b"x", array("i", [0, 1, 1]), COLUMNS]
+        arguments[place] = wrong
+        with pytest.raises(error):
+            COMPILED["columns"](*arguments)
+
+    def test_bounds_of_columns_that_are_not_whole(self):
+        """Without whole messages, columns are empty, whatever the size of the bounds is."""
+        empty = {"data": (bytes(4), b"")}
+        assert COMPILED["columns"](b"", array("i"), ["data"]) == empty
+        assert COMPILED["columns"](b"", array("i", [7, 8]), ["data"]) == empty
+        assert COMPILED["columns"](b"", Answering(b"odd"), ["data"]) == empty
+        assert COMPILED["columns"](b"", array("i"), []) == {}
+
+    def test_names_that_change_the_bounds_of_columns(self):
+        """Bounds that change while the names are looked at are checked after that."""
+        bounds = array("i", [0, 1, 1])
+
+        class Names:
+            def __contains__(self, name):
+                bounds[:] = array("i", [0, 1, 1 << 30])
+                return True
+
+        with pytest.raises(ValueError, match="outside"):
+            COMPILED["columns"](b"x", bounds, Names())
+
 
 class Plain(Message):
     """A subclass with a dictionary, which may refer to itself."""
@@ -273,10 +356,14 @@ def calls():
     make = COMPILED["plain_maker"](Message, None)
     pair = ("a", b"x" * 600)
     rest = [b"p", b"s", b"block", object(), 1 << 40, 1 << 41, 0, 10_000, 10_000]
+    size = len(STORED) + 1
+    places = [number * size + place for number in range(30) for place in (0, size - 1, size)]
+    stored, places = (STORED + b"x") * 30, array("i", places)
     return {
         "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
         "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
         "stored_of_run": lambda: COMPILED["stored_of_run"](StoredMessage, page, bounds),
+        "columns": lambda: COMPILED["columns"](stored, places, COLUMNS),
         # Many, because free-threaded builds keep the memory of the last few tuples and functions.
         "plain_maker": lambda: [COMPILED["plain_maker"](Message, None) for _ in range(50)],
         "make": lambda: make(FRAME),

@@ -24,7 +24,8 @@ TESTS = ROOT / "tests"
 
 UNIT = [
     "base/test_speedups_arguments.py", "fuzz", "proto/test_frames.py", "proto/test_page_runs.py",
-    "publish/test_encode.py", "values/test_message.py", "values/test_stored.py",
+    "publish/test_encode.py", "values/test_message.py", "values/test_page_columns.py",
+    "values/test_stored.py",
 ]  # fmt: skip
 LIVE = [
     "live/consume/test_fetch.py", "live/consume/test_consumption.py",

@@ -44,6 +44,12 @@ PREFIX = b"_INBOX.p."
 FRAME = (b"a", b"r", BLOCK, b"x")
 SHARED_HEADERS = object()
 TARGETS = {"a": b"a.target"}
+COLUMNS = ("subject", "data", "sequence", "timestamp", "headers")
+SERVER = (
+    b"Nats-Stream: S\r\nNats-Subject: s.1\r\nNats-Sequence: 5\r\n"
+    b"Nats-Time-Stamp: 2026-11-20T16:38:27.709983862Z\r\n"
+    b"Nats-Num-Pending: 3\r\nNats-Last-Sequence: 4\r\n\r\n"
+)
 
 
 class RefusedError(Exception):
@@ -96,6 +102,29 @@ def stored(*places):
     return lambda: COMPILED["stored_of_run"](StoredMessage, PAGE, bounds), [
         StoredMessage, PAGE, bounds,
     ]  # fmt: skip
+
+
+class Refusing:
+    """Names or bounds that raise an error."""
+
+    def tobytes(self):
+        raise RefusedError
+
+    def __contains__(self, name):
+        raise RefusedError
+
+
+def tabling(*own, server=SERVER, last=(), bounds=None, names=COLUMNS):
+    """Return a call of ``columns``; its last message has the own header lines and *server*."""
+    usual = b"NATS/1.0\r\nA: b\r\nC: d\r\nA: e\r\n" + SERVER
+    blocks = [usual] * (AT_ONCE - 1)
+    blocks.append(b"".join([b"NATS/1.0\r\n", *own, server]))
+    data, places = bytearray(), []
+    for block in blocks:
+        places += [len(data), len(data) + len(block), len(data) + len(block) + len(b"payload")]
+        data += block + b"payload\r\n"
+    data, bounds = bytes(data), bounds or array("i", [*places, *last])
+    return lambda: COMPILED["columns"](data, bounds, names), [data, bounds, names]
 
 
 def making(*last):
@@ -152,6 +181,15 @@ def calls():
         "take_page": page_call,
         "stored_of_run": stored(),
         "stored_of_run outside": stored(0, 1, 1 << 30),
+        "columns": tabling(),
+        "columns few": tabling(names=("sequence", "data")),
+        "columns other headers": tabling(b"A: 1\r\n", b" folded\r\n"),
+        "columns many headers": tabling(*(b"H%d: x\r\n" % i for i in range(100))),
+        "columns no text": tabling(b"\xff: \xff\r\n", server=SERVER.replace(b"s.1", b"\xff")),
+        "columns no server lines": tabling(server=b""),
+        "columns outside": tabling(last=(0, 1, 1 << 30)),
+        "columns names raise": tabling(names=Refusing()),
+        "columns bounds raise": tabling(bounds=Refusing()),
         "plain_maker": making(),
         "plain_maker no frame": making(()),
         "encode_pairs": encoding(),
