@@ -227,7 +227,9 @@ def dead(server, orders):
 
 
 @pytest.mark.recipe("worker")
-def test_the_worker_recipe_ships_orders_and_moves_dead_letters(run, server, orders, dead, get, port):
+def test_the_worker_recipe_ships_orders_and_moves_dead_letters(
+    run, server, orders, dead, get, port
+):
     """
     The worker ships orders, moves nonsense and what fails too often, and tells its health.
     """
