@@ -128,8 +128,8 @@ class Fetch:
         self._attempt = 1
         # Whether another pull has to be sent before the next wait.
         self._pull_due = False
-        # Whether a pull was open when its connection was lost. The server may keep it until it
-        # expires, and then serves it as well, because the inbox is subscribed again.
+        # Whether an open pull was given up, for example with its connection. The server may keep it
+        # until it expires, and then serves it as well, because the inbox is subscribed again.
         self._lost = False
         self._received_bytes = 0
         self.received: int = 0
@@ -306,8 +306,9 @@ class Fetch:
             self._stop()
         elif not info.num_waiting and self._rest() is not None:
             # A leader that has just stepped down drops pulls without a status.
+            # A busy server may also not have looked at this one yet, and serves it later.
             inbox.engine.lost(self._lane.epoch)
-            self._pull_due = True
+            self._pull_due = self._lost = True
 
     def _judge(self, status: Status, pull: Pull) -> PullOutcome:
         """Act on a status that ended the pull."""

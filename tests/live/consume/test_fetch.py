@@ -21,6 +21,7 @@ from helpers.connections import client_of, connection_of
 from helpers.domains import domain_link
 from helpers.streams import fill, fill_in_trouble, numbers
 from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
+from jetsync.consume.inbox import PullInbox
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
 from jetsync.testing import CutProxy, HookRecorder
@@ -1204,10 +1205,34 @@ class TestThreads:
                 eventually(lambda: worker.info().num_waiting == 2)
                 fill(js, stream, 30)
                 first = fetching.result(20)
-            usual = [*stream.create_consumer("another").fetch(**limits, expires=20)]
+            # Its name is as long, because the name is in each reply subject and counts as bytes.
+            usual = [*stream.create_consumer("second").fetch(**limits, expires=20)]
             assert [m.sequence for m in first] == [m.sequence for m in usual]
             second = [*consumer.fetch(30 - len(first), expires=10)]
             assert sorted(m.sequence for m in second) == [*range(len(first) + 1, 31)]
+
+    def test_no_more_than_asked_for_from_a_server_that_is_late(
+        self, js, stream, worker, monkeypatch
+    ):
+        """
+        A fetch with no_wait keeps to its limit if the server looks at its first pull too late.
+        """
+        fill(js, stream, 10)
+        pull, late = PullInbox.pull, []
+
+        def pulls(inbox, subject, request, deadline):
+            lane = inbox.lane
+            if late:
+                lane.write(late.pop(), deadline)
+                monkeypatch.setattr(PullInbox, "pull", pull)
+                return pull(inbox, subject, request, deadline)
+            with monkeypatch.context() as patch:
+                patch.setattr(lane, "write", lambda block, _: late.append(block) or lane.epoch)
+                return pull(inbox, subject, request, deadline)
+
+        monkeypatch.setattr(PullInbox, "pull", pulls)
+        assert numbers(worker.fetch(5, no_wait=True)) == [0, 1, 2, 3, 4]
+        assert sorted(numbers(worker.fetch(5, expires=20))) == [5, 6, 7, 8, 9]
 
     def test_closing_a_batch_while_it_is_read_raises_nothing(self, js, stream, worker):
         """
