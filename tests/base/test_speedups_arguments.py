@@ -331,7 +331,8 @@ class TestCollector:
         gc.callbacks.append(look)
         try:
             made = COMPILED["stored_of_run"](PlainStored, b"abc", array("i", [0, 1, 2] * count))
-            assert count not in lengths
+            # Since 3.12, the collector runs after the call, when the list is complete.
+            assert count not in lengths or sys.version_info >= (3, 12)
             gc.collect()
         finally:
             gc.callbacks.remove(look)
@@ -396,7 +397,7 @@ def test_the_storage_in_python():
     """The tests of messages pass with the storage in Python, which is chosen at import."""
     files = [TESTS / "values" / f"test_{name}.py" for name in ("message", "stored")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *files],
         cwd=TESTS.parent,
         env={**os.environ, "JETSYNC_SPEEDUPS": "0"},
         capture_output=True,

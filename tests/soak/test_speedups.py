@@ -222,7 +222,10 @@ def resident():
 def test_nothing_is_lost(total, name):
     """The number of blocks, references and resident bytes is constant, also if calls fail."""
     call, watched = calls()[name]
-    watched += [None, True, False, (), b""]
+    if sys.version_info < (3, 12):
+        # Later, these live for ever, and a module that was compiled for earlier versions still
+        # counts references to them.
+        watched += [None, True, False, (), b""]
 
     def run(messages):
         for _ in range(messages // AT_ONCE):
@@ -241,8 +244,8 @@ def test_nothing_is_lost(total, name):
     for _ in range(rounds):
         run(total // rounds)
         after = state()
-        references = max(map(int.__sub__, after[2], before[2]))
-        fewer = max(map(int.__sub__, before[2], after[2]))
+        references = max(map(int.__sub__, after[2], before[2]), default=0)
+        fewer = max(map(int.__sub__, before[2], after[2]), default=0)
         growth.append((after[1] - before[1], references, fewer))
         before = after
     assert [min(each) < ALLOWED_BLOCKS for each in zip(*growth, strict=True)] == [True] * 3, growth
