@@ -333,7 +333,7 @@ class Session:
             bytes_out=lane.outbox.bytes_out,
             reconnects=max(lane.epoch - 1, 0),
             requests_in_flight=self.router.pending(),
-            subscriptions=len(lane.subscriptions.receivers()),
+            subscriptions=lane.subscriptions.count(),
             strays=lane.strays,
         )
 

@@ -38,7 +38,8 @@ class Subscriptions:
     def __init__(self, outbox: Outbox, later: Callable[..., None]) -> None:
         # The receivers, by subscription id. The splitter of each connection uses this object.
         self.boxes: dict[bytes, Any] = {}
-        # Mailboxes that all handles of the client use together, by subject.
+        # Mailboxes that all handles of the client use together, by subject. They last as long as
+        # the lane, so the statistics do not count them: they would look like a leak.
         self.client_wide: dict[bytes, Mailbox] = {}
         self._outbox = outbox
         self._later = later
@@ -114,6 +115,11 @@ class Subscriptions:
     def receivers(self) -> list[Mailbox | ReplyRouter]:
         """Return the receivers of all subscriptions; any thread."""
         return list(self.boxes.values())
+
+    def count(self) -> int:
+        """Return how many subscriptions are open, without the client-wide ones; any thread."""
+        client_wide = list(self.client_wide.values())
+        return sum([receiver not in client_wide for receiver in self.receivers()])
 
     def take_refused(self) -> Mailbox | None:
         """

@@ -104,7 +104,10 @@ class Statistics:
     """Requests and single publishes that are waiting for their answer."""
 
     subscriptions: int
-    """Open subscriptions, including jetsync's own reply subscription."""
+    """
+    Open subscriptions, including the one for the replies to requests. The one that all atomic
+    batches of a client use is not counted.
+    """
 
     strays: int
     """Messages that arrived for subscriptions that were already closed."""
