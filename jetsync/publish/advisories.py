@@ -3,6 +3,12 @@ The advisories in which the server reports that it has dropped an atomic batch.
 
 All batches of a client use one subscription. The first batch makes it, and it lasts as long as
 the client, as the one for replies does.
+
+The thread that reads the socket parses the advisories, although it parses no other JSON of
+JetStream. Only the content of an advisory names its batch. A batch has to learn of its loss before
+its next message, and plugins learn of it even if no call on the batch follows. The subscription
+also brings the advisories about batches of other clients, so queues of unparsed ones would need
+limits. Advisories are rare, and they are dropped unparsed while the client has no batch.
 """
 
 from __future__ import annotations
@@ -40,6 +46,8 @@ class Advisories(Mailbox):
         self.is_subscribed: bool = False
 
     def _receive(self, frame: Frame) -> None:
+        if not self.attempts:
+            return
         try:
             advisory = decode_json(frame[3])
         except ProtocolError:

@@ -83,6 +83,20 @@ def test_an_advisory_about_no_batch_is_ignored(lane, data):
     assert batch.reasons == []
 
 
+def test_advisories_are_not_parsed_without_a_batch(lane, monkeypatch):
+    """While the client has no batch, the reading thread does not parse advisories."""
+    batch = Batch("1")
+    listen(lane, batch)
+    parsed = []
+    monkeypatch.setattr(
+        "jetsync.publish.advisories.decode_json", lambda data: parsed.append(data) or {}
+    )
+    receive(lane, b"1")
+    del batch
+    receive(lane, b"2")
+    assert parsed == [b"1"]
+
+
 def test_batches_are_not_kept_alive(lane):
     """The subscription keeps no batch alive."""
     batch = Batch("1")
