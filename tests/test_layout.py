@@ -110,3 +110,23 @@ def test_design_describes_each_file_of_the_connection():
     files = [path.name for path in PACKAGE.glob("_io/*.py") if path.name != "__init__.py"]
 
     assert sorted(re.findall(r"`(\w+\.py)`", " ".join(cells))) == sorted(files)
+
+
+def test_design_names_files_that_exist():
+    """
+    Each file that docs/design.md names exists, and has the function that it names with the file.
+    """
+    root = TESTS.parent
+    text = (root / "docs" / "design.md").read_text("utf-8")
+    named = {(path, "") for path in re.findall(r"`([\w/]+\.py)`", text)}
+    named |= {(path, name) for name, path in re.findall(r"`(\w+)` in `([\w/]+\.py)`", text)}
+
+    def exists(path, name):
+        files = [base / path for base in (root, PACKAGE, PACKAGE / "_io")]
+        sources = [file.read_text("utf-8") for file in files if file.is_file()]
+        return any(
+            re.search(rf"(def|class) {name}\b|^{name}\b", source, re.MULTILINE)
+            for source in sources
+        )
+
+    assert [each for each in sorted(named) if not exists(*each)] == []

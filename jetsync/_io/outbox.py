@@ -1,5 +1,5 @@
 """
-The way out of a lane: blocks from any thread to one socket, whole and in order.
+All writes to the socket after the handshake: blocks from any thread, whole and in order.
 
 The thread that writes a block also sends it. While another thread is sending, a request can be
 delegated to that thread. The loop sends what the socket does not accept at once. Up to

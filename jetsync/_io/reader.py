@@ -1,5 +1,5 @@
 """
-Which thread reads the socket.
+All reads of the socket after the handshake, and which thread reads.
 
 Normally the loop thread reads. A thread that waits for a frame reads by itself while it waits
 (:meth:`Reader.wait`). Its answer then needs no thread switch, so a blocking call costs less than an

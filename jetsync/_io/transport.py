@@ -1,9 +1,10 @@
 """
-The transport that nats-py uses: TCP, TLS and the handshake. Every later byte goes through the lane.
+The handshake of each connection, as the transport that nats-py uses.
 
 nats-py only asks for the steps of a handshake. The transport connects, checks the server's first
 line, starts TLS, adds the login to CONNECT and waits for the PONG. After that the lane gets the
-socket. So nats-py sees no secret, and no line of a server that was not checked.
+socket: :mod:`jetsync._io.outbox` writes to it, and :mod:`jetsync._io.reader` reads from it. So
+nats-py sees no secret, and no line of a server that was not checked.
 
 The methods of :class:`LaneTransport` that nats-py calls are those of ``nats.aio.transport``.
 Everything here runs in the loop thread.

@@ -1,5 +1,7 @@
 """
-Turn the error of a server's answer into an exception.
+Turn the error of a server's answer into an exception, by its ``err_code``.
+
+The classes and their codes are in ``jetsync/errors/api.py``.
 """
 
 from __future__ import annotations

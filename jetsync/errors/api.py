@@ -1,7 +1,8 @@
 """
 Errors that a server answers with, and publishes without an answer.
 
-The server identifies an API error by its ``err_code``. ``ApiError.classes`` maps it to a class.
+The server identifies an API error by its ``err_code``. ``ApiError.classes`` maps it to a class, and
+``from_api_error`` in ``jetsync/errors/answers.py`` makes the error of an answer.
 """
 
 from __future__ import annotations
