@@ -112,7 +112,8 @@ def show_as_public(module: str) -> None:
     facade.analyze()
     home = importlib.import_module(module)
     for found in pkgutil.walk_packages(home.__path__, f"{module}."):
-        if not found.name.endswith("__main__"):
+        # The compiled core has no source.
+        if not found.name.endswith(("__main__", "_speedups")):
             analyzer = ModuleAnalyzer.for_module(found.name)
             analyzer.analyze()
             facade.attr_docs.update(analyzer.attr_docs)
