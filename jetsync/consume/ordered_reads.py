@@ -125,11 +125,7 @@ class OrderedConsumption:
         return message
 
     def take(self, deadline: Deadline) -> Message | None:
-        """
-        Return the next message; None at the end or at the deadline.
-
-        :meta private:
-        """
+        """Return the next message; None at the end or at the deadline."""
         try:
             message = self._take(deadline)
         except errors.WaitTimeoutError:
@@ -137,15 +133,6 @@ class OrderedConsumption:
         if message is None:
             self._reading.raise_once()
         return message
-
-    def nudge(self) -> None:
-        """
-        Have the server look for messages again; never waits.
-
-        :meta private:
-        """
-        target = self._source.target
-        target.lane.post_nowait(empty_pull(target, expires=NUDGE))
 
     @property
     def closed(self) -> bool:
@@ -322,6 +309,12 @@ class OrderedConsumption:
             self._reading.end()
         if self._draining:
             self._reading.end()
+
+
+def nudge(consumption: OrderedConsumption) -> None:
+    """Have the server look for messages again; never waits."""
+    target = consumption._source.target  # noqa: SLF001  (its own module)
+    target.lane.post_nowait(empty_pull(target, expires=NUDGE))
 
 
 class OrderedFetch:

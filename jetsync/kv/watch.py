@@ -17,6 +17,7 @@ from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
+from jetsync.consume.ordered_reads import nudge
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
@@ -342,7 +343,7 @@ class Watch:
         if info.num_pending:
             # Servers stop sending the last entries of keys at one that was removed meanwhile (seen
             # on 2.15.1). They continue when a change, a heartbeat or a pull arrives.
-            self._messages.nudge()
+            nudge(self._messages)
             self._nudges += 1
             self._quiet = NUDGED if self._nudges < self._there else QUIET
             return
