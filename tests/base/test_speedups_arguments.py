@@ -393,6 +393,7 @@ def test_every_allocation_may_fail(name):
     call()
 
 
+@pytest.mark.soak  # `tox run -e pure` runs these tests, too.
 def test_the_storage_in_python():
     """The tests of messages pass with the storage in Python, which is chosen at import."""
     files = [TESTS / "values" / f"test_{name}.py" for name in ("message", "stored")]
