@@ -7,6 +7,7 @@ test does not spend it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import itertools
@@ -17,9 +18,18 @@ import threading
 import time
 
 import jetsync
+from jetsync._io import bridge
 
 SLICE = 0.004
 """Seconds for which a wait is real before it may be skipped."""
+
+TURNS = 3
+"""
+How often an event loop has to turn before a wait for it may be skipped.
+
+It takes a call in the first one, begins it in the second, and the third shows that it has ended or
+waits itself.
+"""
 
 PATIENCE = 30.0
 """Seconds to wait for a thread that neither waits nor ends, as on a busy machine."""
@@ -141,12 +151,14 @@ class SkippedTime:
         self._threads.add(me)
         self._ends[me] = end
         patience = time.monotonic() + PATIENCE
+        loops = _LoopTurns()
         try:
             while True:
                 came = attempt(min(SLICE, seconds))
                 if came or self.monotonic() >= end:
                     return came
-                if self._skipping and (self._is_next(me) or time.monotonic() > patience):
+                is_next = loops.are_over() and self._is_next(me)
+                if self._skipping and (is_next or time.monotonic() > patience):
                     self._shown = max(self._shown, end)
         finally:
             # A signal handler may wait inside a wait.
@@ -167,6 +179,34 @@ def import_all(name: str) -> None:
     module = importlib.import_module(name)
     for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
         import_all(f"{name}.{found.name}")
+
+
+class _LoopTurns:
+    """
+    Whether the event loops have done what they were asked to do before a wait; one thread.
+
+    On a busy machine a loop may not run for longer than `SLICE`.
+    """
+
+    def __init__(self) -> None:
+        self._pending: set[asyncio.AbstractEventLoop] | None = None
+
+    def are_over(self) -> bool:
+        """Return whether each loop has turned `TURNS` times since the first call."""
+        if self._pending is None:
+            self._pending = {each._loop for each in list(bridge._live) if each._loop is not None}
+            for loop in self._pending.copy():
+                self._turn(loop, TURNS)
+        return not self._pending
+
+    def _turn(self, loop: asyncio.AbstractEventLoop, left: int) -> None:
+        try:
+            if not left:
+                self._pending.discard(loop)
+            else:
+                loop.call_soon_threadsafe(self._turn, loop, left - 1)
+        except RuntimeError:  # The loop is closed.
+            self._pending.discard(loop)
 
 
 class _Module:
