@@ -140,7 +140,7 @@ class StreamCache:
     def _epoch(self, deadline: Deadline) -> int:
         """Return the current connection, or wait for the next one."""
         outbox = self._context.lane.outbox
-        return outbox.epoch if outbox.state is LaneState.OPEN else outbox.write(b"", deadline)
+        return outbox.epoch if outbox.state is LaneState.OPEN else outbox.wait_open(deadline)
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Look a stream up and keep the answer."""

@@ -254,7 +254,7 @@ class Connection:
         # interrupted a read or a write.
         lane.prepare_wait()
         lane.outbox.drop_connection(epoch)
-        lane.write(b"", deadline)
+        lane.outbox.wait_open(deadline)
 
     def probe(self) -> None:
         """Drop the connection if its server is gone, because an ack or a heartbeat is late."""
@@ -354,7 +354,7 @@ class Connection:
             unprocessed = lane.unprocessed == reply
             if unprocessed and any_epoch:
                 # The next server says how much it accepts.
-                epoch = lane.write(b"", deadline)
+                epoch = lane.outbox.wait_open(deadline)
                 self.check_size(size)
                 return self.exchange(subject, header, payload, deadline, epoch=epoch)
             raise errors.ConnectionLostError(

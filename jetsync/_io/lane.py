@@ -61,8 +61,7 @@ class Lane:
     All reads and writes of one session. The lane survives reconnects.
 
     ``write``, ``post``, ``post_nowait`` and ``ack`` are methods of its :class:`Outbox`;
-    ``prepare_wait`` and ``wait`` are those of its :class:`Reader`. A write of no bytes waits for a
-    connection and returns its epoch.
+    ``prepare_wait`` and ``wait`` are those of its :class:`Reader`.
 
     Threads: any thread; what stands under "The life of a connection", only the loop thread.
     Locks: none of its own. The read lock protects the splitter and the delivery of frames, and the

@@ -219,6 +219,10 @@ class Outbox:
                     timeout=deadline.total, reason="the server does not accept more data"
                 )
 
+    def wait_open(self, deadline: Deadline) -> int:
+        """Wait for a connection and for room, and return the epoch; raises as :meth:`write`."""
+        return self.write(b"", deadline)
+
     def write_nowait(self, block: bytes, epoch: int) -> bool:
         """
         Send *block* on the connection *epoch* if that is possible at once; return whether it was.

@@ -397,7 +397,7 @@ class ConsumptionCore:
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
                 with contextlib.suppress(errors.TransportError):
-                    self._lane.write(b"", deadline.at_most(CONNECTION_WAIT))
+                    self._lane.outbox.wait_open(deadline.at_most(CONNECTION_WAIT))
             return
         due = self.engine.next_look()
         if due is not None and due < deadline.at:

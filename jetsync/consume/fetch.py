@@ -402,10 +402,10 @@ class Fetch:
         """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
         while not (self.closing or self.connection.stopping) and not self._send_until.expired():
             with contextlib.suppress(errors.DisconnectedError):
-                self._lane.write(b"", self._send_until.at_most(POLL))
+                self._lane.outbox.wait_open(self._send_until.at_most(POLL))
                 return
         if not (self.closing or self.connection.stopping):
-            self._lane.write(b"", self._send_until)
+            self._lane.outbox.wait_open(self._send_until)
 
     def _find_consumer(self) -> ConsumerInfo | None:
         """

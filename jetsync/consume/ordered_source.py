@@ -141,7 +141,7 @@ class OrderedSource:
             raise_failure(self._replaced)
         if self._live:
             self._forget(self._live)
-        self.context.lane.write(b"", deadline)
+        self.context.lane.outbox.wait_open(deadline)
         config = self.cursor.next_config()
         epoch = self.context.lane.epoch
         self._live = name = self.cursor.name
@@ -241,7 +241,7 @@ class OrderedSource:
             try:
                 if lane.state is not LaneState.OPEN:
                     # This is not an attempt, as no server can answer.
-                    lane.write(b"", until.at_most(POLL))
+                    lane.outbox.wait_open(until.at_most(POLL))
             except errors.DisconnectedError as error:
                 failure, self._missing = error, None
                 continue

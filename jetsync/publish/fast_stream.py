@@ -62,7 +62,7 @@ class FastStream:
         context, find = self._context, self._context.streams.find
         while True:
             if context.lane.outbox.state is not LaneState.OPEN:
-                context.lane.write(b"", deadline)
+                context.lane.outbox.wait_open(deadline)
             try:
                 known = find_capable(
                     find,

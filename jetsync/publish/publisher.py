@@ -325,7 +325,7 @@ class Publisher:
             # Wait without the publisher lock, because the worker needs it for the messages in
             # flight.
             deadline = deadline or Deadline.after(options.ack_timeout)
-            self._lane.write(b"", deadline)
+            self._lane.outbox.wait_open(deadline)
         # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
         # one of them looks for staged messages afterwards, so no message is overlooked.
         if self._stopped is not None:

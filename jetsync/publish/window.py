@@ -244,7 +244,7 @@ class Window:
                     epoch = self._lane.write(subscribed, deadline, epoch=self._epoch, request=last)
                     break
                 except errors.ConnectionLostError:
-                    if self._renew(self._lane.write(b"", deadline)):
+                    if self._renew(self._lane.outbox.wait_open(deadline)):
                         block = self._encode_again(numbers)
         except (errors.DisconnectedError, errors.ConnectionClosedError) as error:
             taken = self.pipeline.take_back(numbers)

@@ -33,12 +33,11 @@ class Server:
     def __init__(self):
         self.streams = {"S": {"name": "S", "subjects": ["S.>"], "metadata": VERSIONED}}
         self.asked = []
-        self.lane = SimpleNamespace(epoch=1, state=LaneState.OPEN, write=self.wait_connected)
+        self.lane = SimpleNamespace(epoch=1, state=LaneState.OPEN, wait_open=self.wait_open)
         self.lane.outbox = self.lane
         self.reconnects = False
 
-    def wait_connected(self, block, deadline):
-        assert block == b""
+    def wait_open(self, deadline):
         if not self.reconnects:
             raise errors.DisconnectedError(timeout=deadline.total)
         self.lane.epoch += 1

@@ -83,6 +83,9 @@ class ScriptedLane:
             raise jetsync.DisconnectedError(timeout=deadline.total)
         return self._take(block)
 
+    def wait_open(self, deadline):
+        return self.write(b"", deadline)
+
     def post(self, block, timeout, epoch=None):
         if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
             raise jetsync.ConnectionLostError
