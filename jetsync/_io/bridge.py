@@ -59,7 +59,7 @@ class Bridge:
     """
     A daemon thread with an event loop, as blocking code sees it.
 
-    Threads: any thread; what stands under "The loop thread", only that thread.
+    Threads: any thread; the methods below "The loop thread", only that thread.
     Locks: none; ``_calls`` changes by single calls into C, and the rest in the loop thread.
 
     Args:

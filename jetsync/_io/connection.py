@@ -4,8 +4,8 @@ The connection of a client: requests, flushes and acks.
 ``connect`` creates a :class:`Connection`, and every handle refers to it. The handles of a JetStream
 context reach it through ``jetsync._api.context.Context``.
 
-The connection lasts as long as its client, over all processes. What belongs to one process is its
-:class:`jetsync._io.session.Session`, which a forked child replaces.
+The connection lasts as long as its client, in all processes. Its
+:class:`jetsync._io.session.Session` belongs to one process, and a forked child replaces it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 class Connection:
     """
-    What all handles of a client share.
+    The connection that all handles of a client use.
 
     Threads: any thread.
     Locks: the fork lock of the process, in ``_fork_locks``, is held while the session is replaced.
@@ -298,8 +298,8 @@ class Connection:
             MaxPayloadError: The request is larger than the server accepts; it was not processed.
             DisconnectedError: No connection was available before the deadline; nothing was sent.
             ConnectionLostError: The connection was lost before the answer. If its ``sent`` is
-                false, the server has not processed the request: the connection *epoch* was gone
-                before, or the server refused this message or an earlier one as too large.
+                false, the server has not processed the request. Then the connection *epoch* was
+                gone before, or the server refused this message or an earlier one as too large.
             ConnectionClosedError: The client is closed. If its ``sent`` is true, the request had
                 been sent before.
             PermissionDeniedError: The server refused the subject, or the reply subject. If its
@@ -360,6 +360,7 @@ class Connection:
             raise errors.ConnectionLostError(
                 subject=subject.decode(), reason=lane.why_lost(epoch), sent=not unprocessed
             )
+        # The server may be gone.
         self.probe()
         raise errors.RequestTimeoutError(subject.decode(), deadline.total)
 

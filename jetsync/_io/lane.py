@@ -63,7 +63,7 @@ class Lane:
     ``write``, ``post``, ``post_nowait`` and ``ack`` are methods of its :class:`Outbox`;
     ``prepare_wait`` and ``wait`` are those of its :class:`Reader`.
 
-    Threads: any thread; what stands under "The life of a connection", only the loop thread.
+    Threads: any thread; the methods below "The life of a connection", only the loop thread.
     Locks: none of its own. The read lock protects the splitter and the delivery of frames, and the
     write lock protects writes.
 
@@ -234,6 +234,7 @@ class Lane:
         self.fault = None
         self.outbox.attach(sock)
         if received:
+            # No thread reads the socket yet, so no lock is needed, and these frames come first.
             self._deliver(received, self._splitter)
         self.reader.attach(sock, self._splitter)
 
@@ -247,6 +248,7 @@ class Lane:
 
         Can be called repeatedly.
         """
+        # First, because the end of the connection wakes a thread that waits for the socket.
         self.abort()
         self.reader.detach()
         if self.outbox.detach():
@@ -303,7 +305,7 @@ class Lane:
         self.reader.wake_reader()
 
     def note_oversized(self) -> None:
-        """Note that the server ends the connection because of a message above its max_payload."""
+        """Record that the server ends the connection because a message exceeds its max_payload."""
         self._oversized_epoch = self.epoch
 
     def why_lost(self, epoch: int) -> str | None:
@@ -315,6 +317,7 @@ class Lane:
         sock = self.outbox.sock
         if sock is not None and fcntl is not None:
             with contextlib.suppress(OSError, ValueError):
+                # How many of the sent bytes the peer's kernel has not acknowledged.
                 waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
                 return self.outbox.bytes_out - int.from_bytes(waiting, sys.byteorder)
         return self.outbox.bytes_out

@@ -97,7 +97,7 @@ class Mailbox:
         self.wake()
 
     def lost(self, epoch: int) -> None:
-        """Note that connection *epoch* is gone with everything that was in flight on it."""
+        """Record that connection *epoch* is gone with everything that was in flight on it."""
         self.lost_epoch = epoch
         self.wake()
 
@@ -119,7 +119,8 @@ class Mailbox:
 
     def denied(self, operation: str, subject: bytes, error: Exception) -> bool:
         """
-        Note that the server refused *subject* to this connection; return whether that ends a wait.
+        Record that the server refused *subject* to this connection; return whether that ends a
+        wait.
 
         A refused subscription ends its mailbox. A refused publish is kept if the owner wants that.
         """
@@ -137,7 +138,7 @@ class Mailbox:
         return [] if self.find_messages is None else self.find_messages(subject)
 
     def refuse(self, concerned: bytes | list[int], error: Exception) -> None:
-        """Note that the server refused a subject or, if they are known, messages."""
+        """Record that the server refused a subject or, if they are known, messages."""
         self._denials.append((concerned, error))
         self.wake()
 
@@ -154,12 +155,12 @@ class Listener:
     """
     The subscription of a mailbox. It ends when its owner drops it, unless :meth:`end` came first.
 
-    Threads: the owner, in any thread.
-    Locks: none.
-
     So Ctrl-C leaves no subscription behind, wherever it interrupts the owner. The lane would write
     such a subscription again after each reconnect. The lane refers to the mailbox, so the mailbox
     must not refer to the owner.
+
+    Threads: the owner, in any thread.
+    Locks: none.
     """
 
     __slots__ = ("__weakref__", "_subscriptions", "line", "sid")

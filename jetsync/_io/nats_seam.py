@@ -227,7 +227,7 @@ class NatsConnection:
         self._observer.on_connected()
 
     async def stop(self) -> None:
-        """Close the connection. What the socket has accepted is sent."""
+        """Close the connection. The system still sends what the socket has accepted."""
         try:
             with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 await self._client.close()

@@ -386,7 +386,8 @@ class Outbox:
             current = self.epoch
             if not here and self.state is _OPEN and epoch in {None, current}:
                 # Delegated to the thread that sends next, so that a later block of this thread
-                # comes after it: a request must not reach a subscription that has ended.
+                # comes after it. If this is an UNSUB, the server must not deliver a later request
+                # to the subscription that has ended.
                 self._delegated.append((current, block))
                 later = (self.flush_posted,)
             with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
@@ -457,7 +458,7 @@ class Outbox:
         """Send acks, posted blocks and *block*, or queue them; the write lock is held."""
         assert self.writes_here()
         acks = self.acks
-        # Before the lane is open, the subscriptions come first.
+        # Not before the lane is open, because the subscriptions are sent first.
         if acks and self.state in _CAN_SEND:
             self.posted.append(frames.ack_block(take_all(acks), ACK))
         if self.posted:
@@ -605,7 +606,11 @@ class Outbox:
             return is_lost
 
     def freeze(self) -> None:
-        """Block all writes without an error, because the process ends with its waiting threads."""
+        """
+        Let all writes wait from now on, without an error.
+
+        At the end of the process, the threads that wait end with it.
+        """
         with self.write_lock:
             self._dropped.clear()
             if self.state in _CAN_SEND:

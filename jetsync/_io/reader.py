@@ -114,7 +114,8 @@ class Reader:
                 return False
             # Ctrl-C may strike between two steps of Python code. If it struck after the read lock
             # was taken and before that was recorded, it would never be released. Ctrl-C never
-            # strikes inside one call into C, so such a call takes the lock and records that.
+            # strikes inside one call into C, so such a call takes the lock and records that. The
+            # list is [True] while this thread holds the lock, and longer once it is released.
             taken: list[bool | None] = []
             gate = None
             try:
@@ -184,10 +185,10 @@ class Reader:
         """
         Stop reading and let another thread read.
 
-        If *taken* says that this thread holds the read lock, release it and record that in *taken*.
-        After Ctrl-C the call can be repeated. If threads wait, the loop reads for them at once.
-        Otherwise the loop stays asleep for a while, because a thread that waited once usually waits
-        again soon.
+        If *taken* says that this thread holds the read lock, release it and record that in *taken*,
+        so that the call can be repeated after Ctrl-C. If threads wait, the loop reads for them at
+        once. Otherwise the loop stays asleep for a while, because a thread that waited once usually
+        waits again soon.
         """
         if taken == [True]:
             self._leading = None

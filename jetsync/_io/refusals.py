@@ -39,14 +39,16 @@ MOST_SUBJECTS: Final = 1 << 14
 EVERY: Final = ""
 _ONLY_EVERY: Final = frozenset({EVERY})
 
-# While a subject has fewer refusals than messages in flight: the seconds between two looks, and the
-# seconds after the last refusal until the outcome of the messages is unknown.
+# A subject may have fewer refusals than messages in flight. PAUSE is the time between two looks for
+# more refusals. PATIENCE after the last refusal, the outcome of the messages is unknown. In
+# seconds.
 PAUSE: Final = 0.01
 PATIENCE: Final = 1.0
 
 # Seconds, in addition to `request_timeout`, in which a call writes the message that it has noted.
-# Seconds between two checks whether the server has answered a PING.
 GRACE: Final = 5.0
+
+# Seconds between two checks whether the server has answered a PING.
 PONG_CHECK: Final = 0.5
 
 
@@ -166,7 +168,8 @@ class Refusals:
         # Last: a subject is added here before its message is forgotten.
         is_certain = not self._may_be_untracked(name)
         if is_certain and batches:
-            # One refusal is enough to refuse a batch.
+            # One refused message is enough to refuse its batch. So the refusal is certainly about
+            # the batch only if nothing else has messages to this subject.
             is_certain = batches + single == 1
         elif is_certain and refused.count < single:
             if time.monotonic() < refused.until:

@@ -30,9 +30,9 @@ class Waiter:
     The receiver of one reply.
 
     Threads: one thread waits, the reading thread delivers, and the loop thread reports losses.
-    Locks: none; ``ready`` is set before the waiting thread is woken. Without the GIL, setting an
-    attribute locks the object, so of two threads that each set one attribute and then read the
-    other's, one sees the change.
+    Locks: none; ``ready`` is set before the waiting thread is woken. If two threads each set one
+    attribute and then read the other one, at least one of them sees the change. Without the GIL,
+    this holds because setting an attribute locks the object.
 
     Args:
         subject: The subject of the request. If the server refuses it, the waiter fails.

@@ -85,7 +85,7 @@ class Session:
         self._errors_handled = 0
         # Whether the end is not reported, because the interpreter exits or the client was dropped.
         self._is_silent = False
-        # Whether the thread ends anyway. If not, it ends when the client is dropped.
+        # Whether a call has ended the thread, or is ending it. If not, dropping the client does.
         self._is_ending = False
         # Whether `close` has finished. After nats-py has given up, the thread still runs.
         self._is_closed = False
@@ -426,7 +426,7 @@ class Session:
 
 
 async def _nothing() -> None:
-    """Wait for what the loop has to do before."""
+    """Do nothing. A caller that waits for this waits for what the loop has to do before."""
 
 
 async def _start(threads: Sequence[threading.Thread]) -> None:

@@ -125,10 +125,9 @@ class Subscriptions:
         """
         Remove and return the subscription that the server refused because there are too many.
 
-        The server does not name the subscription. It refuses subscriptions once it has accepted too
-        many, so this is the one that the most others preceded. If several threads subscribe at the
-        same moment, this may return the wrong one of theirs. It never returns the reply
-        subscription. Any thread.
+        The server does not name the subscription. It refuses each one above its limit, so this is
+        the last one of the connection. If several threads subscribe at the same moment, this may
+        return the wrong one of theirs. It never returns the reply subscription. Any thread.
         """
         last, before = None, -1
         for sid, count in list(self._ranks.items()):

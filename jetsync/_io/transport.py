@@ -172,7 +172,11 @@ class LaneTransport:
             return b"PONG\r\n"
 
     async def drain(self) -> None:
-        """Send what nats-py has written during the handshake. Later the lane limits it."""
+        """
+        Send what nats-py has written during the handshake.
+
+        After the handshake there is nothing to wait for, because the outbox has a limit of its own.
+        """
         attempt = self.attempt
         if not self._handshaking or not attempt.outgoing:
             return
@@ -495,7 +499,8 @@ class LaneTransport:
                 self._observer.on_lame_duck()
             self._tell(info)
         elif line.startswith(b"-ERR"):
-            # nats-py would close the client because of this line, also if the server goes on.
+            # nats-py would close the client because of this line, even if the server keeps the
+            # connection.
             text, reason = _error_text(line)
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)

@@ -1,5 +1,5 @@
 """
-The shared part of consumptions: pulls, the engine that decides about them, and waiting threads.
+The common part of consumptions: pulls, the engine that decides about them, and waiting threads.
 
 A consumption has no thread of its own. A thread that finds the buffer empty *drives*: it reads the
 socket and sends the pulls that are due, until there is a message. Other threads wait for it to
@@ -178,7 +178,7 @@ class ConsumptionCore:
             return self.pool.done.wait(until.remaining())
         while not self.closed and not until.expired():
             self.reading.prepare_wait()
-            # Polled, because perhaps no thread takes messages and would see the end.
+            # Polled, because there may be no thread that takes messages and notices the end.
             self.reading.over.wait(min(until.remaining(), END_POLL))
         return self.closed
 

@@ -149,6 +149,7 @@ class Fetch:
                 self._wait_for_connection()
                 request = self._rest() or request
             if self.connection.stopping:
+                # A signal is ending the program: the batch is empty.
                 return
             self.inbox = take_inbox(target.pool, target.context)
             self.inbox.pull(target.subject, request, self._send_until)
@@ -461,8 +462,8 @@ class MessageBatch:
         # is at the end.
         self._made: list[Message] = []
         self._untaken: list[Message] = []
-        # What follows a message that a plugin refused, if the consumer wants no acks. The next one
-        # is at the end.
+        # The frames after a message that a plugin refused, if the consumer wants no acks. The next
+        # one is at the end.
         self._kept: list[Frame] = []
         # Only its user keeps the iteration alive, so dropping it ends the batch.
         self._iteration: weakref.ref[BatchIteration] | None = None

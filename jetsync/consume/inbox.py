@@ -2,8 +2,8 @@
 Inboxes for the answers to pulls: each has one subscription, a mailbox and a pull engine.
 
 A consumer keeps the inboxes that are idle and lends one to each fetch. A consumption has one of its
-own. An inbox that is abandoned while a pull is open naks the messages that still arrive, so that
-they are redelivered at once and not only after the consumer's ``ack_wait``.
+own. If an inbox is abandoned while a pull is open, it naks the messages that still arrive. So the
+server redelivers them at once, and not only after the consumer's ``ack_wait``.
 """
 
 from __future__ import annotations

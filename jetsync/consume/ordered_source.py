@@ -143,6 +143,8 @@ class OrderedSource:
             self._forget(self._live)
         self.context.lane.outbox.wait_open(deadline)
         config = self.cursor.next_config()
+        # Read before the request. If the connection is lost meanwhile, the consumer counts as one
+        # of the lost connection, and is replaced.
         epoch = self.context.lane.epoch
         self._live = name = self.cursor.name
         try:

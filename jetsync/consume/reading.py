@@ -1,5 +1,5 @@
 """
-What everything that messages are taken from has in common: who takes, and how it ended.
+The common part of all handles that messages are taken from: who takes, and how it ended.
 """
 
 from __future__ import annotations

@@ -230,6 +230,7 @@ class Subscription:
         Threads that wait for a message are woken. Thread-safe and safe to repeat.
         """
         self._box.frames.clear()
+        # Messages that were dropped before do not matter any more, so no call raises for them.
         self._box.take_dropped()
         self.drain()
 

@@ -116,7 +116,8 @@ class BatchAttempt:
         # message. After that answer, it refuses no earlier message.
         self._may_commit = False
         self._is_answered = True
-        self._is_dropped = False
+        # Whether `discard` has made the server drop the batch.
+        self._is_discarded = False
         # When the attempt began. Earlier permission errors do not concern it.
         self._since = time.monotonic()
         # Why the server has dropped the batch, if it has reported that in an advisory.
@@ -166,8 +167,8 @@ class BatchAttempt:
         """End the batch and make the server drop it; never waits."""
         self.end()
         engine = self.engine
-        if engine.sent and engine.state is BatchState.FAILED and not self._is_dropped:
-            self._is_dropped = True
+        if engine.sent and engine.state is BatchState.FAILED and not self._is_discarded:
+            self._is_discarded = True
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])

@@ -44,7 +44,7 @@ class Wire:
         self._head = head
         # Without the digits of the sequence.
         self._size = len(head) + len(b"\r\n")
-        # The most bytes that the batch adds to a message.
+        # The most bytes that the batch adds to a message. A sequence has at most four digits.
         self.added: int = self._size + len(b"1000") + len(b"Nats-Batch-Commit: 1\r\n")
         self._frame = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
 
@@ -78,7 +78,8 @@ class Wire:
         """
         Return the subject, the header block and the payload of the last message of *part*.
 
-        If it is a marker, it goes to the subject of the message *before* it.
+        A part without messages ends with a marker, which the server does not store. It goes to the
+        subject of the message *before* it.
         """
         target, tail, payload = part.items[-1] if part.items else (before[0], _NO_HEADERS, b"")
         commit = b"Nats-Batch-Commit: %b\r\n" % part.commit if part.commit else b""

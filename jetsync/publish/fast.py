@@ -384,8 +384,8 @@ class FastPublisher:
         """
         Make a call of the link with the publisher lock held, then report lost messages.
 
-        Any error that is not a JetSyncError counts as an interrupt and ends the batch: this call
-        has then not left the link, which the next call notices.
+        Any error that is not a JetSyncError counts as an interrupt. The call has then not left the
+        link. The next call notices that, and ends the batch.
         """
         link = self._link
         try:

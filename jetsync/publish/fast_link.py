@@ -395,7 +395,8 @@ class FastLink:
     def receive(self) -> None:
         """Pass the answers that have arrived to the engine."""
         box, engine = self._box, self.engine
-        # Read before the frames are drained: those before a lost connection have to come first.
+        # Read first, so that every answer that arrived before the loss is processed before the
+        # loss.
         lost, failure = box.take_lost(), box.failure
         # From here on, each arrival stops the staging again.
         self.staging.is_stopped = False

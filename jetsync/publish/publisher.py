@@ -560,6 +560,7 @@ class Publisher:
         if self._is_worker():
             return
         self._wait(lambda: not self._window.open_count, self._ended, deadline, level=level)
+        # The worker ends when its mailbox has failed and all messages have ended.
         self._window.box.fail(reason)
         self._lane.reader.wake_reader()
         try:

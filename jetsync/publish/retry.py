@@ -33,7 +33,7 @@ def is_safe_to_retry(item: object) -> bool:
 
     With a message id the stream drops the copy within its duplicate window. With a condition on the
     stream's last sequence it refuses the copy for ever, because that sequence never decreases.
-    Conditions on a subject's last sequence or on the last id are not enough: they hold again once
+    Conditions on a subject's last sequence or on the last id are not enough. They hold again once
     the first copy is removed, for example because a worker acknowledged it.
     """
     if not isinstance(item, OutboundMessage):

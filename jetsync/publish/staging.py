@@ -1,9 +1,9 @@
 """
 The staging of a fast publisher: messages that were added one by one and are sent together.
 
-A call that takes the publisher lock and writes costs about 3 us, and staging costs a fifth
-of it. The staged messages are encoded and sent by a call that finds the staging full, by a call
-that is about to wait, or by the loop thread after a short pause.
+A call that takes the publisher lock and writes costs about 3 us, and staging costs a fifth of it.
+A call that finds the staging full encodes and sends the staged messages. So does a call that is
+about to wait, and the loop thread after a short pause.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ class Window:
             keep_acks=keep_acks,
             give_up=lambda entry: refusals.add(_subject(entry).encode()),
         )
-        # The staged messages that are being written, and the number of the first one, in a list
-        # that the mailbox shares.
+        # The staged messages that are being written, and the number of the first one. The mailbox
+        # refers to this list, too.
         self._writing: list[tuple[list[Any], int]] = [([], 0)]
         self.box.find_messages = partial(_find_messages, self._writing, self.pipeline.in_flight)
         # The connection whose limits the encoder knows.
