@@ -9,7 +9,7 @@ own. A pull limits the messages that the server sends, and a window limits the a
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._io.wakeups import Signal
@@ -182,8 +182,9 @@ def take_all(queue: deque[Any]) -> list[Any]:
     taken: list[Any] = []
     # Not contextlib.suppress, which costs more than the rest.
     try:  # noqa: SIM105
-        # Only as many as are there now, because another thread may append all the time.
-        taken.extend(islice(iter(queue.popleft, None), len(queue)))
+        # Only as many as are there now, because another thread may append all the time. `starmap`
+        # takes half the time of `iter(queue.popleft, None)`, which compares each item with None.
+        taken.extend(starmap(queue.popleft, repeat((), len(queue))))
     except IndexError:  # Another thread has taken some. The list keeps what it got.
         pass
     return taken
