@@ -117,7 +117,7 @@ def connect(
 
 class Client:
     """
-    A connection to NATS that any number of threads may share.
+    A connection to NATS that any number of threads may share; made by :func:`connect`.
 
     A ``with`` block closes the client at its end. If your program drops the last reference to the
     client and its handles, the client closes in the background and emits a ResourceWarning. A
@@ -127,7 +127,10 @@ class Client:
 
     __reduce__ = refuse_copy
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection | None = None) -> None:
+        if not isinstance(connection, Connection):
+            text = "make a client with jetsync.connect(), which takes addresses and options"
+            raise errors.InvalidTypeError(text, argument="connection")
         self._connection = connection
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         # Those that a signal has ended.

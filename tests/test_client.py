@@ -38,6 +38,16 @@ def run_python(program, *arguments):
     return done.stdout.split()
 
 
+class TestClass:
+    """The class of clients, as somebody may try it who knows other libraries."""
+
+    @pytest.mark.parametrize("arguments", [(), ("nats://127.0.0.1:4222",)])
+    def test_call(self, arguments):
+        """Calling the class raises an error that names the function to call."""
+        with pytest.raises(jetsync.InvalidTypeError, match=r"jetsync\.connect\(\)"):
+            jetsync.Client(*arguments)
+
+
 class TestImports:
     """What the first connect of a program imports."""
 
