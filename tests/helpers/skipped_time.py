@@ -7,7 +7,6 @@ test does not spend it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import itertools
@@ -16,9 +15,13 @@ import select
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import jetsync
 from jetsync._io import bridge
+
+if TYPE_CHECKING:
+    import asyncio
 
 SLICE = 0.004
 """Seconds for which a wait is real before it may be skipped."""
