@@ -10,14 +10,11 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import jetsync
-from jetsync_spark.common.clients import lend, stream_of
 from jetsync_spark.common.errors import OptionError, require_pyarrow
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
-from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task, this_task
 from jetsync_spark.write.columns import types_of
-from jetsync_spark.write.exactly_once import ledger_key, ledger_subjects
-from jetsync_spark.write.ledger import LayoutError, LedgerEntry
+from jetsync_spark.write.commit_check import check_layout
 from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
 from jetsync_spark.write.partition import write_batches, write_rows
 from jetsync_spark.write.plan import columns_of, make_plan
@@ -154,40 +151,10 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
     """
     Raise if the ledger has rows of this write in partitions that do not exist in this run.
     """
-    task = next((each.task for each in messages if isinstance(each, CommitMessage)), None)
-    if plan.options.mode != EXACTLY_ONCE or task is None:
-        return
-    partitions = len(messages)
-    key, batch = ledger_key(plan, task)
-    name = plan.options.stream
-
-    def check() -> None:
-        with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
-            stream = stream_of(plan.settings, client, name)
-            _, subjects = ledger_subjects(stream, plan, key)
-            for subject in subjects:
-                last = subject.rpartition(".")[2]
-                if not last.isdigit() or int(last) < partitions:
-                    continue
-                found = stream.get_last(subject, direct=False)
-                entry = LedgerEntry.from_bytes(bytes(found.data), subject)
-                if entry.batch == batch:
-                    raise _other_layout(entry, partitions, name, subject)
-
-    Retry(plan.options.retry_timeout).call(check, "checking the ledger failed", name)
-
-
-def _other_layout(entry: LedgerEntry, partitions: int, stream: str, subject: str) -> LayoutError:
-    return LayoutError(
-        f"micro-batch {entry.batch} of {entry.key} has {partitions} partitions, but an earlier run "
-        f"had stored {entry.rows} rows as partition {entry.partition}: all rows are stored, and "
-        "these may be stored twice",
-        stream=stream,
-        subject=subject,
-        cure="check for duplicate rows; a run with the first number of partitions may be rejected "
-        "too, and then only another ledgerSubject works, which writes these rows again; "
-        "exactly_once rejects such a run before it stores a row",
-    )
+    done = [each for each in messages if isinstance(each, CommitMessage)]
+    if plan.options.mode == EXACTLY_ONCE and done:
+        has_rows = any(each.written.rows for each in done)
+        check_layout(plan, done[0].task, len(messages), has_rows=has_rows)
 
 
 def _log_written(
