@@ -11,18 +11,18 @@ import os
 import jetsync
 from jetsync_spark.common.options import read_settings
 from jetsync_spark.read.options import ReadOptions
-from jetsync_spark.read.origin import inspect_stream
+from jetsync_spark.read.origin import origin_of
 from jetsync_spark.read.ranges import Range
 
 _numbers = itertools.count(1)
 
 
 @contextlib.contextmanager
-def numbered(js, count, *, subjects=1, size=8, **config):
+def numbered(js, count, *, subjects=1, size=8, prefix="R", **config):
     """
     Make a stream with that many messages whose payloads are their sequences; remove it afterwards.
     """
-    name = f"R{os.getpid()}-{next(_numbers)}"
+    name = f"{prefix}{os.getpid()}-{next(_numbers)}"
     given = {"storage": "memory", "allow_direct": True, **config}
     stream = js.create_stream(name, subjects=[f"{name}.>"], **given)
     try:
@@ -55,11 +55,18 @@ def remake(js, stream, count, *, size=8):
     return made
 
 
+def origin_now(js, name):
+    """
+    Return the present state of a stream.
+    """
+    return origin_of(js.stream(name).cached_info)
+
+
 def part_of(js, stream, start=1, end=None):
     """
     Plan a part of the present stream.
     """
-    origin = inspect_stream(js, stream.name)
+    origin = origin_now(js, stream.name)
     return Range(stream.name, origin.created, start, origin.next if end is None else end)
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from requests_to_server import asked
 from streams_to_read import extend, numbered
 from waiting import eventually
 
@@ -48,17 +49,6 @@ def later(function, *args):
         yield
     finally:
         thread.join()
-
-
-def asked(client, act):
-    """
-    Return the subjects of the requests to JetStream while a function runs.
-    """
-    with client.subscribe("$JS.API.>") as api:
-        client.flush()
-        act()
-        client.flush()
-        return [message.subject for message in iter(lambda: api.next(timeout=0.1), None)]
 
 
 class TestWait:
@@ -125,14 +115,26 @@ class TestWait:
             assert waits.wait(client, {one.name: 3}, 0.0) is False
             assert not [*other.consumer_names()]
 
-    def test_for_too_many(self, js, client, monkeypatch):
-        """Many streams are asked instead, as well as none."""
-        monkeypatch.setattr(arrivals, "MOST", 1)
-        with numbered(js, 1) as one, numbered(js, 2) as other:
+    def test_for_many(self, js, client, monkeypatch):
+        """Each call creates a few consumers, and a message of any of many streams ends the wait."""
+        monkeypatch.setattr(arrivals, "FEW", 2)
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(numbered(js, n)) for n in range(5)]
             waits = Arrivals(())
-            assert waits.wait(client, {one.name: 2, other.name: 3}, LONG) is None
-            assert waits.wait(client, {}, LONG) is None
-            assert not [*one.consumer_names()]
+            expected = {stream.name: n + 1 for n, stream in enumerate(streams)}
+            assert waits.wait(client, expected, LONG) is None
+            assert waits.wait(client, expected, LONG) is None
+            assert waits.wait(client, expected, 0.0) is False
+            assert [len([*stream.consumer_names()]) for stream in streams] == [1] * 5
+            for number in (4, 0, 2):
+                with later(extend, js, streams[number], 1):
+                    assert waits.wait(client, expected, LONG) is True
+                expected[streams[number].name] += 1
+                assert waits.wait(client, dict(expected), 0.01) is False
+
+    def test_for_none(self, client):
+        """Without streams, there is nothing to wait for."""
+        assert Arrivals(()).wait(client, {}, LONG) is None
 
     def test_with_few_places(self, js, client):
         """A stream that limits its consumers is asked instead, so that others find a place."""
@@ -227,8 +229,7 @@ class TestQuery:
         """Without a consumer, a query polls less and less often, and finds new messages."""
         monkeypatch.setattr(idle, "WAIT", 0.02)
         monkeypatch.setattr(idle, "POLLING", 0.1)
-        monkeypatch.setattr(arrivals, "MOST", 0)
-        with numbered(js, 5) as stream:
+        with numbered(js, 5, max_consumers=1) as stream:
             query = Query(nats_server, stream, startingOffsets="earliest")
             query.all()
             began = time.monotonic()
@@ -243,6 +244,26 @@ class TestQuery:
             extend(js, stream, 1)
             eventually(query.plan)
             assert query.read() == [6]
+
+    def test_an_idle_query_of_many_streams_sends_no_requests(
+        self, js, nats_server, client, unique, monkeypatch
+    ):
+        """However many streams a query reads, it waits for the next message without a request."""
+        monkeypatch.setattr(idle, "WAIT", 0.01)
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(numbered(js, 2, prefix=unique)) for _ in range(40)]
+            query = Query(nats_server, f"{unique}*", startingOffsets="earliest")
+            query.all()
+
+            def plan_often():
+                for _ in range(50):
+                    assert not query.plan()
+
+            eventually(lambda: not asked(client, plan_often), LONG)
+            monkeypatch.setattr(idle, "WAIT", LONG)
+            with later(extend, js, streams[33], 1):
+                assert query.plan()
+            assert query.ranges() == [(streams[33].name, 3, 4)]
 
     def test_a_query_finds_messages_after_its_consumer_is_lost(self, monkeypatch):
         """A query finds messages that arrive after the server has lost its consumer."""

@@ -21,7 +21,7 @@ from jetsync.devserver import DevServer
 from jetsync_spark.common import clients
 from jetsync_spark.common.options import ConnectSettings, read_settings
 from jetsync_spark.read import idle
-from jetsync_spark.read.origin import inspect_stream, matching
+from jetsync_spark.read.origin import matching
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
@@ -280,8 +280,7 @@ def test_messages_after_the_end_do_not_change_the_estimate(js):
     with numbered(js, 30) as stream:
 
         def estimate():
-            origin = inspect_stream(js, stream.name)
-            return matching(js, origin, 5, 25, (f"{stream.name}.>",))
+            return matching(stream, 5, 25, (f"{stream.name}.>",))
 
         before = estimate()
         extend(js, stream, 10)
@@ -300,9 +299,8 @@ def test_messages_that_are_stored_during_the_estimate_do_not_lower_it(js, monkey
             return batch
 
         monkeypatch.setattr(jetsync.Stream, "get_batch", grows)
-        origin = inspect_stream(js, stream.name)
 
-        assert matching(js, origin, 5, 25, (f"{stream.name}.>",)) == 20
+        assert matching(stream, 5, 25, (f"{stream.name}.>",)) == 20
 
 
 class TestAway:

@@ -3,7 +3,7 @@ Reading parts of streams, without Spark.
 """
 
 import pytest
-from streams_to_read import asked, extend, numbered, part_of, remake
+from streams_to_read import asked, extend, numbered, origin_now, part_of, remake
 from waiting import eventually
 from writing import plan_for, rows_of, run
 
@@ -12,7 +12,7 @@ from jetsync.devserver import DevServer
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task
-from jetsync_spark.read.origin import inspect_stream, sequence_at, start_of
+from jetsync_spark.read.origin import sequence_at, start_of
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
@@ -399,12 +399,12 @@ class TestOrigin:
             numbered(js, 3, retention=policy) as stream,
             pytest.raises(JetStreamSparkError, match=f"retention {policy} cannot be read by seq"),
         ):
-            inspect_stream(js, stream.name)
+            origin_now(js, stream.name)
 
     def test_the_error_of_a_missing_stream_has_advice(self, js):
         """The error has the stream, the server's code and the advice."""
         with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
-            Retry(5.0).call(lambda: inspect_stream(js, "no_such"), "planning failed", "no_such")
+            Retry(5.0).call(lambda: origin_now(js, "no_such"), "planning failed", "no_such")
 
     def test_a_server_that_starts(self):
         """For some seconds, a server may answer that it has no JetStream."""
@@ -428,17 +428,17 @@ class TestOrigin:
             with pytest.raises(
                 JetStreamSparkError, match=f"sequence is {1 << 63}, which exceeds Spark's"
             ):
-                inspect_stream(js, stream.name)
+                origin_now(js, stream.name)
 
     def test_the_start_is_a_word_a_sequence_or_a_time(self, js):
         """The start is a word, a sequence or a time."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)
-            origin = inspect_stream(js, stream.name)
+            origin = origin_now(js, stream.name)
             assert (origin.first, origin.next) == (11, 31)
 
             def begin(**options):
-                return start_of(asked(stream, **options), js, origin, default="latest")
+                return start_of(asked(stream, **options), stream, origin, default="latest")
 
             assert begin() == 31
             assert begin(startingOffsets="earliest") == 11

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkAttributeError
 from queries import SCHEMA, Query, Rows
 
 from jetsync_spark import registration
-from jetsync_spark.read import idle, micro_batch
+from jetsync_spark.read import idle, micro_batch, states
 from jetsync_spark.read.batch import StreamBatchReader
 from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
@@ -36,7 +36,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(idle, "WAIT", 0.0)
     monkeypatch.setattr(idle, "CHECK", 0.0)
     monkeypatch.setattr(idle, "POLLING", 0.0)
-    monkeypatch.setattr(micro_batch, "DISCOVER", 0.0)
+    monkeypatch.setattr(states, "DISCOVER", 0.0)
     monkeypatch.setattr(micro_batch, "CATCHING_UP", 0.0)
 
 
@@ -310,14 +310,14 @@ class TestChanges:
         assert query.plan()
         monkeypatch.setattr(micro_batch, "CATCHING_UP", 60.0)
         with monkeypatch.context() as patch:
-            real = micro_batch.inspect_stream
+            real = jetsync.JetStream.stream
 
             def missing(js, name):
                 if name == one.name:
                     raise jetsync.StreamNotFoundError(stream=name)
                 return real(js, name)
 
-            patch.setattr(micro_batch, "inspect_stream", missing)
+            patch.setattr(jetsync.JetStream, "stream", missing)
             assert not query.plan()
             extend(js, other, 1)
             assert query.plan()

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import jetsync
-from jetsync_spark.common.clients import lend
+from jetsync_spark.common.clients import context_of, lend
 from jetsync_spark.common.errors import BehindError, JetStreamSparkError, explain
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
     Args:
         settings: How to connect.
         name: The connection's name on the server.
-        call: What to ask.
+        call: What to ask. It gets the same context until the process connects again.
         seconds: How long to retry.
         doing: What the error says has failed.
         stream: The stream that the error names.
@@ -134,6 +134,6 @@ def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
 
     def connected() -> T:
         with lend(settings, name, keep=keep) as client:
-            return call(client.jetstream())
+            return call(context_of(settings, client))
 
     return Retry(seconds).call(connected, doing, stream)

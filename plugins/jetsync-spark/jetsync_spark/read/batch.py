@@ -18,14 +18,14 @@ from jetsync_spark.read.options import EARLIEST, LATEST
 from jetsync_spark.read.origin import (
     Loss,
     check_filters,
-    inspect_stream,
     matching,
+    origin_of,
     sequence_at,
     start_of,
-    streams_of,
 )
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut, parts_of
+from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
@@ -104,18 +104,18 @@ class StreamBatchReader(DataSourceReader):
 
     def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options
-        names = streams_of(js, options)
-        if not names:
+        streams = StreamStates(options).ask(js, strict=True)
+        if not streams:
             raise OptionError(
                 f"no stream matches {options.source}",
                 option="stream",
                 cure="correct the pattern, in which * stands for any characters",
             )
-        origins = [inspect_stream(js, name) for name in names]
-        check_filters(js, origins, options.subject_filter)
-        bounds = [self._bounds(js, origin) for origin in origins]
+        origins = [origin_of(stream.cached_info) for stream in streams.values()]
+        check_filters(streams, origins, options.subject_filter)
+        bounds = [self._bounds(streams[origin.stream], origin) for origin in origins]
         counts = [
-            self._count(js, origin, start, end) if start < end else 0
+            self._count(streams[origin.stream], start, end) if start < end else 0
             for origin, (start, end) in zip(origins, bounds, strict=True)
         ]
         lengths = [end - start for start, end in bounds]
@@ -135,10 +135,10 @@ class StreamBatchReader(DataSourceReader):
             for part in cut(origin.stream, origin.created, start, end, count)
         ]
 
-    def _bounds(self, js: jetsync.JetStream, origin: Origin) -> tuple[int, int]:
+    def _bounds(self, stream: jetsync.Stream, origin: Origin) -> tuple[int, int]:
         options = self._options
-        start = start_of(options, js, origin, default=EARLIEST)
-        end = self._end(js, origin)
+        start = start_of(options, stream, origin, default=EARLIEST)
+        end = self._end(stream, origin)
         if end < start and options.has_range(origin.stream):
             raise OptionError(
                 f"the batch begins at sequence {start} of stream {origin.stream}, after its end, "
@@ -150,10 +150,10 @@ class StreamBatchReader(DataSourceReader):
             start = origin.first
         return start, end
 
-    def _end(self, js: jetsync.JetStream, origin: Origin) -> int:
+    def _end(self, stream: jetsync.Stream, origin: Origin) -> int:
         options = self._options
         if options.ending_timestamp is not None:
-            found = sequence_at(js.stream(origin.stream), options.ending_timestamp)
+            found = sequence_at(stream, options.ending_timestamp)
             return origin.next if found is None else found
         asked = options.end_of(origin.stream)
         if asked is None or asked == LATEST:
@@ -167,11 +167,11 @@ class StreamBatchReader(DataSourceReader):
             )
         return int(asked)
 
-    def _count(self, js: jetsync.JetStream, origin: Origin, start: int, end: int) -> int | None:
+    def _count(self, stream: jetsync.Stream, start: int, end: int) -> int | None:
         if not self._options.subject_filter:
             return None
         try:
-            return matching(js, origin, start, end, self._options.subject_filter)
+            return matching(stream, start, end, self._options.subject_filter)
         except jetsync.NotSupportedError:
             # The stream has no direct gets. The count only improves the number of parts.
             return None

@@ -8,14 +8,17 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import jetsync
-from jetsync_spark.common.clients import lend
+from jetsync_spark.common.clients import context_of, lend
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read.arrivals import Arrivals
+from jetsync_spark.read.states import DISCOVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jetsync_spark.common.options import ConnectSettings
+    from jetsync_spark.read.options import ReadOptions
+    from jetsync_spark.read.states import StreamStates
 
 __all__ = ["IdleQuery"]
 
@@ -28,8 +31,11 @@ a second. Other sources of the query have to wait too, so it cannot be much long
 POLLING: Final = 1.0
 """Maximum seconds between two requests of an idle query that cannot wait by consumers."""
 
-CHECK: Final = 5.0
-"""Seconds between two requests of an idle query if consumers wait for new messages."""
+CHECK: Final = 30.0
+"""
+Seconds between two requests of an idle query if consumers wait for new messages. It also makes them
+if a consumer is lost, and if it looks for new streams.
+"""
 
 AT_ONCE: Final = 1.0
 """Maximum seconds between two questions of Spark for which the second one waits."""
@@ -42,15 +48,18 @@ class IdleQuery:
     Args:
         settings: How to connect.
         connection: The name of the connection.
-        filters: The subjects of the messages. Empty for all.
+        options: The streams, and the subjects of the messages.
+        states: Knows the streams.
     """
 
     def __init__(
-        self, settings: ConnectSettings, connection: str, filters: tuple[str, ...]
+        self, settings: ConnectSettings, connection: str, options: ReadOptions, states: StreamStates
     ) -> None:
         self._settings = settings
         self._connection = connection
-        self._arrivals = Arrivals(filters)
+        self._states = states
+        self._finds_streams = bool(options.patterns)
+        self._arrivals = Arrivals(options.subject_filter)
         self._since: float | None = None
         """When there were no new messages. None after a batch."""
 
@@ -114,7 +123,8 @@ class IdleQuery:
             found = self._arrives(self._wanted)
             self._woken = self._wanted if found else None
             if found is not None:
-                return found or time.monotonic() >= self._requested_at + CHECK
+                check = min(CHECK, DISCOVER) if self._finds_streams else CHECK
+                return found or time.monotonic() >= self._requested_at + check
             # The longer the query is idle, the less often it polls.
             pause = min(POLLING, max(WAIT, (now - self._since) / 10))
         else:
@@ -127,7 +137,10 @@ class IdleQuery:
         """Wait for a message from these sequences on. Return None, at once, if that fails."""
         try:
             with lend(self._settings, self._connection) as client:
-                return self._arrivals.wait(client, wanted, WAIT)
+                js = context_of(self._settings, client)
+                return self._arrivals.wait(
+                    client, wanted, WAIT, lambda name: self._states.handle(js, name)
+                )
         except (JetStreamSparkError, jetsync.JetSyncError):
             # The next request retries.
             return True

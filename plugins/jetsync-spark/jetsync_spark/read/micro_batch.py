@@ -32,11 +32,11 @@ from jetsync_spark.read.origin import (
     Loss,
     Origin,
     check_filters,
-    inspect_stream,
+    origin_of,
     start_of,
-    streams_of,
 )
 from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE, cut, parts_for, parts_of, shares
+from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
@@ -57,9 +57,6 @@ except ImportError:  # PySpark before 4.2
 
 
 __all__ = ["StreamMicroBatchReader"]
-
-DISCOVER: Final = 5.0
-"""Seconds between two requests for the streams that match a pattern."""
 
 CATCHING_UP: Final = 5.0
 """
@@ -138,10 +135,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         For each stream the sequence after the last one to read, if the query has a fixed end.
         """
 
-        self._listed: list[str] = []
-        self._listed_at: float | None = None
+        self._states = StreamStates(options)
         self._seen: dict[str, Origin] | None = None
-        self._idle = IdleQuery(settings, self._connection, options.subject_filter)
+        self._idle = IdleQuery(settings, self._connection, options, self._states)
         self._behind_since: dict[str, float] = {}
         self._planned_at: float | None = None
         """When the last batch was planned."""
@@ -263,14 +259,14 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _first(self, js: jetsync.JetStream) -> Offset:
         options = self._options
-        names = streams_of(js, options)
-        if not names:
+        streams = self._states.ask(js, strict=True)
+        if not streams:
             _logger.warning("no_stream_matches", pattern=options.source)
-        origins = [inspect_stream(js, name) for name in names]
-        check_filters(js, origins, options.subject_filter)
+        origins = [origin_of(stream.cached_info) for stream in streams.values()]
+        check_filters(streams, origins, options.subject_filter)
         places = {}
         for origin in origins:
-            place = start_of(options, js, origin, default=LATEST)
+            place = start_of(options, streams[origin.stream], origin, default=LATEST)
             if place < origin.first:
                 self._loss.gone(origin, place, origin.first)
                 place = origin.first
@@ -449,7 +445,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         start = max(step.begins, start) if created == origin.created else step.begins
 
         def look(js: jetsync.JetStream) -> list[int]:
-            stream = js.stream(origin.stream)
+            stream = self._states.handle(js, origin.stream)
             found = []
             for each in self._options.subject_filter:
                 try:
@@ -513,21 +509,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Args:
             begin: Include the streams of this offset even if a list of streams omits them.
         """
-        now = time.monotonic()
-        options = self._options
-        known = [] if begin is None else filter(options.names_stream, begin.places)
+        known = [] if begin is None else filter(self._options.names_stream, begin.places)
+        wanted = [*known]
 
         def look(js: jetsync.JetStream) -> dict[str, Origin]:
-            if self._listed_at is None or (options.patterns and now >= self._listed_at + DISCOVER):
-                self._listed, self._listed_at = streams_of(js, options), now
-            found = {}
-            for stream in sorted({*self._listed, *known}):
-                try:
-                    found[stream] = inspect_stream(js, stream)
-                except jetsync.StreamNotFoundError:
-                    if options.only_stream is not None:
-                        raise
-            return found
+            streams = self._states.ask(js, wanted)
+            return {name: origin_of(stream.cached_info) for name, stream in streams.items()}
 
         seen: dict[str, Origin] = self._ask(look)
         self._seen = seen

@@ -15,10 +15,10 @@ import attrs
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.subjects import overlap
-from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST, matches
+from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from jetsync_spark.read.options import ReadOptions
 
@@ -26,12 +26,10 @@ __all__ = [
     "Loss",
     "Origin",
     "check_filters",
-    "inspect_stream",
     "matching",
     "origin_of",
     "sequence_at",
     "start_of",
-    "streams_of",
 ]
 
 _logger = jetsync.get_logger("jetsync.spark.reading")
@@ -62,17 +60,6 @@ class Origin:
     """
     Its subjects. Empty if it may hold messages with other subjects (mirror, source, transform).
     """
-
-
-def inspect_stream(js: jetsync.JetStream, name: str) -> Origin:
-    """
-    Request the state of a stream.
-
-    Raises:
-        JetStreamSparkError: The stream cannot be read by sequence.
-        JetSyncError: The stream does not exist, or the request failed.
-    """
-    return origin_of(js.stream(name).cached_info)
 
 
 def origin_of(info: jetsync.StreamInfo) -> Origin:
@@ -111,38 +98,21 @@ def origin_of(info: jetsync.StreamInfo) -> Origin:
     )
 
 
-def streams_of(js: jetsync.JetStream, options: ReadOptions) -> list[str]:
-    """
-    Return the streams that the options name, and those that match a pattern, in order.
-
-    Raises:
-        JetSyncError: The streams of the account could not be listed.
-    """
-    found = {each for each in options.streams if "*" not in each}
-    if options.patterns:
-        found.update(
-            name
-            for name in js.stream_names()
-            if any(matches(pattern, name) for pattern in options.patterns)
-        )
-    return sorted(found)
-
-
-def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, default: str) -> int:
+def start_of(options: ReadOptions, stream: jetsync.Stream, origin: Origin, *, default: str) -> int:
     """
     Return the sequence at which a read starts.
 
     Args:
         options: The options of the read.
-        js: Used to find the sequence of a time.
-        origin: The stream.
+        stream: The stream, which is asked for the sequence of a time.
+        origin: Its state.
         default: The start if the options set none.
 
     Raises:
         OptionError: The start does not exist.
     """
     if options.starting_timestamp is not None:
-        found = sequence_at(js.stream(origin.stream), options.starting_timestamp)
+        found = sequence_at(stream, options.starting_timestamp)
         if found is None and options.timestamp_strategy == "error":
             raise OptionError(
                 f"stream {origin.stream} has no message since startingTimestamp "
@@ -167,10 +137,15 @@ def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, def
 
 
 def check_filters(
-    js: jetsync.JetStream, origins: Collection[Origin], filters: tuple[str, ...]
+    streams: Mapping[str, jetsync.Stream], origins: Collection[Origin], filters: tuple[str, ...]
 ) -> None:
     """
     Reject filters that match neither the subjects of a stream nor its messages.
+
+    Args:
+        streams: The streams by name.
+        origins: Their states.
+        filters: The filters.
 
     Raises:
         OptionError: A filter would never match a message.
@@ -183,7 +158,7 @@ def check_filters(
         if any(overlap(each, subject) for subject in subjects):
             continue
         if any(
-            js.stream(origin.stream).info(subjects_filter=each).state.subjects for origin in origins
+            streams[origin.stream].info(subjects_filter=each).state.subjects for origin in origins
         ):
             # Stored before the stream's subjects were changed.
             continue
@@ -210,15 +185,12 @@ def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
         return None
 
 
-def matching(
-    js: jetsync.JetStream, origin: Origin, start: int, end: int, filters: tuple[str, ...]
-) -> int:
+def matching(stream: jetsync.Stream, start: int, end: int, filters: tuple[str, ...]) -> int:
     """
     Estimate how many messages from *start* to before *end* match some filters.
 
     It may be too high if messages are stored meanwhile.
     """
-    stream = js.stream(origin.stream)
 
     def follow(sequence: int, subject: str) -> int:
         batch = stream.get_batch(1, sequence=sequence, subject=subject)

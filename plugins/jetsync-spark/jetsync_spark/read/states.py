@@ -1,0 +1,165 @@
+"""
+Requests for the states of streams.
+
+A few streams are asked one by one. More streams are listed, 256 with one request, and the same list
+finds the streams that match a pattern. The leaders of the streams answer both kinds of requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+import jetsync
+from jetsync_spark.read.options import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jetsync_spark.read.options import ReadOptions
+
+__all__ = ["StreamStates"]
+
+DISCOVER: Final = 5.0
+"""Seconds between two requests for the streams that match a pattern."""
+
+LISTED: Final = 4
+"""Minimum number of streams that are listed instead of asked one by one."""
+
+PAGE: Final = 256
+"""Streams of a page of a server's list."""
+
+SLOW: Final = 3.5
+"""
+Seconds after which a page of a list counts as slow. A cluster waits 4 s for streams that do not
+answer. On a busy machine, a list is slow too, but requests for each stream would be slower.
+"""
+
+PAUSE: Final = 60.0
+"""Seconds for which streams are asked one by one after a list was slow or failed."""
+
+_logger = jetsync.get_logger("jetsync.spark.reading")
+
+
+class StreamStates:
+    """
+    Asks for the streams that a query reads, with few requests.
+
+    Not thread-safe. A pickled copy knows nothing.
+
+    Args:
+        options: The names and patterns of the streams.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._matched: set[str] = set()
+        """The streams that match a pattern."""
+
+        self._matched_at: float | None = None
+        """When they were requested last."""
+
+        self._lists_from = 0.0
+        """When streams may be listed again."""
+
+        self._js: jetsync.JetStream | None = None
+        """Where the streams were asked for last."""
+
+        self._found: dict[str, jetsync.Stream] = {}
+        """The streams that were found there."""
+
+    def __reduce__(self) -> tuple[type[StreamStates], tuple[ReadOptions]]:
+        return StreamStates, (self._options,)
+
+    def ask(
+        self, js: jetsync.JetStream, known: Iterable[str] = (), *, strict: bool = False
+    ) -> dict[str, jetsync.Stream]:
+        """
+        Return the streams in the order of their names, with their current infos.
+
+        Streams that do not exist are left out.
+
+        Args:
+            js: Where to ask.
+            known: Other streams to include.
+            strict: Whether each stream that the options name has to exist. The only stream of a
+                query always has to.
+
+        Raises:
+            StreamNotFoundError: Such a stream does not exist.
+            JetSyncError: The servers did not answer.
+        """
+        options, now = self._options, time.monotonic()
+        wanted = {*known, *(name for name in options.streams if "*" not in name)}
+        listed = self._list(js, wanted | self._matched, now)
+        if options.patterns and (self._matched_at is None or now >= self._matched_at + DISCOVER):
+            self._match(js.stream_names(), now)
+            listed = listed or self._list(js, wanted | self._matched, now)
+        found = {}
+        for name in sorted(wanted | self._matched):
+            stream = listed.get(name)
+            if stream is None:
+                try:
+                    stream = js.stream(name)
+                except jetsync.StreamNotFoundError:
+                    if options.only_stream is not None or (strict and name in options.streams):
+                        raise
+                    continue
+            found[name] = stream
+        self._js, self._found = js, found
+        return found
+
+    def handle(self, js: jetsync.JetStream, name: str) -> jetsync.Stream:
+        """
+        Return a stream, whose info may be out of date. Ask for it only if it was not found before.
+        """
+        found = self._found.get(name) if js is self._js else None
+        return js.stream(name) if found is None else found
+
+    def _list(
+        self, js: jetsync.JetStream, wanted: set[str], now: float
+    ) -> dict[str, jetsync.Stream]:
+        """Return the streams of the account, or fewer, or none if asking for each is better."""
+        if len(wanted) < LISTED or now < self._lists_from:
+            return {}
+        # In an account with many more streams, asking for the wanted ones takes fewer requests.
+        most = PAGE * (len(wanted) // LISTED)
+        listed = {}
+        try:
+            for stream in itertools.islice(js.streams(), most + 1):
+                listed[stream.name] = stream
+        except jetsync.PermissionDeniedError as error:
+            self._ask_instead(math.inf, str(error))
+        except (jetsync.RequestTimeoutError, jetsync.TemporarilyUnavailableError) as error:
+            # A list needs the leader of the cluster's metadata. The streams may have theirs.
+            self._ask_instead(PAUSE, str(error))
+        else:
+            if len(listed) > most:
+                self._ask_instead(math.inf, "the account has too many streams")
+            else:
+                self._match(listed, now)
+            if time.monotonic() - now > SLOW * math.ceil(len(listed) / PAGE):
+                self._ask_instead(PAUSE, "the list was slow")
+        return {name: stream for name, stream in listed.items() if _has_leader(stream)}
+
+    def _match(self, names: Iterable[str], now: float) -> None:
+        """Note which streams match a pattern, of all that there are."""
+        patterns = self._options.patterns
+        self._matched = {name for name in names if any(matches(each, name) for each in patterns)}
+        self._matched_at = now
+
+    def _ask_instead(self, seconds: float, reason: str) -> None:
+        self._lists_from = max(self._lists_from, time.monotonic() + seconds)
+        _logger.info("streams_not_listed", reason=reason)
+
+
+def _has_leader(stream: jetsync.Stream) -> bool:
+    """
+    Return whether the leader has described a stream.
+
+    If there is none, a list has the description of any replica, or an empty one.
+    """
+    cluster = stream.cached_info.cluster
+    return cluster is None or bool(cluster.leader)
