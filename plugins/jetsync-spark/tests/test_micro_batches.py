@@ -20,7 +20,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 
 from queries import SCHEMA, Query, Rows
 
-from jetsync_spark.read import idle, micro_batch
+from jetsync_spark.read import idle, micro_batch, planner
 from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
 pytestmark = pytest.mark.live
@@ -34,7 +34,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(idle, "WAIT", 0.0)
     monkeypatch.setattr(idle, "CHECK", 0.0)
     monkeypatch.setattr(idle, "POLLING", 0.0)
-    monkeypatch.setattr(micro_batch, "CATCHING_UP", 0.2)
+    monkeypatch.setattr(planner, "CATCHING_UP", 0.2)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ class TestBatches:
         """
         The offset does not stay in the older half of a stream, so that a restart finds no loss.
         """
-        monkeypatch.setattr(micro_batch, "SKIPPED", 20)
+        monkeypatch.setattr(planner, "SKIPPED", 20)
         with numbered(js, 10) as stream:
             query = earliest(stream, subjectFilter=f"{stream.name}.0")
             assert query.all() == [[*range(1, 11)]]
@@ -407,7 +407,7 @@ class TestLoss:
                 return attrs.evolve(real(*given), next=21)
 
             with monkeypatch.context() as patch:
-                patch.setattr(micro_batch, "CATCHING_UP", 0.0)
+                patch.setattr(planner, "CATCHING_UP", 0.0)
                 patch.setattr(micro_batch, "origin_of", behind)
                 assert query.all() == [[]]
             assert query.all() == [[*range(21, 31)]]
@@ -428,7 +428,7 @@ class TestLoss:
                 return attrs.evolve(real(*given), next=21 if len(late) < 4 else 31)
 
             with monkeypatch.context() as patch:
-                patch.setattr(micro_batch, "CATCHING_UP", 60.0)
+                patch.setattr(planner, "CATCHING_UP", 60.0)
                 patch.setattr(micro_batch, "CATCH_UP_PAUSE", 0.0)
                 patch.setattr(micro_batch, "origin_of", behind)
                 query.reader.prepareForTriggerAvailableNow()

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkAttributeError
 from queries import SCHEMA, Query, Rows
 
 from jetsync_spark import registration
-from jetsync_spark.read import idle, micro_batch, states
+from jetsync_spark.read import idle, planner
 from jetsync_spark.read.batch import StreamBatchReader
 from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
@@ -36,8 +36,8 @@ def impatient(monkeypatch):
     monkeypatch.setattr(idle, "WAIT", 0.0)
     monkeypatch.setattr(idle, "CHECK", 0.0)
     monkeypatch.setattr(idle, "POLLING", 0.0)
-    monkeypatch.setattr(states, "DISCOVER", 0.0)
-    monkeypatch.setattr(micro_batch, "CATCHING_UP", 0.0)
+    monkeypatch.setattr(planner, "DISCOVER", 0.0)
+    monkeypatch.setattr(planner, "CATCHING_UP", 0.0)
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ class TestChanges:
         one, other = two
         query = pair(failOnDataLoss="false")
         assert query.plan()
-        monkeypatch.setattr(micro_batch, "CATCHING_UP", 60.0)
+        monkeypatch.setattr(planner, "CATCHING_UP", 60.0)
         with monkeypatch.context() as patch:
             real = jetsync.JetStream.stream
 

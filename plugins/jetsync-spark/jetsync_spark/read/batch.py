@@ -104,7 +104,10 @@ class StreamBatchReader(DataSourceReader):
 
     def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options
-        streams = StreamStates(options).ask(js, strict=True)
+        states = StreamStates(options)
+        streams = states.ask(
+            js, options.named, discover=bool(options.patterns), strict=True
+        ).streams
         if not streams:
             raise OptionError(
                 f"no stream matches {options.source}",

@@ -11,7 +11,7 @@ import jetsync
 from jetsync_spark.common.clients import context_of, lend
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read.arrivals import Arrivals
-from jetsync_spark.read.states import DISCOVER
+from jetsync_spark.read.planner import DISCOVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

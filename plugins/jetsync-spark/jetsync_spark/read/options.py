@@ -231,6 +231,13 @@ class ReadOptions:
         return None if more or "*" in first else first
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """
+        The names of streams that are no patterns.
+        """
+        return tuple(each for each in self.streams if "*" not in each)
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """
         The patterns among the names of the streams.

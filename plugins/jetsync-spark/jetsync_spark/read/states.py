@@ -12,18 +12,17 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 import jetsync
 from jetsync_spark.read.options import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from jetsync_spark.read.options import ReadOptions
 
-__all__ = ["StreamStates"]
-
-DISCOVER: Final = 5.0
-"""Seconds between two requests for the streams that match a pattern."""
+__all__ = ["Found", "StreamStates"]
 
 LISTED: Final = 4
 """Minimum number of streams that are listed instead of asked one by one."""
@@ -43,6 +42,19 @@ PAUSE: Final = 60.0
 _logger = jetsync.get_logger("jetsync.spark.reading")
 
 
+@attrs.frozen
+class Found:
+    """
+    The streams that exist.
+    """
+
+    streams: dict[str, jetsync.Stream]
+    """The streams that were asked for, in the order of their names, with their current infos."""
+
+    matched: frozenset[str] | None
+    """The names that match a pattern. None if they were not requested."""
+
+
 class StreamStates:
     """
     Asks for the streams that a query reads, with few requests.
@@ -55,12 +67,6 @@ class StreamStates:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._matched: set[str] = set()
-        """The streams that match a pattern."""
-
-        self._matched_at: float | None = None
-        """When they were requested last."""
-
         self._lists_from = 0.0
         """When streams may be listed again."""
 
@@ -74,16 +80,20 @@ class StreamStates:
         return StreamStates, (self._options,)
 
     def ask(
-        self, js: jetsync.JetStream, known: Iterable[str] = (), *, strict: bool = False
-    ) -> dict[str, jetsync.Stream]:
+        self,
+        js: jetsync.JetStream,
+        names: Collection[str],
+        *,
+        discover: bool = False,
+        strict: bool = False,
+    ) -> Found:
         """
-        Return the streams in the order of their names, with their current infos.
-
-        Streams that do not exist are left out.
+        Return streams. Those that do not exist are left out.
 
         Args:
             js: Where to ask.
-            known: Other streams to include.
+            names: The names.
+            discover: Whether to add the streams that match a pattern.
             strict: Whether each stream that the options name has to exist. The only stream of a
                 query always has to.
 
@@ -91,25 +101,28 @@ class StreamStates:
             StreamNotFoundError: Such a stream does not exist.
             JetSyncError: The servers did not answer.
         """
-        options, now = self._options, time.monotonic()
-        wanted = {*known, *(name for name in options.streams if "*" not in name)}
-        listed = self._list(js, wanted | self._matched, now)
-        if options.patterns and (self._matched_at is None or now >= self._matched_at + DISCOVER):
-            self._match(js.stream_names(), now)
-            listed = listed or self._list(js, wanted | self._matched, now)
+        wanted = {*names}
+        listed, is_whole = self._list(js, len(wanted))
+        matched = self._matching(listed) if is_whole else None
+        if discover and matched is None:
+            matched = self._matching(js.stream_names())
+            listed = listed or self._list(js, len(wanted | matched))[0]
+        wanted |= matched or frozenset()
         found = {}
-        for name in sorted(wanted | self._matched):
+        for name in sorted(wanted):
             stream = listed.get(name)
-            if stream is None:
+            if stream is None or not _has_leader(stream):
                 try:
                     stream = js.stream(name)
                 except jetsync.StreamNotFoundError:
-                    if options.only_stream is not None or (strict and name in options.streams):
+                    if self._options.only_stream is not None or (
+                        strict and name in self._options.streams
+                    ):
                         raise
                     continue
             found[name] = stream
         self._js, self._found = js, found
-        return found
+        return Found(found, matched)
 
     def handle(self, js: jetsync.JetStream, name: str) -> jetsync.Stream:
         """
@@ -118,37 +131,39 @@ class StreamStates:
         found = self._found.get(name) if js is self._js else None
         return js.stream(name) if found is None else found
 
-    def _list(
-        self, js: jetsync.JetStream, wanted: set[str], now: float
-    ) -> dict[str, jetsync.Stream]:
-        """Return the streams of the account, or fewer, or none if asking for each is better."""
-        if len(wanted) < LISTED or now < self._lists_from:
-            return {}
+    def _list(self, js: jetsync.JetStream, wanted: int) -> tuple[dict[str, jetsync.Stream], bool]:
+        """
+        Return the streams of the account, and whether these are all.
+
+        There are none if it is better to ask for each of the wanted ones.
+        """
+        began = time.monotonic()
+        if wanted < LISTED or began < self._lists_from:
+            return {}, False
         # In an account with many more streams, asking for the wanted ones takes fewer requests.
-        most = PAGE * (len(wanted) // LISTED)
+        most = PAGE * (wanted // LISTED)
         listed = {}
         try:
             for stream in itertools.islice(js.streams(), most + 1):
                 listed[stream.name] = stream
         except jetsync.PermissionDeniedError as error:
             self._ask_instead(math.inf, str(error))
+            return {}, False
         except (jetsync.RequestTimeoutError, jetsync.TemporarilyUnavailableError) as error:
             # A list needs the leader of the cluster's metadata. The streams may have theirs.
             self._ask_instead(PAUSE, str(error))
-        else:
-            if len(listed) > most:
-                self._ask_instead(math.inf, "the account has too many streams")
-            else:
-                self._match(listed, now)
-            if time.monotonic() - now > SLOW * math.ceil(len(listed) / PAGE):
-                self._ask_instead(PAUSE, "the list was slow")
-        return {name: stream for name, stream in listed.items() if _has_leader(stream)}
+            return {}, False
+        is_whole = len(listed) <= most
+        if not is_whole:
+            self._ask_instead(math.inf, "the account has too many streams")
+        elif time.monotonic() - began > SLOW * math.ceil(len(listed) / PAGE):
+            self._ask_instead(PAUSE, "the list was slow")
+        return listed, is_whole
 
-    def _match(self, names: Iterable[str], now: float) -> None:
-        """Note which streams match a pattern, of all that there are."""
+    def _matching(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the names that match a pattern."""
         patterns = self._options.patterns
-        self._matched = {name for name in names if any(matches(each, name) for each in patterns)}
-        self._matched_at = now
+        return frozenset(name for name in names if any(matches(each, name) for each in patterns))
 
     def _ask_instead(self, seconds: float, reason: str) -> None:
         self._lists_from = max(self._lists_from, time.monotonic() + seconds)

@@ -1,0 +1,557 @@
+"""
+Where the micro-batches of a streaming query begin and end.
+
+This module does no I/O and reads no clock. The reader reports what happens, with a method per
+event, and sends the requests that the planner asks for:
+
+- :meth:`Planner.wants` says for which streams to ask, and :meth:`Planner.saw` gets their states.
+- :meth:`Planner.plan` returns the end of a batch. It returns :class:`Look` objects first if it
+  needs to know which messages match a filter (:meth:`Planner.found`), and :data:`AGAIN` if a stream
+  lags and has to be asked again.
+
+A stream that the query finds while it runs, or after a restart, is read from its first message.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.read.offsets import Offset, Place, spans
+from jetsync_spark.read.origin import Loss, Origin
+from jetsync_spark.read.ranges import Range, cut, parts_for, parts_of, shares
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from jetsync_spark.read.options import ReadOptions
+
+__all__ = ["AGAIN", "Look", "Planner", "Wanted"]
+
+DISCOVER: Final = 5.0
+"""Seconds between two requests for the streams that match a pattern."""
+
+CATCHING_UP: Final = 5.0
+"""
+Seconds to wait for a stream that ends before the query's offset, or is missing, as a new leader may
+lag.
+"""
+
+SKIPPED: Final = 10_000
+"""Minimum sequences without a match that an empty batch skips."""
+
+TRIGGER_DELAY: Final = 900.0
+"""Seconds after which a batch is planned that has fewer sequences than asked for: 15 minutes."""
+
+
+class _Again(enum.Enum):
+    AGAIN = enum.auto()
+
+
+AGAIN: Final = _Again.AGAIN
+"""The streams have to be asked again, because one of them lags."""
+
+
+@attrs.frozen
+class Wanted:
+    """
+    The streams to ask for.
+    """
+
+    streams: frozenset[str]
+    """Their names."""
+
+    discover: bool
+    """Whether to look for streams that match a pattern, too."""
+
+
+@attrs.frozen
+class Look:
+    """
+    A question for the first message of a stream that matches a filter.
+    """
+
+    stream: str
+    """The stream."""
+
+    start: int
+    """The first sequence."""
+
+
+@attrs.frozen
+class _Match:
+    """
+    What is known about the messages of a stream that match a filter.
+    """
+
+    created: str
+    """When the stream was created."""
+
+    first: int
+    """No message between the last batch and this sequence matches."""
+
+    is_match: bool
+    """Whether a message with this sequence matches."""
+
+
+@attrs.frozen
+class _Step:
+    """
+    What the next batch may read of one stream.
+    """
+
+    origin: Origin
+    """The stream."""
+
+    begins: int
+    """Where the batch begins."""
+
+    first: int
+    """The first sequence that matters. A limit counts from there."""
+
+    end: int
+    """The sequence after the last one, without a limit."""
+
+    lost: bool = False
+    """Whether messages are missing, so that the offset has to move."""
+
+
+class Planner:
+    """
+    Plans micro-batches. Not thread-safe.
+
+    Args:
+        options: What to read.
+        parts: The default number of parts of a batch.
+    """
+
+    def __init__(self, options: ReadOptions, parts: int) -> None:
+        self._options = options
+        self._default_parts = parts
+        self._loss = Loss(options)
+        self._initial: Offset | None = None
+        self._reached: Offset | None = None
+        """The end of the last planned batch, as PySpark before 4.2 does not pass the next start."""
+
+        self._target: dict[str, int] | None = None
+        """
+        For each stream the sequence after the last one to read, if the query has a fixed end.
+        """
+
+        self._seen: dict[str, Origin] = {}
+        self._named = frozenset(options.named)
+        self._matched: frozenset[str] = frozenset()
+        """The streams that match a pattern."""
+
+        self._matched_at: float | None = None
+        """When they were requested last."""
+
+        self._behind_since: dict[str, float] = {}
+        self._planned_at: float | None = None
+        """When the last batch was planned."""
+
+        self._matches: dict[str, _Match] = {}
+        self._awaited: Mapping[str, int] | None = None
+
+    @property
+    def initial(self) -> Offset | None:
+        """
+        The start of the query, if it is known.
+        """
+        return self._initial
+
+    @property
+    def has_end(self) -> bool:
+        """
+        Whether the query ends where the streams ended when it began.
+        """
+        return self._target is not None
+
+    @property
+    def awaited(self) -> Mapping[str, int] | None:
+        """
+        After a plan without a batch: for each stream the sequence from which a message is new. None
+        if other changes matter too.
+        """
+        return self._awaited
+
+    @property
+    def latest(self) -> Offset | None:
+        """
+        The ends of the streams when they were seen last.
+        """
+        if not self._seen:
+            return None
+        return Offset(
+            {
+                stream: Place(origin.created, origin.next, origin.first)
+                for stream, origin in self._seen.items()
+            }
+        )
+
+    # States of streams
+
+    def wants(self, begin: Offset | None, now: float) -> Wanted:
+        """
+        Return for which streams to ask.
+
+        Args:
+            begin: Include the streams of this offset.
+            now: The time.
+        """
+        known = () if begin is None else filter(self._options.names_stream, begin.places)
+        due = self._matched_at is None or now >= self._matched_at + DISCOVER
+        return Wanted(
+            self._named | self._matched | frozenset(known), bool(self._options.patterns) and due
+        )
+
+    def saw(
+        self, origins: Mapping[str, Origin], matched: Collection[str] | None, now: float
+    ) -> None:
+        """
+        Note the states of the streams that exist.
+
+        Args:
+            origins: The states by stream.
+            matched: The streams that match a pattern. None if they were not requested.
+            now: The time of the request.
+        """
+        self._seen = dict(origins)
+        if matched is not None:
+            self._matched, self._matched_at = frozenset(matched), now
+
+    # Starts
+
+    def begins(self, starts: Mapping[str, int]) -> Offset:
+        """
+        Note where to start each stream that was seen, and return the start of the query.
+
+        Raises:
+            JetStreamSparkError: Messages were removed there and failOnDataLoss applies.
+        """
+        places = {}
+        for stream, start in starts.items():
+            origin = self._seen[stream]
+            if start < origin.first:
+                self._loss.gone(origin, start, origin.first)
+            places[stream] = Place(origin.created, max(start, origin.first))
+        self._initial = Offset(places, initial=True)
+        return self._initial
+
+    def begin_of_next(self, start: Mapping[str, Any] | None) -> Offset | None:
+        """
+        Return the start of the next batch. None if it is not known.
+
+        Args:
+            start: What Spark says. None before PySpark 4.2.
+
+        Raises:
+            JetStreamSparkError: The checkpoint has only other streams.
+        """
+        begin = (self._reached or self._initial) if start is None else Offset.from_json(start)
+        if begin is not None:
+            self._check(begin)
+        return begin
+
+    def fix_end(self) -> None:
+        """
+        Note that the query ends where the streams ended when they were seen last.
+        """
+        self._target = {stream: origin.next for stream, origin in self._seen.items()}
+
+    def guess(self) -> Offset:
+        """
+        Return the end of the next batch, which begins here if it is the first of the query.
+        """
+        initial = None if self._initial is None else self._initial.places
+        places = {}
+        for stream, origin in self._seen.items():
+            if initial is None:
+                begins = 1
+            else:
+                begins = initial[stream].next if stream in initial else origin.first
+            places[stream] = Place(origin.created, origin.next, begins, first=origin.first)
+        return Offset(places, guessed=True)
+
+    # Batches
+
+    def plan(
+        self, begin: Offset, most: int | None, now: float
+    ) -> Offset | tuple[Look, ...] | Literal[_Again.AGAIN] | None:
+        """
+        Return the end of the next batch, or None if there is nothing to read yet.
+
+        It is :data:`AGAIN` if the streams have to be asked again, and questions if the answers
+        (:meth:`found`) are needed before the end is known.
+
+        Args:
+            begin: Where the batch begins.
+            most: The maximum sequences. None for no limit.
+            now: The time.
+
+        Raises:
+            JetStreamSparkError: Messages were lost and failOnDataLoss applies.
+        """
+        if self._target is not None and self._waits_for_any(begin, now):
+            return AGAIN
+        places = dict(begin.places)
+        steps, gone = self._steps(places, now)
+        end = None
+        if gone or any(step.lost for step in steps):
+            end = self._end_after(steps, places, most)
+        elif not self._is_too_early(sum(step.end - step.begins for step in steps), now):
+            looks = self._looks(steps)
+            if looks:
+                return looks
+            steps = self._with_matches(steps)
+            if steps:
+                end = self._end_after(steps, places, most)
+        if end is None:
+            self._await(begin)
+        else:
+            self._planned_at = now
+        return end
+
+    def found(self, look: Look, sequence: int | None) -> None:
+        """
+        Note the answer to a question: the sequence of the message, or None if there is none.
+        """
+        origin = self._seen[look.stream]
+        self._matches[look.stream] = (
+            _Match(origin.created, origin.next, is_match=False)
+            if sequence is None
+            else _Match(origin.created, sequence, is_match=True)
+        )
+
+    def needs_states(self, start: Offset, end: Offset) -> bool:
+        """
+        Return whether :meth:`parts` needs the states of the streams.
+        """
+        made_again = any(
+            stream in end.places and end.places[stream].created != place.created
+            for stream, place in start.places.items()
+        )
+        return end.guessed and not start.initial and made_again and not self._seen
+
+    def parts(self, start: Offset, end: Offset) -> list[Range]:
+        """
+        Note that Spark reads a batch, and return its parts.
+
+        They stay the same if the batch is planned again.
+
+        Raises:
+            JetStreamSparkError: Messages were lost and failOnDataLoss applies.
+        """
+        options = self._options
+        self._check(end)
+        if end.guessed and not start.initial:
+            self._check_guess(start, end)
+        self._reached = end
+        ranges = []
+        for what in spans(start, end):
+            parts = what.parts or parts_for(
+                len(what), least=options.min_partitions, most_each=options.max_records_per_partition
+            )
+            ranges += cut(what.stream, what.created, what.start, what.end, parts)
+        return ranges
+
+    def _check(self, offset: Offset) -> None:
+        """Reject a checkpoint that has only other streams."""
+        places = offset.places
+        if places and not any(map(self._options.names_stream, places)):
+            raise JetStreamSparkError(
+                f"the checkpoint belongs to stream {', '.join(places)}",
+                stream=self._options.source,
+                cure="give each query a checkpoint of its own",
+            )
+
+    def _check_guess(self, first: Offset, last: Offset) -> None:
+        """Report losses of a batch whose start was not known when its end was planned."""
+        for stream, place in first.places.items():
+            there = last.places.get(stream)
+            if there is None:
+                self._report_gone(stream)
+            elif there.created != place.created and stream in self._seen:
+                self._loss.replaced(self._seen[stream], place.created)
+
+    def _steps(self, places: dict[str, Place], now: float) -> tuple[list[_Step], bool]:
+        """
+        Return what to read of each stream, and whether a stream is gone.
+
+        The places of such streams are removed.
+        """
+        target, origins = self._target, self._seen
+        steps, gone = [], False
+        for stream in sorted({*places, *origins}):
+            origin, place = origins.get(stream), places.get(stream)
+            if origin is None:
+                if self._options.names_stream(stream) and self._waits_for(stream, now):
+                    continue
+                self._report_gone(stream)
+                del places[stream]
+                gone = True
+                continue
+            if place is None and target is not None and stream not in target:
+                continue
+            end = origin.next if target is None else min(origin.next, target.get(stream, 0))
+            begins = origin.first if place is None else self._begin_after(place, origin, now)
+            lost = place is not None and (begins, origin.created) != (place.next, place.created)
+            if lost:
+                # A stream that lost messages may use their sequences again.
+                self._matches.pop(stream, None)
+            if lost or end > begins:
+                steps.append(_Step(origin, begins, begins, max(begins, end), lost))
+        return steps, gone
+
+    def _end_after(
+        self, steps: list[_Step], places: Mapping[str, Place], most: int | None
+    ) -> Offset:
+        """Return the end of a batch that reads these steps of the streams, up to a limit."""
+        options = self._options
+        lengths = [step.end - step.first for step in steps]
+        if most is not None:
+            lengths = shares(lengths, most)
+        ends = [step.first + length for step, length in zip(steps, lengths, strict=True)]
+        parts = parts_of(
+            [end - step.begins for step, end in zip(steps, ends, strict=True)],
+            least=options.min_partitions,
+            most_each=options.max_records_per_partition,
+            default=self._default_parts,
+        )
+        # The other streams stay where they are.
+        found = {stream: Place(at.created, at.next, at.next, 0) for stream, at in places.items()}
+        for step, end, count in zip(steps, ends, parts, strict=True):
+            found[step.origin.stream] = Place(step.origin.created, end, step.begins, count)
+        return Offset(dict(sorted(found.items())))
+
+    def _begin_after(self, place: Place, origin: Origin, now: float) -> int:
+        """
+        Return where the next batch of a stream begins. It moves only if messages were removed.
+
+        Raises:
+            JetStreamSparkError: Messages were lost and failOnDataLoss applies.
+        """
+        if origin.created != place.created:
+            self._loss.replaced(origin, place.created)
+            return origin.first
+        if origin.next < place.next:
+            if self._target is None and self._waits_for(origin.stream, now):
+                return place.next
+            self._loss.behind(origin, place.next)
+            return origin.next
+        self._behind_since.pop(origin.stream, None)
+        if origin.first > place.next:
+            # Messages before this one matched no filter, so they are no loss.
+            needed = self._searched(origin)
+            if origin.first <= needed:
+                return needed
+            self._loss.gone(origin, max(place.next, needed), origin.first)
+            return origin.first
+        return place.next
+
+    def _report_gone(self, stream: str) -> None:
+        """
+        Note that a stream without a state is left out from now on.
+
+        Raises:
+            JetStreamSparkError: failOnDataLoss applies.
+        """
+        if self._options.names_stream(stream):
+            self._loss.deleted(stream)
+        else:
+            self._loss.unlisted(stream)
+        self._behind_since.pop(stream, None)
+        self._matches.pop(stream, None)
+
+    def _waits_for(self, stream: str, now: float) -> bool:
+        """Return whether to wait for a stream that lags or is missing."""
+        return now - self._behind_since.setdefault(stream, now) < CATCHING_UP
+
+    def _waits_for_any(self, begin: Offset, now: float) -> bool:
+        """Return whether to wait before the plan of a query with a fixed end."""
+
+        def lags(stream: str, place: Place) -> bool:
+            origin = self._seen.get(stream)
+            if origin is None:
+                return self._options.names_stream(stream)
+            return origin.created == place.created and origin.next < place.next
+
+        # Each stream has its own time limit, which begins now.
+        waits = [
+            self._waits_for(stream, now)
+            for stream, place in begin.places.items()
+            if lags(stream, place)
+        ]
+        return any(waits)
+
+    def _is_too_early(self, sequences: int, now: float) -> bool:
+        """Return whether a batch has to wait for more messages. The first one never does."""
+        options = self._options
+        least = options.min_offsets_per_trigger
+        if least is None or sequences >= least or self._target is not None:
+            return False
+        delay = TRIGGER_DELAY if options.max_trigger_delay is None else options.max_trigger_delay
+        return self._planned_at is not None and now < self._planned_at + delay
+
+    # Filters
+
+    def _looks(self, steps: list[_Step]) -> tuple[Look, ...]:
+        """Return the questions whose answers :meth:`_with_matches` needs."""
+        if not self._options.subject_filter:
+            return ()
+        looks = []
+        for step in steps:
+            match = self._match(step.origin)
+            if match is None or match.first < step.begins:
+                start = step.begins
+            elif match.is_match or match.first >= step.end:
+                continue
+            else:
+                start = match.first
+            if start < step.end:
+                looks.append(Look(step.origin.stream, start))
+        return tuple(looks)
+
+    def _with_matches(self, steps: list[_Step]) -> list[_Step]:
+        """
+        Return the steps that have a message which matches a filter, from this message on.
+
+        A span without such a message is not a batch. It becomes part of the next one, unless it is
+        in the older half of its stream, where a limit of the stream may soon remove messages. There
+        it is skipped, if need be by an empty batch.
+        """
+        if not self._options.subject_filter:
+            return steps
+        found = []
+        for step in steps:
+            first = min(max(step.begins, self._searched(step.origin)), step.end)
+            is_old = 2 * step.begins < step.origin.first + step.origin.next
+            if first < step.end or (is_old and first - step.begins >= SKIPPED):
+                begins = first if is_old else step.begins
+                found.append(attrs.evolve(step, begins=begins, first=first))
+        return found
+
+    def _match(self, origin: Origin) -> _Match | None:
+        match = self._matches.get(origin.stream)
+        return match if match is not None and match.created == origin.created else None
+
+    def _searched(self, origin: Origin) -> int:
+        """Return the sequence before which no message matches a filter, or 0."""
+        match = self._match(origin)
+        return 0 if match is None else match.first
+
+    def _await(self, begin: Offset) -> None:
+        """Note for which messages to wait."""
+        wanted = {}
+        for stream, origin in self._seen.items():
+            place = begin.places.get(stream)
+            wanted[stream] = max(
+                origin.first if place is None else place.next, self._searched(origin)
+            )
+        ends = {stream: origin.next for stream, origin in self._seen.items()}
+        # If a stream lags or is missing, or the batch would be too small, time matters too.
+        known = begin.places.keys() <= self._seen.keys() and wanted == ends
+        self._awaited = wanted if known else None

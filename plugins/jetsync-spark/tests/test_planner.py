@@ -1,0 +1,396 @@
+"""
+Where micro-batches begin and end, without Spark, a server or a clock.
+"""
+
+import random
+
+import pytest
+
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.options import read_settings
+from jetsync_spark.read import planner as planning
+from jetsync_spark.read.offsets import Offset, Place
+from jetsync_spark.read.options import ReadOptions
+from jetsync_spark.read.origin import Origin
+from jetsync_spark.read.planner import AGAIN, Look, Planner
+
+PARTS = 4
+"""The default number of parts of a batch."""
+
+
+def state(stream="S", *, first=1, last=10, created="then", drops_old=False):
+    """
+    Return the state of a stream.
+    """
+    return Origin(stream, created, first, last + 1, drops_old)
+
+
+class Query:
+    """
+    A query with a clock that moves only when the test says so.
+    """
+
+    def __init__(self, stream="S", **options):
+        self.options = read_settings(ReadOptions, {"stream": stream, **options})
+        self.now = 1000.0
+        self.at = None
+        self.ranges = []
+        self.restart()
+
+    def restart(self):
+        """Forget everything but the checkpoint."""
+        self.planner = Planner(self.options, PARTS)
+
+    def saw(self, *origins, matched=None):
+        """Report the states of all streams that exist."""
+        found = {origin.stream: origin for origin in origins}
+        self.planner.saw(found, matched, self.now)
+
+    def begin(self, *origins, **starts):
+        """Start the query at these sequences, or at the first ones."""
+        self.saw(*origins)
+        given = {origin.stream: origin.first for origin in origins} | starts
+        self.at = self.planner.begins(given)
+
+    def step(self, most=None):
+        """Return what the planner says."""
+        return self.planner.plan(self.at, most, self.now)
+
+    def plan(self, *origins, most=None):
+        """Report states and plan a batch; return its ranges, or None if there is none."""
+        self.saw(*origins)
+        end = self.step(most)
+        if end is None:
+            return None
+        assert isinstance(end, Offset), end
+        # The checkpoint keeps JSON.
+        start, end = Offset.from_json(self.at.to_json()), Offset.from_json(end.to_json())
+        parts = self.planner.parts(start, end)
+        self.at = end
+        return [(part.stream, part.start, part.end) for part in parts]
+
+
+@pytest.fixture
+def query():
+    """
+    A query of a stream with 10 messages.
+    """
+    made = Query()
+    made.begin(state())
+    return made
+
+
+class TestAdmission:
+    def test_a_batch_ends_where_the_stream_ends(self, query):
+        """Each batch has what is new, and without new messages there is none."""
+        assert query.plan(state()) == [("S", 1, 11)]
+        assert query.plan(state()) is None
+        assert query.plan(state(last=12)) == [("S", 11, 13)]
+
+    def test_what_to_wait_for(self, query):
+        """After a plan without a batch, the query waits for the message after the last one."""
+        query.plan(state())
+        assert query.plan(state()) is None
+        assert query.planner.awaited == {"S": 11}
+
+    def test_a_limit_is_shared_in_proportion(self):
+        """Streams share a limit in proportion to their messages, and each gets at least one."""
+        query = Query("A,B")
+        query.begin(state("A", last=10), state("B", last=990))
+        assert query.plan(state("A", last=10), state("B", last=990), most=100) == [
+            ("A", 1, 2),
+            ("B", 1, 100),
+        ]
+
+    def test_the_number_of_parts_is_recorded(self, query):
+        """A batch that is planned again after a restart has the same parts, with other options."""
+        start = query.at
+        query.saw(state(last=1_000_000))
+        end = query.step()
+        first = query.planner.parts(start, end)
+        assert len(first) == PARTS
+        query.options = read_settings(ReadOptions, {"stream": "S", "minPartitions": "9"})
+        query.restart()
+        assert query.planner.parts(start, end) == first
+
+    def test_a_least_number_of_messages(self):
+        """The query waits for a least number, but not in its first batch, nor after the delay."""
+        query = Query(minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+        query.begin(state(last=3))
+        assert query.plan(state(last=3)) == [("S", 1, 4)]
+        assert query.plan(state(last=12)) is None
+        assert query.plan(state(last=13)) == [("S", 4, 14)]
+        query.now += 59.0
+        assert query.plan(state(last=14)) is None
+        query.now += 1.0
+        assert query.plan(state(last=14)) == [("S", 14, 15)]
+
+    def test_a_fixed_end(self, query):
+        """A query with a fixed end reads what there was when it began, also of new streams."""
+        query = Query("S*")
+        query.begin(state("S1"))
+        query.planner.fix_end()
+        assert query.plan(state("S1", last=30), most=7) == [("S1", 1, 8)]
+        assert query.plan(state("S1", last=30), state("S2")) == [("S1", 8, 11)]
+        assert query.plan(state("S1", last=40), state("S2")) is None
+
+    def test_batches_have_every_message_once(self):
+        """Whatever the limits and the restarts are, batches follow each other without gaps."""
+        chance = random.Random(7)
+        for _ in range(50):
+            query = Query("S*")
+            ends = {"S1": 5}
+            query.begin(state("S1", last=5))
+            read = {}
+            for _ in range(30):
+                if chance.random() < 0.1 and len(ends) < 4:
+                    ends[f"S{len(ends) + 1}"] = chance.randrange(1, 9)
+                for stream in ends:
+                    ends[stream] += chance.choice([0, 0, 1, 50])
+                if chance.random() < 0.2:
+                    query.restart()
+                    query.saw(*(state(stream, last=end) for stream, end in ends.items()))
+                most = chance.choice([None, 3, 40])
+                states = [state(stream, last=end) for stream, end in ends.items()]
+                for stream, start, end in query.plan(*states, most=most) or ():
+                    assert start == read.get(stream, 1)
+                    read[stream] = end
+            states = [state(stream, last=end) for stream, end in ends.items()]
+            for stream, start, end in query.plan(*states) or ():
+                assert start == read.get(stream, 1)
+                read[stream] = end
+            assert read == {stream: end + 1 for stream, end in ends.items()}
+
+
+class TestLoss:
+    def test_a_start_that_was_removed(self):
+        """A start before the first message is a loss."""
+        query = Query()
+        with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are missing"):
+            query.begin(state(first=11, last=30), S=5)
+        query = Query(failOnDataLoss="false")
+        query.begin(state(first=11, last=30), S=5)
+        assert query.plan(state(first=11, last=30)) == [("S", 11, 31)]
+
+    def test_messages_that_were_purged(self, query):
+        """Messages that were purged unread end the query, or are skipped."""
+        query.plan(state())
+        with pytest.raises(JetStreamSparkError, match="sequences 11 to 20 are missing"):
+            query.plan(state(first=21, last=30))
+        query = Query(failOnDataLoss="false")
+        query.begin(state())
+        query.plan(state())
+        assert query.plan(state(first=21, last=30)) == [("S", 21, 31)]
+        # The offset moves even if nothing is left.
+        assert query.plan(state(first=41, last=40)) == []
+        assert query.plan(state(first=41, last=40)) is None
+
+    def test_messages_that_new_ones_replace(self):
+        """A stream that regularly removes old messages loses them without an error."""
+        query = Query()
+        query.begin(state(drops_old=True))
+        assert query.plan(state(first=5, drops_old=True)) == [("S", 5, 11)]
+
+    def test_a_stream_that_was_created_again(self, query):
+        """Another stream of the name ends the query, or is read from its first message."""
+        query.plan(state())
+        with pytest.raises(JetStreamSparkError, match="was created again"):
+            query.plan(state(created="now", last=3))
+        query = Query(failOnDataLoss="false")
+        query.begin(state())
+        query.plan(state())
+        assert query.plan(state(created="now", last=3)) == [("S", 1, 4)]
+
+    def test_a_stream_that_lags(self, query):
+        """A stream that ends before the offset has 5 seconds to catch up."""
+        query.plan(state())
+        assert query.plan(state(last=7)) is None
+        assert query.planner.awaited is None
+        query.now += planning.CATCHING_UP - 0.1
+        assert query.plan(state(last=7)) is None
+        assert query.plan(state(last=11)) == [("S", 11, 12)]
+        assert query.plan(state(last=7)) is None
+        query.now += planning.CATCHING_UP
+        with pytest.raises(JetStreamSparkError, match=r"up to sequence 11, and .* ends at 7"):
+            query.plan(state(last=7))
+
+    def test_a_stream_that_lags_before_a_fixed_end(self, query):
+        """A run to a fixed end asks again, for at most 5 seconds."""
+        query.plan(state())
+        query.saw(state(last=7))
+        query.planner.fix_end()
+        assert query.step() is AGAIN
+        query.now += planning.CATCHING_UP
+        with pytest.raises(JetStreamSparkError, match="the stream went back"):
+            query.step()
+
+    def test_a_stream_that_is_missing(self):
+        """A missing stream has 5 seconds to return; then the others are read, or none."""
+        for lenient in (False, True):
+            query = Query("A,B", failOnDataLoss=str(not lenient).lower())
+            query.begin(state("A"), state("B"))
+            query.plan(state("A"), state("B"))
+            assert query.plan(state("B", last=11)) == [("B", 11, 12)]
+            query.now += planning.CATCHING_UP
+            if not lenient:
+                with pytest.raises(JetStreamSparkError, match=r"the stream was deleted .*A"):
+                    query.plan(state("B", last=11))
+                continue
+            # The checkpoint forgets the stream.
+            assert query.plan(state("B", last=11)) == []
+            assert [*query.at.places] == ["B"]
+            assert query.plan(state("A", last=3), state("B", last=11)) == [("A", 1, 4)]
+
+    def test_a_checkpoint_of_other_streams(self, query):
+        """A checkpoint that has only other streams is rejected."""
+        with pytest.raises(JetStreamSparkError, match="the checkpoint belongs to stream T"):
+            query.planner.begin_of_next(Offset({"T": Place("then", 5, 1)}).to_json())
+
+
+class TestDiscovery:
+    def test_patterns_are_looked_up_again(self):
+        """A query looks for the streams that match a pattern every 5 seconds."""
+        query = Query("S,T*")
+        assert query.planner.wants(None, query.now).discover
+        query.saw(state("S"), state("T1"), matched={"T1"})
+        query.now += planning.DISCOVER - 0.1
+        wanted = query.planner.wants(None, query.now)
+        assert wanted.streams == {"S", "T1"}
+        assert not wanted.discover
+        query.now += 0.1
+        assert query.planner.wants(None, query.now).discover
+
+    def test_names_are_not_looked_up(self, query):
+        """A query without a pattern asks only for the streams that it knows."""
+        wanted = query.planner.wants(query.at, query.now + 1000.0)
+        assert wanted.streams == {"S"}
+        assert not wanted.discover
+
+    def test_a_stream_of_the_checkpoint_is_wanted(self):
+        """A stream of the checkpoint is asked for even if no list has it, but not if unnamed."""
+        query = Query("S*")
+        at = Offset({"S1": Place("then", 5, 1), "T": Place("then", 5, 1)})
+        assert query.planner.wants(at, query.now).streams == {"S1"}
+
+    def test_a_new_stream_is_read_from_its_first_message(self):
+        """A stream that the query finds later is read from its first message."""
+        query = Query("S*")
+        query.begin(state("S1"), S1=11)
+        found = query.plan(state("S1"), state("S2", first=4, last=6))
+        assert found == [("S2", 4, 7)]
+
+
+class TestFilters:
+    @pytest.fixture
+    def query(self):
+        """
+        A query with a filter that has read 10 of 100 messages.
+        """
+        made = Query(subjectFilter="a")
+        made.begin(state())
+        made.saw(state())
+        (look,) = made.step()
+        made.planner.found(look, 1)
+        assert made.plan(state()) == [("S", 1, 11)]
+        return made
+
+    def looks(self, query, *origins, most=None):
+        """Report states and return the planner's questions."""
+        query.saw(*origins)
+        step = query.step(most)
+        return step if isinstance(step, tuple) else ()
+
+    def test_messages_without_a_match_make_no_batch(self, query):
+        """If no message matches, there is no batch, and only later messages are looked at."""
+        assert self.looks(query, state(last=20)) == (Look("S", 11),)
+        query.planner.found(Look("S", 11), None)
+        assert query.step() is None
+        assert query.planner.awaited == {"S": 21}
+        assert self.looks(query, state(last=20)) == ()
+        assert self.looks(query, state(last=25)) == (Look("S", 21),)
+        query.planner.found(Look("S", 21), 23)
+        assert query.plan(state(last=25)) == [("S", 23, 26)]
+
+    def test_a_limit_counts_from_the_match(self, query):
+        """A limit counts from the first match, so that the query moves."""
+        assert self.looks(query, state(last=200))
+        query.planner.found(Look("S", 11), 150)
+        assert query.plan(state(last=200), most=2) == [("S", 150, 152)]
+
+    def test_a_known_match_is_not_looked_up_again(self, query):
+        """A match is known until a batch has read it, however much the stream grows."""
+        query.options = read_settings(
+            ReadOptions,
+            {"stream": "S", "subjectFilter": "a", "minOffsetsPerTrigger": "5"},
+        )
+        assert self.looks(query, state(last=20))
+        query.planner.found(Look("S", 11), 15)
+        assert self.looks(query, state(last=30)) == ()
+        assert query.plan(state(last=30)) == [("S", 15, 31)]
+        assert self.looks(query, state(last=31)) == (Look("S", 31),)
+
+    def test_limits_remove_what_matches_no_filter(self, query):
+        """Messages that were removed and matched no filter are no loss."""
+        assert self.looks(query, state(last=20))
+        query.planner.found(Look("S", 11), None)
+        assert query.step() is None
+        # The offset moves.
+        assert query.plan(state(first=21, last=20)) == []
+        assert self.looks(query, state(first=21, last=20)) == ()
+        assert query.at.places["S"].next == 21
+        with pytest.raises(JetStreamSparkError, match="sequences 21 to 24 are missing"):
+            query.plan(state(first=25, last=30))
+
+    def test_a_long_span_without_a_match_is_skipped(self, query, monkeypatch):
+        """In the older half of a stream, an empty batch skips many messages without a match."""
+        monkeypatch.setattr(planning, "SKIPPED", 20)
+        assert self.looks(query, state(last=29))
+        query.planner.found(Look("S", 11), None)
+        assert query.step() is None
+        assert self.looks(query, state(last=30))
+        query.planner.found(Look("S", 30), None)
+        assert query.plan(state(last=30)) == []
+        assert query.at.places["S"].next == 31
+
+    def test_another_stream_is_looked_through_from_its_beginning(self, query):
+        """What is known about matches does not count for another stream of the name."""
+        lenient = Query(subjectFilter="a", failOnDataLoss="false")
+        lenient.begin(state())
+        assert self.looks(lenient, state())
+        lenient.planner.found(Look("S", 1), None)
+        assert lenient.step() is None
+        assert lenient.plan(state(created="now", last=5)) == [("S", 1, 6)]
+
+
+class TestGuess:
+    """PySpark 4.0 and 4.1 ask for an end before they tell the start."""
+
+    def test_the_first_batch(self):
+        """The first end holds the start of the query."""
+        query = Query()
+        query.begin(state(), S=4)
+        assert query.planner.begin_of_next(None) == query.at
+        end = query.planner.guess()
+        parts = query.planner.parts(query.at, end)
+        assert [(part.start, part.end) for part in parts] == [(4, 11)]
+        assert query.planner.begin_of_next(None) == end
+
+    def test_a_restart(self):
+        """After a restart, Spark's start counts, and the start that was guessed does not."""
+        query = Query()
+        query.begin(state(last=20))
+        end = query.planner.guess()
+        parts = query.planner.parts(Offset({"S": Place("then", 11, 1)}), end)
+        assert [(part.start, part.end) for part in parts] == [(11, 21)]
+
+    def test_another_stream(self):
+        """A stream that was created again is noticed when the batch is read."""
+        start = Offset({"S": Place("before", 11, 1)})
+        query = Query()
+        query.begin(state())
+        end = query.planner.guess()
+        query.restart()
+        assert query.planner.needs_states(start, end)
+        query.saw(state())
+        with pytest.raises(JetStreamSparkError, match="was created again"):
+            query.planner.parts(start, end)
