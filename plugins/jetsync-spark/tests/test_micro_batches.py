@@ -187,13 +187,36 @@ class TestBatches:
             assert query.all() == [[*range(26, 46)]]
 
     def test_the_default_limit(self, js, earliest):
-        """Spark gets the limit of the option."""
+        """Spark gets the limit of an option, or one in bytes."""
         datasource = pytest.importorskip("pyspark.sql.streaming.datasource")
         with numbered(js, 0) as stream:
             limited = earliest(stream, maxOffsetsPerTrigger="10").reader
             assert limited.getDefaultReadLimit() == datasource.ReadMaxRows(10)
+            small = earliest(stream, maxBytesPerTrigger="1m").reader
+            assert small.getDefaultReadLimit() == datasource.ReadMaxBytes(1 << 20)
+            both = earliest(stream, maxOffsetsPerTrigger="10", maxBytesPerTrigger="1m").reader
+            assert both.getDefaultReadLimit() == datasource.ReadMaxRows(10)
             unlimited = earliest(stream).reader
-            assert unlimited.getDefaultReadLimit() == datasource.ReadAllAvailable()
+            assert unlimited.getDefaultReadLimit() == datasource.ReadMaxBytes(256 << 20)
+
+    def test_a_limit_in_bytes(self, js, earliest):
+        """A batch has about as many bytes as the limit, by the sizes that the server reports."""
+        datasource = pytest.importorskip("pyspark.sql.streaming.datasource")
+        with numbered(js, 50, size=100_000) as stream:
+            query = earliest(stream, maxBytesPerTrigger="1m", maxBytesPerPartition="256k")
+            assert query.plan(query.reader.getDefaultReadLimit())
+            assert 4 <= len(query.ranges()) <= 5
+            assert query.read() == [*range(1, 11)]
+            # Smaller messages arrive, and their size is known exactly.
+            extend(js, stream, 1000, size=10)
+            batches = query.all(query.reader.getDefaultReadLimit())
+            assert [*map(len, batches[:3])] == [10] * 3
+            assert sum(map(len, batches)) == 1040
+            assert len(batches) <= 5
+            extend(js, stream, 50, size=100_000)
+            rows = earliest(stream, maxBytesPerTrigger="1m", maxOffsetsPerTrigger="5")
+            assert rows.plan(datasource.ReadMaxRows(5))
+            assert len(rows.read()) == 5
 
     def test_the_parts_depend_only_on_offsets_and_options(self, js, earliest):
         """The parts of a batch depend only on its offsets and the options."""

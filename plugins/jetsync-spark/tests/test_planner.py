@@ -12,17 +12,17 @@ from jetsync_spark.read import planner as planning
 from jetsync_spark.read.offsets import Offset, Place
 from jetsync_spark.read.options import ReadOptions
 from jetsync_spark.read.origin import Origin
-from jetsync_spark.read.planner import AGAIN, Look, Planner
+from jetsync_spark.read.planner import AGAIN, Limit, Look, Planner
 
 PARTS = 4
 """The default number of parts of a batch."""
 
 
-def state(stream="S", *, first=1, last=10, created="then", drops_old=False):
+def state(stream="S", *, first=1, last=10, created="then", drops_old=False, size=0):
     """
-    Return the state of a stream.
+    Return the state of a stream whose messages have that many bytes in all.
     """
-    return Origin(stream, created, first, last + 1, drops_old)
+    return Origin(stream, created, first, last + 1, drops_old, (), last + 1 - first, size)
 
 
 class Query:
@@ -52,14 +52,14 @@ class Query:
         given = {origin.stream: origin.first for origin in origins} | starts
         self.at = self.planner.begins(given)
 
-    def step(self, most=None):
+    def step(self, most=None, size=None):
         """Return what the planner says."""
-        return self.planner.plan(self.at, most, self.now)
+        return self.planner.plan(self.at, Limit(most, size), self.now)
 
-    def plan(self, *origins, most=None):
+    def plan(self, *origins, most=None, size=None):
         """Report states and plan a batch; return its ranges, or None if there is none."""
         self.saw(*origins)
-        end = self.step(most)
+        end = self.step(most, size)
         if end is None:
             return None
         assert isinstance(end, Offset), end
@@ -160,6 +160,67 @@ class TestAdmission:
                 assert start == read.get(stream, 1)
                 read[stream] = end
             assert read == {stream: end + 1 for stream, end in ends.items()}
+
+
+class TestSizes:
+    def test_a_limit_in_bytes(self):
+        """A batch has no more bytes than the limit, by the mean size of the stream's messages."""
+        query = Query()
+        query.begin(state(last=1000, size=1_000_000))
+        assert query.plan(state(last=1000, size=1_000_000), size=100_000) == [("S", 1, 101)]
+        assert query.plan(state(last=1000, size=1_000_000), size=250_000) == [("S", 101, 351)]
+
+    def test_larger_messages_follow_small_ones(self):
+        """Messages that arrive while the query runs count with their own size."""
+        query = Query()
+        query.begin(state(last=1000, size=100_000))
+        query.plan(state(last=1000, size=100_000))
+        later = state(last=1100, size=100_000 + 100 * 1_000_000)
+        assert query.plan(later, size=10_000_000) == [("S", 1001, 1011)]
+        last = state(last=2100, size=later.bytes + 1000 * 100)
+        assert query.plan(last, size=90_050_000) == [("S", 1011, 1601)]
+
+    def test_a_message_that_exceeds_the_limit(self):
+        """A batch has at least one message of each stream."""
+        query = Query("A,B")
+        given = [state("A", last=5, size=5_000_000), state("B", last=3, size=300)]
+        query.begin(*given)
+        assert query.plan(*given, size=1) == [("A", 1, 2), ("B", 1, 2)]
+
+    def test_both_limits(self):
+        """If both limits are given, the smaller batch counts."""
+        query = Query()
+        given = state(last=1000, size=1_000_000)
+        query.begin(given)
+        assert query.plan(given, most=50, size=100_000) == [("S", 1, 51)]
+        assert query.plan(given, most=500, size=100_000) == [("S", 51, 151)]
+
+    def test_messages_were_removed_meanwhile(self):
+        """If messages were removed, the new ones count with the mean size of all."""
+        query = Query(failOnDataLoss="false")
+        query.begin(state(last=100, size=10_000))
+        query.plan(state(last=100, size=10_000))
+        assert query.plan(state(first=51, last=200, size=150_000), size=10_000) == [("S", 101, 111)]
+
+    def test_parts_have_a_limit_in_bytes(self):
+        """A part has at most 128 MiB by default, and what the option says otherwise."""
+        for options, parts in (({}, 8), ({"maxBytesPerPartition": "64m"}, 16)):
+            query = Query(**options)
+            given = state(last=1024, size=1 << 30)
+            query.begin(given)
+            assert len(query.plan(given)) == parts
+
+    def test_a_long_query_keeps_few_sizes(self):
+        """However long a query runs, sizes stay about right."""
+        query = Query()
+        size = 0
+        query.begin(state(last=0))
+        for last in range(1, 3000):
+            size += 1000 if last % 2 else 3000
+            assert query.plan(state(last=last, size=size)) is not None
+        assert query.plan(state(last=4000, size=size + 1001 * 500), size=50_000) == [
+            ("S", 3000, 3100)
+        ]
 
 
 class TestLoss:

@@ -7,10 +7,16 @@ from jetsync_spark.read.ranges import (
     LARGEST,
     SMALLEST,
     cut,
+    parts_by_bytes,
     parts_for,
     parts_of,
     shares,
 )
+
+
+def test_parts_have_a_maximum_size():
+    """Ranges with more bytes have more parts, and empty ones have none."""
+    assert parts_by_bytes([2, 1, 0, 3], [100.0, 301.0, 0.0, 0.0], 100) == [2, 4, 0, 3]
 
 
 class TestParts:

@@ -33,6 +33,21 @@ class TestRead:
         assert asked.subject_filter == ("a.*", "b.>")
         assert pickle.loads(pickle.dumps(asked)) == asked
 
+    @pytest.mark.parametrize(
+        ("given", "size"),
+        [("1", 1), ("512k", 512 << 10), ("64M", 64 << 20), ("2 g", 2 << 30), ("1TiB", 1 << 40)],
+    )
+    def test_sizes_have_units_of_1024(self, given, size):
+        """A size is a number of bytes, or has a unit as in Spark."""
+        asked = options(stream="S", maxBytesPerTrigger=given, maxBytesPerPartition=given)
+        assert asked.max_bytes_per_trigger == asked.max_bytes_per_partition == size
+
+    @pytest.mark.parametrize("given", ["", "0", "-1", "1.5g", "g", "1x", "9000000t", "1 k b"])
+    def test_invalid_sizes_are_refused(self, given):
+        """The error names the option and shows examples of sizes."""
+        with pytest.raises(OptionError, match=r"option maxBytesPerTrigger is .*512k, 64m or 1g"):
+            options(stream="S", maxBytesPerTrigger=given)
+
     @pytest.mark.parametrize("place", ["earliest", "Latest", '{"seq":1}', f'{{"seq":{LARGEST}}}'])
     def test_a_position_is_a_word_or_a_sequence_of_64_bits(self, place):
         """A position is a word, or a sequence that fits into Spark's long."""

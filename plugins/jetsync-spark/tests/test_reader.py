@@ -275,6 +275,16 @@ class TestRefused:
             planned(source(stream=stream.name, subjectfilter="a..b"))
 
 
+def test_partitions_of_large_messages(js, source):
+    """A partition has about as many bytes as the limit, and the same ones after the stream grew."""
+    with numbered(js, 40, size=100_000) as stream:
+        given = {"endingoffsets": '{"seq": 41}', "maxbytesperpartition": "1m"}
+        before = planned(source(stream=stream.name, **given))
+        assert len(before) == 4
+        extend(js, stream, 100)
+        assert planned(source(stream=stream.name, **given)) == before
+
+
 def test_messages_after_the_end_do_not_change_the_estimate(js):
     """A batch with fixed ends and a filter has the same partitions after the stream has grown."""
     with numbered(js, 30) as stream:

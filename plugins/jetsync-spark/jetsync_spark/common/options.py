@@ -41,6 +41,7 @@ __all__ = [
     "option_names",
     "path",
     "read_settings",
+    "size",
     "text",
     "variable",
 ]
@@ -57,6 +58,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d"
 """Seconds of each unit."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d)?")
+_SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
 """The pattern of an NKey seed."""
@@ -229,6 +231,19 @@ def duration(name: str, value: str) -> float:
             f"option {name} is {value!r}", option=name, cure="give a time such as 500ms, 10s or 15m"
         )
     return int(found[1]) * _UNITS[found[2] or "ms"]
+
+
+def size(name: str, value: str) -> int:
+    """Parse a number of bytes, with units of 1,024 as in Spark: ``1048576``, ``512k``, ``1g``."""
+    found = _SIZE.fullmatch(value.strip().lower())
+    number = 0 if found is None else int(found[1]) << 10 * " kmgt".index(found[2] or " ")
+    if not 1 <= number < 1 << 63:
+        raise OptionError(
+            f"option {name} is {value!r}",
+            option=name,
+            cure="give a number of bytes, such as 1048576, 512k, 64m or 1g",
+        )
+    return number
 
 
 def choice(*values: str) -> Callable[[str, str], str]:

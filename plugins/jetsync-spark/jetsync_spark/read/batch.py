@@ -19,12 +19,13 @@ from jetsync_spark.read.origin import (
     Loss,
     check_filters,
     matching,
+    mean_size,
     origin_of,
     sequence_at,
     start_of,
 )
 from jetsync_spark.read.range_reader import RangeReader
-from jetsync_spark.read.ranges import cut, parts_of
+from jetsync_spark.read.ranges import cut, parts_by_bytes, parts_of
 from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
@@ -122,15 +123,22 @@ class StreamBatchReader(DataSourceReader):
             for origin, (start, end) in zip(origins, bounds, strict=True)
         ]
         lengths = [end - start for start, end in bounds]
+        rows = [
+            length if count is None else count
+            for length, count in zip(lengths, counts, strict=True)
+        ]
         parts = parts_of(
             lengths,
-            messages=[
-                length if count is None else count
-                for length, count in zip(lengths, counts, strict=True)
-            ],
+            messages=rows,
             least=options.min_partitions,
             most_each=options.max_records_per_partition,
         )
+        if options.max_bytes_per_partition is not None:
+            sizes = [
+                count * mean_size(streams[origin.stream], start, end)
+                for origin, (start, end), count in zip(origins, bounds, rows, strict=True)
+            ]
+            parts = parts_by_bytes(parts, sizes, options.max_bytes_per_partition)
         # In the order of the names, so that a repeated query has the same partitions.
         return [
             part

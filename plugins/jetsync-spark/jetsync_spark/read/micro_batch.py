@@ -29,7 +29,7 @@ from jetsync_spark.read.idle import IdleQuery
 from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import LATEST
 from jetsync_spark.read.origin import check_filters, origin_of, start_of
-from jetsync_spark.read.planner import AGAIN, Planner
+from jetsync_spark.read.planner import AGAIN, Limit, Planner
 from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE
 from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
@@ -59,6 +59,15 @@ T = TypeVar("T")
 
 CATCH_UP_PAUSE: Final = 0.1
 """Seconds between two requests for a stream that lags."""
+
+BYTES_PER_CORE: Final = 128 << 20
+"""
+Default maximum bytes of a micro-batch for each task that runs at once: a micro-batch that is kept
+in memory fits an executor of 1 GB with up to four cores.
+"""
+
+CORES: Final = 2
+"""Tasks that run at once, if that is not known."""
 
 _logger = jetsync.get_logger("jetsync.spark.stream_reader")
 
@@ -92,6 +101,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._planner = Planner(
             options, DEFAULT_PARTS if parallelism is None else PER_CORE * parallelism
         )
+        self._limit = Limit(options.max_offsets_per_trigger, options.max_bytes_per_trigger)
+        if self._limit == Limit():
+            self._limit = Limit(bytes=BYTES_PER_CORE * (parallelism or CORES))
         self._states = StreamStates(options)
         self._idle = IdleQuery(settings, self._connection, options, self._states)
 
@@ -125,8 +137,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return self._guess().to_json()
         end = None
         if planner.has_end or self._idle.may_have_news():
-            most = self._options.max_offsets_per_trigger
-            end = self._plan(begin, most if start is None else getattr(limit, "max_rows", None))
+            end = self._plan(begin, self._limit if start is None else self._limit_of(limit))
             if end is None:
                 self._idle.expects(planner.awaited)
             else:
@@ -140,10 +151,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         Return the limit of a batch if the trigger has none.
         """
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+        from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        if self._limit.sequences is not None:
+            return ReadMaxRows(self._limit.sequences)
+        return ReadMaxBytes(self._limit.bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above.
         """
@@ -191,11 +203,19 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # Requests of the planner
 
-    def _plan(self, begin: Offset, most: int | None) -> Offset | None:
+    def _limit_of(self, given: object) -> Limit:
+        """Return the limit of a batch for what Spark says."""
+        sequences, size = getattr(given, "max_rows", None), getattr(given, "max_bytes", None)
+        if sequences is None and size is None:
+            # A trigger that runs once reads everything.
+            return Limit()
+        return Limit(sequences, self._limit.bytes if size is None else size)
+
+    def _plan(self, begin: Offset, limit: Limit) -> Offset | None:
         """Return the end of the next batch, or None if there is none yet."""
         self._look(begin)
         while True:
-            step = self._planner.plan(begin, most, time.monotonic())
+            step = self._planner.plan(begin, limit, time.monotonic())
             if step is AGAIN:
                 time.sleep(CATCH_UP_PAUSE)
                 self._look(begin)

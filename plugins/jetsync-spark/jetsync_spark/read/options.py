@@ -23,6 +23,7 @@ from jetsync_spark.common.options import (
     milliseconds,
     names,
     option,
+    size,
     text,
 )
 from jetsync_spark.common.subjects import bad_filter
@@ -124,11 +125,20 @@ class ReadOptions:
     max_trigger_delay: float | None = option("maxTriggerDelay", duration)
     """Seconds after which a smaller micro-batch is read. None means 15 minutes."""
 
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", size)
+    """
+    Maximum bytes per micro-batch, as estimated from what servers report. None means 128 MiB per
+    core, or no limit if :attr:`max_offsets_per_trigger` is given.
+    """
+
     min_partitions: int | None = option("minPartitions", count())
     """Minimum partitions, if there are as many sequences."""
 
     max_records_per_partition: int | None = option("maxRecordsPerPartition", count())
     """Maximum sequences per partition."""
+
+    max_bytes_per_partition: int | None = option("maxBytesPerPartition", size)
+    """Maximum bytes per partition. None means 128 MiB for streaming, and no limit for batches."""
 
     fail_on_data_loss: bool | None = option("failOnDataLoss", flag)
     """
@@ -382,6 +392,7 @@ class ReadOptions:
     def _triggers(self) -> dict[str, object]:
         return {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "maxBytesPerTrigger": self.max_bytes_per_trigger,
             "minOffsetsPerTrigger": self.min_offsets_per_trigger,
             "maxTriggerDelay": self.max_trigger_delay,
         }
@@ -391,6 +402,7 @@ class ReadOptions:
             **self._triggers(),
             "minPartitions": self.min_partitions,
             "maxRecordsPerPartition": self.max_records_per_partition,
+            "maxBytesPerPartition": self.max_bytes_per_partition,
             "failOnDataLoss": self.fail_on_data_loss,
         }
 

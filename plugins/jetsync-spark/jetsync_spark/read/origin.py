@@ -8,7 +8,7 @@ The leaders of the streams answer all requests of this module.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -27,10 +27,14 @@ __all__ = [
     "Origin",
     "check_filters",
     "matching",
+    "mean_size",
     "origin_of",
     "sequence_at",
     "start_of",
 ]
+
+SAMPLES: Final = 8
+"""Messages of a range that are read to estimate its size, and the rest of a division."""
 
 _logger = jetsync.get_logger("jetsync.spark.reading")
 
@@ -60,6 +64,12 @@ class Origin:
     """
     Its subjects. Empty if it may hold messages with other subjects (mirror, source, transform).
     """
+
+    messages: int = 0
+    """The number of stored messages."""
+
+    bytes: int = 0
+    """Their size, as the server counts it."""
 
 
 def origin_of(info: jetsync.StreamInfo) -> Origin:
@@ -95,6 +105,8 @@ def origin_of(info: jetsync.StreamInfo) -> Origin:
         ()
         if config.mirror or config.sources or config.subject_transform
         else tuple(config.subjects or ()),
+        state.messages,
+        state.bytes,
     )
 
 
@@ -202,6 +214,24 @@ def matching(stream: jetsync.Stream, start: int, end: int, filters: tuple[str, .
 
     # A replica that lags may count too few.
     return max(0, min(end - start, sum(map(between, filters))))
+
+
+def mean_size(stream: jetsync.Stream, start: int, end: int) -> float:
+    """
+    Estimate the bytes of a message from *start* to before *end* by reading a few of them.
+
+    If no messages were removed, repeated calls return the same, so that a batch that runs again has
+    the same partitions. The mean of all messages of the stream would change as it grows.
+    """
+    found = []
+    for position in range(start, end, max(1, (end - start) // SAMPLES)):
+        try:
+            message = stream.get_next(">", position)
+        except jetsync.MessageNotFoundError:
+            break
+        if message.sequence < end:
+            found.append(len(message.subject) + len(message.data))
+    return sum(found) / max(1, len(found))
 
 
 class Loss:

@@ -22,14 +22,23 @@ import attrs
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read.offsets import Offset, Place, spans
 from jetsync_spark.read.origin import Loss, Origin
-from jetsync_spark.read.ranges import Range, cut, parts_for, parts_of, shares
+from jetsync_spark.read.ranges import (
+    LARGEST_BYTES,
+    Range,
+    cut,
+    parts_by_bytes,
+    parts_for,
+    parts_of,
+    shares,
+)
+from jetsync_spark.read.sizes import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from jetsync_spark.read.options import ReadOptions
 
-__all__ = ["AGAIN", "Look", "Planner", "Wanted"]
+__all__ = ["AGAIN", "Limit", "Look", "Planner", "Wanted"]
 
 DISCOVER: Final = 5.0
 """Seconds between two requests for the streams that match a pattern."""
@@ -53,6 +62,19 @@ class _Again(enum.Enum):
 
 AGAIN: Final = _Again.AGAIN
 """The streams have to be asked again, because one of them lags."""
+
+
+@attrs.frozen
+class Limit:
+    """
+    The maximum of a batch. None means no limit.
+    """
+
+    sequences: int | None = None
+    """Its sequences."""
+
+    bytes: int | None = None
+    """Its estimated bytes."""
 
 
 @attrs.frozen
@@ -154,6 +176,7 @@ class Planner:
         """When the last batch was planned."""
 
         self._matches: dict[str, _Match] = {}
+        self._sizes = Sizes()
         self._awaited: Mapping[str, int] | None = None
 
     @property
@@ -220,6 +243,8 @@ class Planner:
             now: The time of the request.
         """
         self._seen = dict(origins)
+        for origin in origins.values():
+            self._sizes.saw(origin)
         if matched is not None:
             self._matched, self._matched_at = frozenset(matched), now
 
@@ -279,7 +304,7 @@ class Planner:
     # Batches
 
     def plan(
-        self, begin: Offset, most: int | None, now: float
+        self, begin: Offset, limit: Limit, now: float
     ) -> Offset | tuple[Look, ...] | Literal[_Again.AGAIN] | None:
         """
         Return the end of the next batch, or None if there is nothing to read yet.
@@ -289,7 +314,7 @@ class Planner:
 
         Args:
             begin: Where the batch begins.
-            most: The maximum sequences. None for no limit.
+            limit: The maximum of the batch.
             now: The time.
 
         Raises:
@@ -301,14 +326,14 @@ class Planner:
         steps, gone = self._steps(places, now)
         end = None
         if gone or any(step.lost for step in steps):
-            end = self._end_after(steps, places, most)
+            end = self._end_after(steps, places, limit)
         elif not self._is_too_early(sum(step.end - step.begins for step in steps), now):
             looks = self._looks(steps)
             if looks:
                 return looks
             steps = self._with_matches(steps)
             if steps:
-                end = self._end_after(steps, places, most)
+                end = self._end_after(steps, places, limit)
         if end is None:
             self._await(begin)
         else:
@@ -406,26 +431,52 @@ class Planner:
                 steps.append(_Step(origin, begins, begins, max(begins, end), lost))
         return steps, gone
 
-    def _end_after(
-        self, steps: list[_Step], places: Mapping[str, Place], most: int | None
-    ) -> Offset:
+    def _end_after(self, steps: list[_Step], places: Mapping[str, Place], limit: Limit) -> Offset:
         """Return the end of a batch that reads these steps of the streams, up to a limit."""
-        options = self._options
-        lengths = [step.end - step.first for step in steps]
-        if most is not None:
-            lengths = shares(lengths, most)
-        ends = [step.first + length for step, length in zip(steps, lengths, strict=True)]
+        options, sizes = self._options, self._sizes
+        ends = self._ends(steps, limit)
         parts = parts_of(
             [end - step.begins for step, end in zip(steps, ends, strict=True)],
             least=options.min_partitions,
             most_each=options.max_records_per_partition,
             default=self._default_parts,
         )
+        parts = parts_by_bytes(
+            parts,
+            [
+                sizes.between(step.origin.stream, step.begins, end)
+                for step, end in zip(steps, ends, strict=True)
+            ],
+            options.max_bytes_per_partition or LARGEST_BYTES,
+        )
         # The other streams stay where they are.
         found = {stream: Place(at.created, at.next, at.next, 0) for stream, at in places.items()}
         for step, end, count in zip(steps, ends, parts, strict=True):
             found[step.origin.stream] = Place(step.origin.created, end, step.begins, count)
         return Offset(dict(sorted(found.items())))
+
+    def _ends(self, steps: list[_Step], limit: Limit) -> list[int]:
+        """Return where each step ends under a limit. Each has at least one sequence."""
+        sizes = self._sizes
+        lengths = [step.end - step.first for step in steps]
+        if limit.sequences is not None:
+            lengths = shares(lengths, limit.sequences)
+        ends = [step.first + length for step, length in zip(steps, lengths, strict=True)]
+        if limit.bytes is None:
+            return ends
+        bytes_ = [
+            sizes.between(step.origin.stream, step.first, end)
+            for step, end in zip(steps, ends, strict=True)
+        ]
+        total = sum(bytes_)
+        if total <= limit.bytes:
+            return ends
+        return [
+            min(end, max(step.first + 1, sizes.end_of(step.origin.stream, step.first, part)))
+            for step, end, part in zip(
+                steps, ends, (limit.bytes * size / total for size in bytes_), strict=True
+            )
+        ]
 
     def _begin_after(self, place: Place, origin: Origin, now: float) -> int:
         """

@@ -8,6 +8,7 @@ the same messages.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_PARTS",
     "LARGEST",
+    "LARGEST_BYTES",
     "PER_CORE",
     "SMALLEST",
     "Range",
     "cut",
+    "parts_by_bytes",
     "parts_for",
     "parts_of",
     "shares",
@@ -45,6 +48,9 @@ PER_CORE: Final = 2
 
 LARGEST: Final = 1_000_000
 """Default maximum sequences per part, which bounds what a retry reads again."""
+
+LARGEST_BYTES: Final = 128 << 20
+"""Default maximum bytes per part of a micro-batch, as for Spark's files."""
 
 
 @attrs.frozen
@@ -130,6 +136,21 @@ def parts_of(
             most_each=most_each,
         )
         for length, few in zip(lengths, rows, strict=True)
+    ]
+
+
+def parts_by_bytes(parts: Sequence[int], sizes: Sequence[float], most_each: int) -> list[int]:
+    """
+    Return the number of parts for each of several ranges, so that no part is too large.
+
+    Args:
+        parts: The number of parts without a limit of their sizes.
+        sizes: The bytes of the ranges.
+        most_each: The maximum bytes per part.
+    """
+    return [
+        max(count, math.ceil(size / most_each)) if count else 0
+        for count, size in zip(parts, sizes, strict=True)
     ]
 
 
