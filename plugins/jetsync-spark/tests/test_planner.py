@@ -12,7 +12,7 @@ from jetsync_spark.read import planner as planning
 from jetsync_spark.read.offsets import Offset, Place
 from jetsync_spark.read.options import ReadOptions
 from jetsync_spark.read.origin import Origin
-from jetsync_spark.read.planner import AGAIN, Limit, Look, Planner
+from jetsync_spark.read.planner import AGAIN, Awaited, Limit, Look, Planner
 
 PARTS = 4
 """The default number of parts of a batch."""
@@ -91,7 +91,7 @@ class TestAdmission:
         """After a plan without a batch, the query waits for the message after the last one."""
         query.plan(state())
         assert query.plan(state()) is None
-        assert query.planner.awaited == {"S": 11}
+        assert query.planner.awaited == Awaited({"S": 11})
 
     def test_a_limit_is_shared_in_proportion(self):
         """Streams share a limit in proportion to their messages, and each gets at least one."""
@@ -122,6 +122,7 @@ class TestAdmission:
         assert query.plan(state(last=13)) == [("S", 4, 14)]
         query.now += 59.0
         assert query.plan(state(last=14)) is None
+        assert query.planner.awaited == Awaited({"S": 15}, query.now + 1.0)
         query.now += 1.0
         assert query.plan(state(last=14)) == [("S", 14, 15)]
 
@@ -366,7 +367,7 @@ class TestFilters:
         assert self.looks(query, state(last=20)) == (Look("S", 11),)
         query.planner.found(Look("S", 11), None)
         assert query.step() is None
-        assert query.planner.awaited == {"S": 21}
+        assert query.planner.awaited == Awaited({"S": 21})
         assert self.looks(query, state(last=20)) == ()
         assert self.looks(query, state(last=25)) == (Look("S", 21),)
         query.planner.found(Look("S", 21), 23)

@@ -174,6 +174,7 @@ class Arrivals:
             if self._should_check(client, expected) and any(
                 self._arrives(*each, 0.0) for each in expected.items()
             ):
+                self._checked = None
                 return True
             if not left:
                 return False

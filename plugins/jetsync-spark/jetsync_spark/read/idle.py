@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.options import ConnectSettings
     from jetsync_spark.read.options import ReadOptions
+    from jetsync_spark.read.planner import Awaited
     from jetsync_spark.read.states import StreamStates
 
 __all__ = ["IdleQuery"]
@@ -69,12 +70,10 @@ class IdleQuery:
         self._requested_at = 0.0
         """When the streams were requested last."""
 
-        self._wanted: Mapping[str, int] | None = None
-        """
-        For each stream the sequence from which a message is new. None if other changes matter too.
-        """
+        self._wanted: Awaited | None = None
+        """What to wait for. None if other changes matter too."""
 
-        self._woken: Mapping[str, int] | None = None
+        self._woken: Awaited | None = None
         """What was expected when a message ended the last wait."""
 
     def asked(self) -> None:
@@ -95,13 +94,12 @@ class IdleQuery:
         """
         self._since = self._wanted = self._woken = None
 
-    def expects(self, wanted: Mapping[str, int] | None) -> None:
+    def expects(self, wanted: Awaited | None) -> None:
         """
-        Note that there are no new messages.
+        Note that there is no batch.
 
         Args:
-            wanted: For each stream the sequence from which a message is new. None if other changes
-                matter too.
+            wanted: What to wait for. None if other changes matter too.
         """
         if self._since is None:
             self._since = time.monotonic()
@@ -119,10 +117,16 @@ class IdleQuery:
         now = time.monotonic()
         if self._since is None or now > self._asked_at + AT_ONCE:
             return True
-        if self._wanted is not None:
-            found = self._arrives(self._wanted)
-            self._woken = self._wanted if found else None
+        wanted = self._wanted
+        if wanted is not None:
+            if wanted.until is not None and now >= wanted.until:
+                return True
+            found = self._arrives(wanted.messages)
+            self._woken = wanted if found else None
             if found is not None:
+                if found and wanted.until is not None:
+                    # A batch needs more than one message, so not each of them is worth a request.
+                    self._sleep_until(self._requested_at + WAIT)
                 check = min(CHECK, DISCOVER) if self._finds_streams else CHECK
                 return found or time.monotonic() >= self._requested_at + check
             # The longer the query is idle, the less often it polls.
@@ -130,8 +134,12 @@ class IdleQuery:
         else:
             pause = WAIT
         due = self._requested_at + pause
-        time.sleep(min(WAIT, max(0.0, due - now)))
+        self._sleep_until(due)
         return time.monotonic() >= due
+
+    @staticmethod
+    def _sleep_until(due: float) -> None:
+        time.sleep(min(WAIT, max(0.0, due - time.monotonic())))
 
     def _arrives(self, wanted: Mapping[str, int]) -> bool | None:
         """Wait for a message from these sequences on. Return None, at once, if that fails."""

@@ -15,6 +15,7 @@ A stream that the query finds while it runs, or after a restart, is read from it
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -34,11 +35,11 @@ from jetsync_spark.read.ranges import (
 from jetsync_spark.read.sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from jetsync_spark.read.options import ReadOptions
 
-__all__ = ["AGAIN", "Limit", "Look", "Planner", "Wanted"]
+__all__ = ["AGAIN", "Awaited", "Limit", "Look", "Planner", "Wanted"]
 
 DISCOVER: Final = 5.0
 """Seconds between two requests for the streams that match a pattern."""
@@ -62,6 +63,19 @@ class _Again(enum.Enum):
 
 AGAIN: Final = _Again.AGAIN
 """The streams have to be asked again, because one of them lags."""
+
+
+@attrs.frozen
+class Awaited:
+    """
+    What can change a plan without a batch.
+    """
+
+    messages: Mapping[str, int]
+    """For each stream the sequence from which a message is new."""
+
+    until: float | None = None
+    """The time at which the batch is large enough. None if it needs a message."""
 
 
 @attrs.frozen
@@ -177,7 +191,7 @@ class Planner:
 
         self._matches: dict[str, _Match] = {}
         self._sizes = Sizes()
-        self._awaited: Mapping[str, int] | None = None
+        self._awaited: Awaited | None = None
 
     @property
     def initial(self) -> Offset | None:
@@ -194,10 +208,9 @@ class Planner:
         return self._target is not None
 
     @property
-    def awaited(self) -> Mapping[str, int] | None:
+    def awaited(self) -> Awaited | None:
         """
-        After a plan without a batch: for each stream the sequence from which a message is new. None
-        if other changes matter too.
+        What to wait for after a plan without a batch. None if other changes matter too.
         """
         return self._awaited
 
@@ -324,21 +337,20 @@ class Planner:
             return AGAIN
         places = dict(begin.places)
         steps, gone = self._steps(places, now)
-        end = None
-        if gone or any(step.lost for step in steps):
-            end = self._end_after(steps, places, limit)
-        elif not self._is_too_early(sum(step.end - step.begins for step in steps), now):
+        if not gone and not any(step.lost for step in steps):
+            due = self._due(sum(step.end - step.begins for step in steps))
+            if now < due:
+                self._await(begin, due)
+                return None
             looks = self._looks(steps)
             if looks:
                 return looks
             steps = self._with_matches(steps)
-            if steps:
-                end = self._end_after(steps, places, limit)
-        if end is None:
-            self._await(begin)
-        else:
-            self._planned_at = now
-        return end
+            if not steps:
+                self._await(begin, None)
+                return None
+        self._planned_at = now
+        return self._end_after(steps, places, limit)
 
     def found(self, look: Look, sequence: int | None) -> None:
         """
@@ -538,14 +550,19 @@ class Planner:
         ]
         return any(waits)
 
-    def _is_too_early(self, sequences: int, now: float) -> bool:
-        """Return whether a batch has to wait for more messages. The first one never does."""
+    def _due(self, sequences: int) -> float:
+        """Return the time before which a batch has to wait for more messages."""
         options = self._options
         least = options.min_offsets_per_trigger
-        if least is None or sequences >= least or self._target is not None:
-            return False
+        if (
+            least is None
+            or sequences >= least
+            or self._target is not None
+            or self._planned_at is None
+        ):
+            return 0.0
         delay = TRIGGER_DELAY if options.max_trigger_delay is None else options.max_trigger_delay
-        return self._planned_at is not None and now < self._planned_at + delay
+        return self._planned_at + delay
 
     # Filters
 
@@ -594,8 +611,8 @@ class Planner:
         match = self._match(origin)
         return 0 if match is None else match.first
 
-    def _await(self, begin: Offset) -> None:
-        """Note for which messages to wait."""
+    def _await(self, begin: Offset, due: float | None) -> None:
+        """Note for which messages to wait, and until when a batch is too small."""
         wanted = {}
         for stream, origin in self._seen.items():
             place = begin.places.get(stream)
@@ -603,6 +620,9 @@ class Planner:
                 origin.first if place is None else place.next, self._searched(origin)
             )
         ends = {stream: origin.next for stream, origin in self._seen.items()}
-        # If a stream lags or is missing, or the batch would be too small, time matters too.
-        known = begin.places.keys() <= self._seen.keys() and wanted == ends
-        self._awaited = wanted if known else None
+        # If a stream lags or is missing, time matters too.
+        known = begin.places.keys() <= self._seen.keys() and all(
+            wanted[stream] <= end if due is not None else wanted[stream] == end
+            for stream, end in ends.items()
+        )
+        self._awaited = Awaited(ends, due) if known else None
