@@ -83,8 +83,11 @@ class JetStreamDataSource(DataSource):
         Return the reader of micro-batches.
         """
         from jetsync_spark.read.micro_batch import StreamMicroBatchReader
+        from jetsync_spark.read.work_queue import QueueReader
 
         settings, options = self._reading()
+        if options.consumer is not None:
+            return QueueReader(settings, options, schema, self.parallelism)
         return StreamMicroBatchReader(settings, options, schema, self.parallelism)
 
     # Writing

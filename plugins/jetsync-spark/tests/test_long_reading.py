@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+import pyspark
 import pytest
 from sessions import session
 from streams_to_read import extend, numbered
@@ -287,3 +288,54 @@ def test_killed_drivers_of_several_streams(tmp_path, unique):
         finally:
             stop.set()
             publisher.join()
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="consumers need PySpark 4.2")
+@pytest.mark.parametrize("subjects", [1, 2])
+def test_killed_drivers_of_a_work_queue(tmp_path, subjects):
+    """
+    Drivers that read a work queue lose and repeat nothing, and acknowledge everything.
+    """
+    chance = random.Random("queue")
+    stop = threading.Event()
+    with (
+        DevServer() as server,
+        jetsync.connect(server.url) as client,
+        numbered(client.jetstream(), 0, retention="workqueue") as stream,
+    ):
+
+        def publish():
+            with jetsync.connect(server.url) as other:
+                while not stop.wait(0.2):
+                    extend(other.jetstream(), stream, 20, subjects=subjects)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        asked = {
+            "consumer": "spark",
+            "subjectFilter": f"{stream.name}.0",
+            "ackWait": "5s",
+            "maxOffsetsPerTrigger": "300",
+            "minPartitions": "2",
+        }
+        arguments = [server.url, stream.name, str(tmp_path), json.dumps(asked)]
+        try:
+            for _ in range(KILLS):
+                wanted = len([*tmp_path.glob("*.json")]) + chance.choice([0, 0, 1, 2, 4])
+                with running(tmp_path, arguments) as job:
+                    wait_for_files(tmp_path, wanted, job)
+                    time.sleep(chance.uniform(0.0, 1.0))
+        finally:
+            stop.set()
+            publisher.join()
+        last = stream.info().state.last_seq
+        left = last - last // subjects
+        end = time.monotonic() + 400
+        while stream.info().state.messages > left:
+            assert time.monotonic() < end
+            with running(tmp_path, arguments) as job:
+                while job.poll() is None and stream.info().state.messages > left:
+                    assert time.monotonic() < end
+                    time.sleep(0.5)
+        assert sorted(rows_of(tmp_path)[stream.name]) == [*range(subjects, last + 1, subjects)]
+        _logger.info("%s rows, %s batches", last // subjects, len([*tmp_path.glob("*.json")]))

@@ -112,6 +112,21 @@ class TestReports:
 
         assert stream.end == 11
 
+    def test_a_consumer(self):
+        """
+        A query with a consumer reports the sequences of its batch. Its backlog is unknown.
+        """
+        names = {"v": 3, "stream": "A", "created": "2026", "consumer": "c", "made": "2026"}
+        start = json.dumps({**names, "filters": [], "parts": []})
+        end = json.dumps({**names, "filters": [], "parts": [[[5, 9]], [[11, 20, 3]]]})
+
+        (read,) = progress_of(report((start, end, None))).streams
+        idle = progress_of(report((end, end, None)))
+
+        assert (read.stream, read.start, read.end, read.last) == ("A", 5, 21, None)
+        assert (idle.streams[0].sequences, idle.backlog) == (0, None)
+        assert progress_of(report((start, start, None))).streams == ()
+
     def test_an_idle_query(self):
         """
         A report without a micro-batch has no sequences.

@@ -208,3 +208,51 @@ class TestUse:
         """The error names the stream of the bucket."""
         with pytest.raises(OptionError, match="readStream with stream KV_B"):
             options(bucket="B").for_streaming()
+
+
+class TestConsumer:
+    def test_a_consumer(self):
+        """A consumer has a name, and a new one an ack wait."""
+        asked = options(stream="S", consumer="worker", ackWait="90s", createConsumer="False")
+        assert asked.consumer == "worker"
+        assert asked.ack_wait == 90.0
+        assert asked.create_consumer is False
+        asked.for_streaming()
+        assert pickle.loads(pickle.dumps(asked)) == asked
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"consumer": "a.b"}, "option consumer: 'a.b' is not the name"),
+            ({"consumer": " "}, "option consumer is empty"),
+            ({"stream": "A,B"}, "option consumer needs one stream, and stream is A,B"),
+            ({"stream": "A*"}, "option consumer needs one stream"),
+            ({"startingOffsets": "earliest"}, "startingOffsets does not apply .* server knows"),
+            ({"startingTimestamp": "5"}, "startingTimestamp does not apply"),
+            ({"endingOffsets": "latest"}, "endingOffsets does not apply"),
+            ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger does not apply"),
+            ({"maxTriggerDelay": "5s"}, "maxTriggerDelay does not apply"),
+            ({"ackWait": "500ms"}, "ackWait is 0.5 s: give at least 1s"),
+            ({"ackWait": "soon"}, "option ackWait is 'soon'"),
+        ],
+    )
+    def test_options_that_have_no_meaning(self, given, said):
+        """With a consumer, options of other kinds of reading are refused."""
+        with pytest.raises(OptionError, match=said):
+            options(**{"stream": "S", "consumer": "worker", **given})
+
+    @pytest.mark.parametrize("given", [{"ackWait": "30s"}, {"createConsumer": "true"}])
+    def test_options_of_a_consumer_without_one(self, given):
+        """Options of a consumer need a consumer."""
+        with pytest.raises(OptionError, match="applies only with consumer"):
+            options(stream="S", **given)
+
+    def test_a_bucket_has_no_consumer(self):
+        """A bucket cannot be read through a consumer."""
+        with pytest.raises(OptionError, match="consumer does not apply to a bucket"):
+            options(bucket="B", consumer="worker")
+
+    def test_a_batch_has_no_consumer(self):
+        """A batch read through a consumer is refused, and the error says what to do instead."""
+        with pytest.raises(OptionError, match=r"cannot acknowledge.*availableNow=True"):
+            options(stream="S", consumer="worker").for_batch()

@@ -25,6 +25,7 @@ TEMPORARY: Final = (
     jetsync.BatchIncompleteError,
     jetsync.ConnectionLostError,
     jetsync.ConnectError,
+    jetsync.ConsumerUnavailableError,
     jetsync.DisconnectedError,
     jetsync.NoRespondersError,
     jetsync.NoStreamResponseError,

@@ -8,6 +8,7 @@ source's own, however: they contain the name of the stream and a sequence.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import attrs
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.read.offsets import Offset
+from jetsync_spark.read.queue_offsets import QueueOffset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -206,6 +208,7 @@ def _streams_of(source: Mapping[str, Any]) -> Iterable[StreamProgress]:
     """
     Yield the progress of the streams of a source. Other sources have none.
     """
+    yield from _of_consumer(source)
     end, start, latest = (
         _offset(source[name]) for name in ("endOffset", "startOffset", "latestOffset")
     )
@@ -221,16 +224,38 @@ def _streams_of(source: Mapping[str, Any]) -> Iterable[StreamProgress]:
         yield StreamProgress(stream, begins, place.next, last)
 
 
+def _of_consumer(source: Mapping[str, Any]) -> Iterable[StreamProgress]:
+    """
+    Yield the progress of a source with a consumer, whose backlog only the server knows.
+    """
+    with contextlib.suppress(ValueError, SyntaxError, JetStreamSparkError):
+        end = QueueOffset.from_json(_json_of(source["endOffset"]))
+        if end.parts:
+            first, last = end.runs.bounds
+            # A report without a micro-batch repeats the end of the last one.
+            is_same = source["startOffset"] == source["endOffset"]
+            yield StreamProgress(end.stream, last + 1 if is_same else first, last + 1, None)
+
+
 def _offset(reported: Any) -> Offset | None:
     """
-    Return an offset of this package, or None. Spark reports some as text and some as JSON.
+    Return an offset of this package, or None.
     """
     try:
-        if isinstance(reported, str):
-            # PySpark 4.0 reports the repr of a dictionary.
-            is_repr = reported.startswith("{'")
-            reported = ast.literal_eval(reported) if is_repr else json.loads(reported)
-        return Offset.from_json(reported)
+        return Offset.from_json(_json_of(reported))
     except (ValueError, SyntaxError, JetStreamSparkError):
         # Without an offset, Spark's text is None or null.
         return None
+
+
+def _json_of(reported: Any) -> Any:
+    """
+    Return an offset as JSON. Spark reports some as text.
+
+    Raises:
+        ValueError, SyntaxError: The text is malformed.
+    """
+    if not isinstance(reported, str):
+        return reported
+    # PySpark 4.0 reports the repr of a dictionary.
+    return ast.literal_eval(reported) if reported.startswith("{'") else json.loads(reported)

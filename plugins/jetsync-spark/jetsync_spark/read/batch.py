@@ -20,7 +20,7 @@ from jetsync_spark.read.origin import (
     check_filters,
     matching,
     mean_size,
-    origin_of,
+    readable_origin_of,
     sequence_at,
     start_of,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jetsync_spark.read.origin import Origin
     from jetsync_spark.read.ranges import Range
 
-__all__ = ["StreamBatchReader", "read_part"]
+__all__ = ["StreamBatchReader", "read_part", "stream_in_task"]
 
 _logger = jetsync.get_logger("jetsync.spark.reader")
 
@@ -53,15 +53,25 @@ def read_part(
 
     Repeated calls yield the same rows. The caller may stop early.
     """
-    task = this_task()
-    name = f"jetsync-spark-{task.query or application()}-{task.partition}"
-    with contextlib.ExitStack() as stack:
-        retry, doing = Retry(options.retry_timeout), "reading failed"
-        client = retry.call(lambda: stack.enter_context(lend(settings, name)), doing, part.stream)
-        retry.reset()
-        stream = retry.call(lambda: stream_of(settings, client, part.stream), doing, part.stream)
+    with stream_in_task(settings, options, part.stream) as stream:
         for page in RangeReader(stream, part, options).pages():
             yield table.of_page(page, part.stream)
+
+
+@contextlib.contextmanager
+def stream_in_task(
+    settings: ConnectSettings, options: ReadOptions, name: str
+) -> Iterator[jetsync.Stream]:
+    """
+    Lend a stream to a task, over the connection of this worker. Its state may be out of date.
+    """
+    task = this_task()
+    connection = f"jetsync-spark-{task.query or application()}-{task.partition}"
+    with contextlib.ExitStack() as stack:
+        retry, doing = Retry(options.retry_timeout), "reading failed"
+        client = retry.call(lambda: stack.enter_context(lend(settings, connection)), doing, name)
+        retry.reset()
+        yield retry.call(lambda: stream_of(settings, client, name), doing, name)
 
 
 class StreamBatchReader(DataSourceReader):
@@ -115,7 +125,7 @@ class StreamBatchReader(DataSourceReader):
                 option="stream",
                 cure="correct the pattern, in which * stands for any characters",
             )
-        origins = [origin_of(stream.cached_info) for stream in streams.values()]
+        origins = [readable_origin_of(stream.cached_info) for stream in streams.values()]
         check_filters(streams, origins, options.subject_filter)
         bounds = [self._bounds(streams[origin.stream], origin) for origin in origins]
         counts = [

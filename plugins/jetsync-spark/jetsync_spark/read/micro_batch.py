@@ -28,7 +28,7 @@ from jetsync_spark.read.batch import read_part
 from jetsync_spark.read.idle import IdleQuery
 from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import LATEST
-from jetsync_spark.read.origin import check_filters, origin_of, start_of
+from jetsync_spark.read.origin import check_filters, readable_origin_of, start_of
 from jetsync_spark.read.planner import AGAIN, Limit, Planner
 from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE
 from jetsync_spark.read.states import StreamStates
@@ -241,7 +241,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         streams = self._saw(js, strict=True).streams
         if not streams:
             _logger.warning("no_stream_matches", pattern=options.source)
-        origins = [origin_of(stream.cached_info) for stream in streams.values()]
+        origins = [readable_origin_of(stream.cached_info) for stream in streams.values()]
         check_filters(streams, origins, options.subject_filter)
         return {
             origin.stream: start_of(options, streams[origin.stream], origin, default=LATEST)
@@ -259,7 +259,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         now = time.monotonic()
         wanted = self._planner.wants(begin, now)
         found = self._states.ask(js, wanted.streams, discover=wanted.discover, strict=strict)
-        origins = {name: origin_of(each.cached_info) for name, each in found.streams.items()}
+        origins = {name: readable_origin_of(each.cached_info) for name, each in found.streams.items()}
         self._planner.saw(origins, found.matched, now)
         return found
 

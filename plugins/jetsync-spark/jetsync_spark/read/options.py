@@ -83,6 +83,18 @@ def _streams(name: str, value: str) -> tuple[str, ...]:
     return found
 
 
+def _consumer(name: str, value: str) -> str:
+    """Parse the name of a consumer."""
+    found = text(name, value)
+    if re.search(r"[\s.*>/\\]", found):
+        raise OptionError(
+            f"option {name}: {found!r} is not the name of a consumer",
+            option=name,
+            cure="give a name without dots, spaces, wildcards and slashes",
+        )
+    return found
+
+
 _time = count(0, LARGEST // 1_000_000)
 """Milliseconds since 1970. The limit is what a server's nanoseconds can hold."""
 
@@ -129,6 +141,20 @@ class ReadOptions:
     """
     Maximum bytes per micro-batch, as estimated from what servers report. None means 128 MiB per
     core, or no limit if :attr:`max_offsets_per_trigger` is given.
+    """
+
+    consumer: str | None = option("consumer", _consumer)
+    """
+    Name of a durable consumer. A streaming query reads through it and acknowledges the messages.
+    """
+
+    create_consumer: bool | None = option("createConsumer", flag)
+    """Whether a new query creates the consumer if it does not exist. None means yes."""
+
+    ack_wait: float | None = option("ackWait", duration)
+    """
+    Seconds until the server redelivers a message that is not acknowledged. None means one minute
+    for a new consumer, and what the consumer has if it exists.
     """
 
     min_partitions: int | None = option("minPartitions", count())
@@ -190,6 +216,9 @@ class ReadOptions:
                 includeHeaders=self.include_headers or None,
                 includeLedger=self.include_ledger or None,
                 timestampNanos=self.timestamp_nanos or None,
+                consumer=self.consumer,
+                createConsumer=self.create_consumer,
+                ackWait=self.ack_wait,
                 **self._positions(),
                 **self._sizes(),
             )
@@ -200,6 +229,7 @@ class ReadOptions:
                 atRevision=self.at_revision,
                 atTimestamp=self.at_timestamp,
             )
+        self._check_consumer()
         for name, given in (
             ("startingOffsets", self.starting_offsets),
             ("endingOffsets", self.ending_offsets),
@@ -289,6 +319,13 @@ class ReadOptions:
         """
         Raise OptionError if the options are not valid for a batch.
         """
+        if self.consumer is not None:
+            raise OptionError(
+                "a batch read cannot acknowledge messages, because Spark may repeat it at any time",
+                option="consumer",
+                cure="use spark.readStream with trigger(availableNow=True), which reads what is "
+                "there, acknowledges it and ends",
+            )
         self._refuse("a batch", **self._triggers())
         if LATEST in _all(self.starting_offsets) and self.starting_timestamp is None:
             raise OptionError(
@@ -341,6 +378,42 @@ class ReadOptions:
             self.max_offsets_per_trigger,
             "greater than",
         )
+
+    def _check_consumer(self) -> None:
+        """Reject options that have no meaning with a consumer, or without one."""
+        if self.consumer is None:
+            for name, given in (
+                ("createConsumer", self.create_consumer),
+                ("ackWait", self.ack_wait),
+            ):
+                if given is not None:
+                    raise OptionError(
+                        f"option {name} applies only with consumer",
+                        option=name,
+                        cure="name the consumer, or leave it out",
+                    )
+            return
+        if self.only_stream is None:
+            raise OptionError(
+                f"option consumer needs one stream, and stream is {self.source or 'missing'}",
+                option="consumer",
+                cure="name the stream of the consumer, and use a query for each stream",
+            )
+        self._refuse(
+            "a query with a consumer, because the server knows what the consumer has delivered",
+            **self._positions(),
+        )
+        self._refuse(
+            "a query with a consumer",
+            minOffsetsPerTrigger=self.min_offsets_per_trigger,
+            maxTriggerDelay=self.max_trigger_delay,
+        )
+        if self.ack_wait is not None and self.ack_wait < 1:
+            raise OptionError(
+                f"ackWait is {self.ack_wait} s",
+                option="ackWait",
+                cure="give at least 1s, because the query restarts this wait while a batch runs",
+            )
 
     def _check_streams(self, name: str, given: Offsets | None) -> None:
         """Reject offsets that do not belong to the streams."""

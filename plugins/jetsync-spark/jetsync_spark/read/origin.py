@@ -29,6 +29,7 @@ __all__ = [
     "matching",
     "mean_size",
     "origin_of",
+    "readable_origin_of",
     "sequence_at",
     "start_of",
 ]
@@ -72,23 +73,34 @@ class Origin:
     """Their size, as the server counts it."""
 
 
-def origin_of(info: jetsync.StreamInfo) -> Origin:
+def readable_origin_of(info: jetsync.StreamInfo) -> Origin:
     """
     Return the state of a stream that can be read by sequence.
 
     Raises:
         JetStreamSparkError: It cannot.
     """
-    config = info.config
-    name = str(config.name)
-    policy = config.retention
+    policy = info.config.retention
     if policy is not None and policy.value != "limits":
         raise JetStreamSparkError(
             f"a stream of retention {policy.value} cannot be read by sequence: it removes "
             "acknowledged messages, so a task that runs again could read other rows",
-            stream=name,
-            cure="read a stream of retention limits, such as one that has this one as its source",
+            stream=str(info.config.name),
+            cure="read it with spark.readStream and option consumer, or read a stream of retention "
+            "limits that has this one as its source",
         )
+    return origin_of(info)
+
+
+def origin_of(info: jetsync.StreamInfo) -> Origin:
+    """
+    Return the state of a stream.
+
+    Raises:
+        JetStreamSparkError: Its sequences exceed Spark's long.
+    """
+    config = info.config
+    name = str(config.name)
     state = info.state
     if state.last_seq >= LARGEST:
         raise JetStreamSparkError(
@@ -262,6 +274,38 @@ class Loss:
             origin,
             f"messages were removed before they were read: sequences {start} to {end - 1} are "
             f"missing, and the stream begins at {origin.first}",
+        )
+
+    def missing(self, origin: Origin, start: int, end: int, count: int) -> None:
+        """
+        Report that messages of a consumer were removed between their delivery and the read.
+
+        Args:
+            origin: The stream.
+            start: The first sequence that was read.
+            end: The sequence after the last one.
+            count: How many messages are missing.
+
+        Raises:
+            JetStreamSparkError: The query fails.
+        """
+        self._noted(
+            origin,
+            f"{count} messages between sequences {start} and {end - 1} were removed before they "
+            "were read: a limit or a purge removed them, or another client of the consumer "
+            "acknowledged them",
+        )
+
+    def recreated(self, origin: Origin, consumer: str) -> None:
+        """
+        Report that the consumer of a query was deleted and created again.
+
+        Raises:
+            JetStreamSparkError: The query fails.
+        """
+        self._noted(
+            origin,
+            f"consumer {consumer} was created again, so messages may be missing or be read twice",
         )
 
     def replaced(self, origin: Origin, created: str) -> None:

@@ -2,8 +2,9 @@
 Read one part of a stream completely, or report which messages are missing.
 
 A part is read by direct gets, which leave nothing on the server. If the stream does not allow them,
-it is read by an ordered consumer. Any process can read a part again with the same result. These
-cases need care:
+it is read by an ordered consumer. Work queues allow no such consumer, so each of their messages is
+then requested separately. Any process can read a part again with the same result. These cases need
+care:
 
 - A replica lags. Before a server's last message counts as the end of the stream, the leader is
   asked. ``Stream.scan`` does this for direct gets, and this module for the consumer.
@@ -26,11 +27,11 @@ import jetsync
 from jetsync_spark.common.errors import BehindError, explain
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import without_covered
-from jetsync_spark.read.origin import Loss, origin_of
+from jetsync_spark.read.origin import Loss, readable_origin_of
 from jetsync_spark.read.tables import without_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from jetsync_spark.read.options import ReadOptions
     from jetsync_spark.read.origin import Origin
@@ -81,7 +82,7 @@ class RangeReader:
             try:
                 start, pages = self._position, self._attempt()
                 # The attempt began with a request for the stream's state.
-                if not self._is_whole(origin_of(self._stream.cached_info)):
+                if not self._is_whole(readable_origin_of(self._stream.cached_info)):
                     return
                 if self._position != start:
                     # A lagging replica may still have the messages that are lost.
@@ -152,14 +153,16 @@ class RangeReader:
 
     def _look(self) -> Origin:
         return Retry(self._options.retry_timeout).call(
-            lambda: origin_of(self._stream.info()), "reading failed", self._part.stream
+            lambda: readable_origin_of(self._stream.info()), "reading failed", self._part.stream
         )
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
         """Ask for the stream's state, and return the pages from where the part has come to."""
         filters = self._filters
         if self._by_consumer:
-            self._stream.info()
+            policy = self._stream.info().config.retention
+            if policy is not None and policy.value != "limits":
+                return self._merged([self._from_leader(each) for each in filters or (">",)])
             return self._consumed(filters)
         if len(filters) > 1:
             return self._merged([self._scan(each, len(filters)) for each in filters])
@@ -175,8 +178,21 @@ class RangeReader:
             max_bytes=max(1, self._options.fetch_max_bytes // of),
         )
 
-    def _merged(self, scans: list[jetsync.StreamScan]) -> Iterator[jetsync.StoredPage]:
-        """Merge the scans of several filters, as a request has only one filter."""
+    def _from_leader(self, subject: str) -> Generator[jetsync.StoredMessage, None, None]:
+        """Yield messages that match a filter. Each one costs a request."""
+        position = self._position
+        with contextlib.suppress(jetsync.MessageNotFoundError):
+            while position < self._part.end:
+                message = self._stream.get_next(subject, position, direct=False)
+                if message.sequence >= self._part.end:
+                    return
+                yield message
+                position = message.sequence + 1
+
+    def _merged(
+        self, scans: Sequence[jetsync.StreamScan | Generator[jetsync.StoredMessage, None, None]]
+    ) -> Iterator[jetsync.StoredPage]:
+        """Merge the messages of several filters, as a request has only one filter."""
         try:
             messages = heapq.merge(*scans, key=lambda message: message.sequence)
             # Filters may overlap, so each sequence is yielded once.

@@ -1,0 +1,580 @@
+"""
+Reading through durable consumers as Spark does, without Spark.
+"""
+
+import itertools
+import json
+
+import pytest
+from streams_to_read import extend, numbered, remake
+from waiting import eventually
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark.common.clients import client_for
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.options import ConnectSettings, read_settings
+from jetsync_spark.read.options import ReadOptions
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="consumers need PySpark 4.2")
+
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from queries import EVERYTHING, SCHEMA, Query, Rows
+
+from jetsync_spark.read import durable, work_queue
+from jetsync_spark.read.work_queue import QueueReader
+from jetsync_spark.source import JetStreamDataSource
+
+pytestmark = pytest.mark.live
+
+
+class QueueQuery(Query):
+    """
+    Spark's calls of a reader with a consumer.
+    """
+
+    reader = None
+
+    def start(self):
+        """Start the query, or restart it from its checkpoint. The process before it has ended."""
+        self.stop()
+        self.settings = read_settings(ConnectSettings, self.options)
+        self.reader = QueueReader(
+            self.settings, read_settings(ReadOptions, self.options), SCHEMA, 2
+        )
+
+    def stop(self):
+        """End the process of the planner."""
+        if self.reader is not None:
+            self.reader.stop()
+
+    def begin(self):
+        """Return the start of the next batch, which is the initial offset at first."""
+        return self.ends[-1] if self.ends else self.through_json(self.reader.initialOffset())
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """
+    Do not wait for messages that a test has not published.
+    """
+    monkeypatch.setattr(work_queue, "WAIT", 0.01)
+    monkeypatch.setattr(work_queue, "CHECK", 0.0)
+
+
+@pytest.fixture
+def reads(nats_server):
+    """
+    A factory of queries, which are stopped afterwards.
+    """
+    made = []
+
+    def start(stream, **options):
+        made.append(QueueQuery(nats_server, stream, **{"consumer": "spark", **options}))
+        return made[-1]
+
+    yield start
+    for query in made:
+        query.stop()
+
+
+def queue(js, count, **config):
+    """
+    Make a work queue with numbered messages.
+    """
+    return numbered(js, count, retention="workqueue", **config)
+
+
+def stored(stream):
+    """
+    Return the number of messages in a stream.
+    """
+    return stream.info().state.messages
+
+
+def next_batch(query, limit=EVERYTHING):
+    """
+    Wait for a batch, and return its sequences.
+    """
+    eventually(lambda: query.plan(limit))
+    return query.read()
+
+
+class TestBatches:
+    def test_messages_are_acknowledged_after_the_commit(self, js, reads):
+        """Messages stay in a work queue until Spark has committed their batch."""
+        with queue(js, 30) as stream:
+            query = reads(stream)
+            assert query.plan()
+            assert query.read() == query.read() == [*range(1, 31)]
+            assert stored(stream) == 30
+            assert not query.plan()
+            assert stored(stream) == 0
+            extend(js, stream, 5)
+            assert next_batch(query) == [*range(31, 36)]
+            assert stored(stream) == 5
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    @pytest.mark.parametrize("retention", ["workqueue", "interest", "limits"])
+    def test_each_retention(self, js, reads, retention):
+        """Streams of each retention can be read through a consumer."""
+        with numbered(js, 0, retention=retention) as stream:
+            query = reads(stream)
+            query.begin()
+            extend(js, stream, 25)
+            assert query.all(Rows(10)) == [[*range(1, 11)], [*range(11, 21)], [*range(21, 26)]]
+            assert stored(stream) == (25 if retention == "limits" else 0)
+            assert stream.consumer("spark").cached_info.num_ack_pending == 0
+
+    def test_a_limit(self, js, reads):
+        """A batch has at most the given number of messages, and Spark is told this limit."""
+        with queue(js, 25) as stream:
+            query = reads(stream, maxOffsetsPerTrigger="10")
+            assert query.reader.getDefaultReadLimit() == ReadMaxRows(10)
+            # A trigger that asks for everything has a limit too, because the planner keeps the
+            # sequences of a batch.
+            assert [*map(len, query.all())] == [10, 10, 5]
+
+    def test_the_same_question(self, js, reads):
+        """If Spark asks twice before it runs a batch, the answer is the same."""
+        with queue(js, 5) as stream:
+            query = reads(stream)
+            begin = query.begin()
+            end = query.reader.latestOffset(begin, EVERYTHING)
+            extend(js, stream, 5)
+            assert query.reader.latestOffset(begin, EVERYTHING) == end
+
+    def test_an_empty_batch(self, js, reads):
+        """A batch that only another source has messages for has no parts, also after a restart."""
+        with queue(js, 5) as stream:
+            query = reads(stream)
+            begin = query.begin()
+            assert query.reader.partitions(begin, begin) == []
+            assert query.plan()
+            query.start()
+            assert query.reader.partitions(query.ends[-1], query.ends[-1]) == []
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    def test_parts(self, js, reads):
+        """The parts of a batch have equal numbers of messages."""
+        with queue(js, 100, subjects=2) as stream:
+            query = reads(
+                stream,
+                subjectFilter=f"{stream.name}.1",
+                minPartitions="2",
+                maxRecordsPerPartition="20",
+            )
+            assert query.plan()
+            assert [len(part.value.runs) for part in query.parts()] == [16, 17, 17]
+            assert query.read() == [*range(1, 101, 2)]
+
+    def test_an_offset_has_few_runs(self, js, reads):
+        """Messages of other consumers and removed messages do not make an offset longer."""
+        with queue(js, 999, subjects=3) as stream:
+            other = stream.create_consumer("other", filter_subject=f"{stream.name}.1")
+            for message in other.fetch(333, no_wait=True):
+                message.ack_sync()
+            stream.delete_message(3)
+            query = reads(stream, subjectFilter=f"{stream.name}.0,{stream.name}.2")
+            assert query.plan()
+            assert query.ends[-1]["parts"] == [[[2, 999, 665]]]
+            assert query.read() == [n for n in range(1, 1000) if n % 3 != 1 and n != 3]
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    def test_without_direct_gets(self, js, reads):
+        """Tasks ask the leader for each message if the stream does not allow direct gets."""
+        with queue(js, 20, subjects=4, allow_direct=False) as stream:
+            query = reads(stream, subjectFilter=f"{stream.name}.1,{stream.name}.2")
+            assert query.all() == [[n for n in range(1, 21) if n % 4 in {1, 2}]]
+
+    def test_available_now(self, js, reads):
+        """A run to a fixed end reads and acknowledges what is there, in any number of batches."""
+        with queue(js, 25) as stream:
+            query = reads(stream)
+            query.reader.prepareForTriggerAvailableNow()
+            found = []
+            while query.plan(Rows(10)):
+                found.append(query.read())
+                extend(js, stream, 10)
+            assert [*itertools.chain.from_iterable(found)] == [*range(1, 26)]
+            assert stored(stream) == 30
+
+    def test_the_data_source_chooses_the_reader(self, nats_server):
+        """The option selects this reader."""
+        source = JetStreamDataSource({"servers": nats_server.url, "stream": "S", "consumer": "c"})
+        assert isinstance(source.streamReader(SCHEMA), QueueReader)
+
+
+class TestRestarts:
+    def test_before_the_checkpoint(self, js, reads):
+        """Messages that were received and never planned are redelivered after the ack wait."""
+        with queue(js, 10) as stream:
+            query = reads(stream, ackWait="1s")
+            query.reader.latestOffset(query.begin(), EVERYTHING)
+            query.start()
+            assert next_batch(query) == [*range(1, 11)]
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    @pytest.mark.parametrize("subjects", [1, 2])
+    def test_before_the_commit(self, js, reads, subjects):
+        """A batch that was planned and not committed is read again, and then acknowledged."""
+        with queue(js, 10, subjects=subjects) as stream:
+            query = reads(stream, subjectFilter=f"{stream.name}.0", minPartitions="2")
+            assert query.plan()
+            first, parts = query.read(), query.parts()
+            query.start()
+            extend(js, stream, 10, subjects=subjects)
+            assert [part.value for part in query.parts()] == [part.value for part in parts]
+            assert query.read() == first == [*range(subjects, 11, subjects)]
+            assert query.plan()
+            assert query.read() == [*range(10 + subjects, 21, subjects)]
+            assert not query.plan()
+            assert stored(stream) == 20 - 20 // subjects
+
+    @pytest.mark.parametrize("acknowledged", [0, 4, 10])
+    def test_after_the_commit(self, js, reads, acknowledged):
+        """A batch that was committed is acknowledged by the next run, and not read again."""
+        with queue(js, 20, subjects=2) as stream:
+            query = reads(stream, subjectFilter=f"{stream.name}.0", ackWait="1s")
+            assert query.plan()
+            assert len(query.read()) == 10
+            client = client_for(query.settings)
+            for sequence in range(2, 2 * acknowledged + 1, 2):
+                client.request(f"$JS.ACK.{stream.name}.spark.1.{sequence}.1.0.0", b"+ACK")
+            query.start()
+            assert not query.plan()
+            assert stored(stream) == 10
+            assert stream.consumer("spark").cached_info.num_ack_pending == 0
+            assert not query.plan()
+
+    def test_an_acknowledgement_that_is_repeated(self, js, reads):
+        """A run that acknowledges a batch again changes nothing."""
+        with queue(js, 10) as stream:
+            query = reads(stream)
+            assert query.plan()
+            assert not query.plan()
+            query.start()
+            assert not query.plan()
+            extend(js, stream, 5)
+            assert next_batch(query) == [*range(11, 16)]
+
+    def test_a_committed_batch_that_is_delivered_again(self, js, reads):
+        """Messages of a committed batch that are redelivered are acknowledged and not read."""
+        with queue(js, 10) as stream:
+            query = reads(stream, ackWait="1s")
+            assert query.plan()
+            query.stop()
+            consumer = stream.consumer("spark")
+            eventually(lambda: [*consumer.fetch(10, no_wait=True)])
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    def test_another_checkpoint(self, js, reads):
+        """A new checkpoint reads what is not acknowledged."""
+        with queue(js, 10) as stream:
+            old = reads(stream, ackWait="1s")
+            assert old.plan(Rows(5))
+            assert old.plan(Rows(3))
+            old.stop()
+            assert next_batch(reads(stream)) == [6, 7, 8, 9, 10]
+
+    def test_a_restarted_server(self):
+        """A query goes on after the server was restarted, wherever it was."""
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            with queue(js, 10, storage="file") as stream:
+                query = QueueQuery(server, stream, consumer="spark")
+                assert query.plan(Rows(5))
+                server.restart()
+                assert query.read() == [1, 2, 3, 4, 5]
+                assert query.plan(Rows(5))
+                server.restart()
+                assert query.read() == [6, 7, 8, 9, 10]
+                assert not query.plan()
+                assert stored(stream) == 0
+                query.stop()
+
+
+class TestSharedConsumers:
+    def test_two_queries(self, js, reads):
+        """Each of two queries on one consumer gets and acknowledges messages of its own."""
+        with queue(js, 40) as stream:
+            one, two = reads(stream), reads(stream)
+            found = []
+            for _ in range(2):
+                for query in (one, two):
+                    assert query.plan(Rows(10))
+                    found += query.read()
+            assert sorted(found) == [*range(1, 41)]
+            assert not one.plan()
+            assert stored(stream) == 10
+            assert two.read() == [*range(31, 41)]
+            assert not two.plan()
+            assert stored(stream) == 0
+
+    def test_alternating_messages(self, js, reads):
+        """A batch without the messages of another client in between reads exactly its own."""
+        with queue(js, 0) as stream:
+            query = reads(stream)
+            query.begin()
+            other = stream.consumer("spark")
+            extend(js, stream, 20)
+            with other.fetch(1, no_wait=True) as mine:
+                taken = [message.sequence for message in mine]
+            batch = [message.sequence for message in other.fetch(1, no_wait=True)]
+            assert query.plan(Rows(7))
+            assert [message.sequence for message in other.fetch(3, no_wait=True)] == [10, 11, 12]
+            assert (taken, batch) == ([1], [2])
+            assert query.read() == [*range(3, 10)]
+            assert query.plan()
+            assert query.read() == [*range(13, 21)]
+
+    def test_an_interest_stream(self, js, reads):
+        """On an interest stream, a message stays until all its consumers have acknowledged it."""
+        with numbered(js, 0, retention="interest") as stream:
+            other = stream.create_consumer("other")
+            query = reads(stream)
+            query.begin()
+            extend(js, stream, 10)
+            assert query.plan()
+            assert jetsync.ack_many(other.fetch(5)) == 5
+            assert query.read() == [*range(1, 11)]
+            assert not query.plan()
+            assert stored(stream) == 5
+            assert jetsync.ack_many(other.fetch(5)) == 5
+            eventually(lambda: stored(stream) == 0)
+
+    def test_a_long_batch(self, js, reads, nats_server):
+        """While a batch runs, the planner restarts the server's wait for redelivery."""
+        with queue(js, 3) as stream, jetsync.connect(nats_server.url) as client:
+            query = reads(stream, ackWait="1s")
+            with client.subscribe(f"$JS.ACK.{stream.name}.spark.*.*.*.*.*") as acks:
+                client.flush()
+                assert query.plan()
+                seen = [acks.next(timeout=30) for _ in range(6)]
+            assert {message.data for message in seen} == {b"+WPI"}
+            assert [message.subject.split(".")[5] for message in seen] == ["1", "2", "3"] * 2
+
+
+class TestLoss:
+    def test_removed_messages(self, js, reads):
+        """If messages of a batch are removed before they are read, the query fails."""
+        with queue(js, 10) as stream:
+            query = reads(stream)
+            assert query.plan()
+            stream.delete_message(4)
+            with pytest.raises(JetStreamSparkError, match="1 messages between sequences 1 and 10"):
+                query.read()
+            stream.purge(sequence=7)
+            with pytest.raises(JetStreamSparkError, match="sequences 1 to 6 are missing"):
+                query.read()
+
+    def test_removed_messages_that_do_not_matter(self, js, reads):
+        """With failOnDataLoss=false, the query reads what is left."""
+        with queue(js, 10) as stream:
+            query = reads(stream, failOnDataLoss="false")
+            assert query.plan()
+            stream.delete_message(4)
+            stream.purge(sequence=3)
+            assert query.read() == [3, 5, 6, 7, 8, 9, 10]
+            stream.purge()
+            assert query.read() == []
+            assert not query.plan()
+
+    def test_messages_that_the_server_gave_up(self, js, reads):
+        """Messages of a batch are read and removed, although the server delivers them no more."""
+        with queue(js, 10) as stream:
+            stream.create_consumer("spark", max_deliver=1, ack_wait=1, headers_only=True)
+            query = reads(stream)
+            assert query.plan()
+            query.start()
+            consumer = stream.consumer("spark")
+            eventually(
+                lambda: (
+                    not [*consumer.fetch(1, no_wait=True)] and not consumer.info().num_ack_pending
+                )
+            )
+            assert query.read() == [*range(1, 11)]
+            assert not query.plan()
+            assert stored(stream) == 0
+
+    def test_a_work_queue_without_its_consumer(self, js, reads):
+        """If the consumer of a work queue is deleted, the query creates it and loses nothing."""
+        with queue(js, 10) as stream:
+            query = reads(stream)
+            assert query.plan(Rows(4))
+            stream.consumer("spark").delete()
+            assert query.read() == [1, 2, 3, 4]
+            assert query.plan()
+            assert query.read() == [5, 6, 7, 8, 9, 10]
+            assert not query.plan()
+            eventually(lambda: stored(stream) == 0)
+
+    def test_an_interest_stream_without_its_consumer(self, js, reads):
+        """If the consumer of an interest stream is deleted, the query fails."""
+        with numbered(js, 0, retention="interest") as stream:
+            stream.create_consumer("other")
+            query = reads(stream)
+            query.begin()
+            extend(js, stream, 5)
+            assert query.plan()
+            stream.consumer("spark").delete()
+            with pytest.raises(JetStreamSparkError, match="consumer spark was created again"):
+                query.plan()
+            query.options["failOnDataLoss"] = "false"
+            query.start()
+            assert not query.plan()
+            extend(js, stream, 5)
+            assert next_batch(query) == [*range(6, 11)]
+
+    def test_another_stream_with_the_name(self, js, reads):
+        """If the stream was created again, the query fails, or reads the new one."""
+        with queue(js, 10) as stream:
+            query = reads(stream)
+            assert query.plan()
+            remake(js, stream, 3)
+            with pytest.raises(JetStreamSparkError, match="the stream was created again"):
+                query.read()
+            with pytest.raises(JetStreamSparkError, match="the stream was created again"):
+                query.plan()
+            query.options["failOnDataLoss"] = "false"
+            query.start()
+            assert query.read() == []
+            assert next_batch(query) == [1, 2, 3]
+
+    def test_another_consumer_in_the_checkpoint(self, js, reads):
+        """A checkpoint of another consumer is refused."""
+        with queue(js, 1) as stream:
+            query = reads(stream)
+            assert query.plan()
+            query.options["consumer"] = "other"
+            query.start()
+            with pytest.raises(JetStreamSparkError, match="belongs to consumer spark of stream"):
+                query.plan()
+
+
+class TestConsumers:
+    def test_a_consumer_of_the_query(self, js, reads):
+        """A new consumer sends no payloads to the planner, and allows enough pending messages."""
+        with queue(js, 3) as stream:
+            query = reads(stream, maxOffsetsPerTrigger="7", ackWait="90s")
+            query.begin()
+            config = stream.consumer("spark").cached_info.config
+            assert config.durable_name == "spark"
+            assert config.headers_only
+            assert (config.max_ack_pending, config.ack_wait) == (14, 90.0)
+
+    def test_a_consumer_of_the_user(self, js, reads):
+        """A consumer that exists is used as it is: its filters and its limits apply."""
+        with queue(js, 40, subjects=2, size=5000) as stream:
+            stream.create_consumer(
+                "spark", filter_subject=f"{stream.name}.1", max_ack_pending=6, max_batch=4
+            )
+            found = reads(stream, createConsumer="false").all()
+            assert [*map(len, found)] == [6, 6, 6, 2]
+            assert [*itertools.chain.from_iterable(found)] == [*range(1, 41, 2)]
+
+    def test_large_messages(self, js, reads, monkeypatch):
+        """Without headers_only, a message larger than a pull is planned too."""
+        monkeypatch.setattr(durable, "LIMITED", 10_000)
+        with queue(js, 5, size=20_000) as stream:
+            stream.create_consumer("spark")
+            assert reads(stream).all() == [[1, 2, 3, 4, 5]]
+
+    @pytest.mark.parametrize(
+        ("fields", "options", "said"),
+        [
+            ({"ack_policy": "none"}, {}, "no explicit acknowledgements"),
+            ({"ack_policy": "all"}, {}, "no explicit acknowledgements"),
+            ({"deliver_subject": "push.here"}, {}, "pushes messages: name a pull consumer"),
+            ({"name": "spark", "durable_name": None}, {}, "is ephemeral"),
+            (
+                {"priority_groups": ["a"], "priority_policy": "overflow"}, {},
+                "has priority groups",
+            ),
+            ({"filter_subject": "{}.1"}, {"subjectFilter": "{}.2"}, r"has the filters \S+\.1, and"),
+            ({"ack_wait": 20}, {"ackWait": "30s"}, r"has an ack_wait of 20\.0 s"),
+        ],
+    )  # fmt: skip
+    def test_consumers_that_cannot_be_used(self, js, reads, fields, options, said):
+        """Consumers that a query cannot read through are refused, and the error says why."""
+        with numbered(js, 1, retention="interest") as stream:
+
+            def named(value):
+                return value.format(stream.name) if isinstance(value, str) else value
+
+            fields = {"durable_name": "spark", **fields}
+            stream.create_consumer(
+                jetsync.ConsumerConfig(**{key: named(value) for key, value in fields.items()})
+            )
+            query = reads(stream, **{key: named(value) for key, value in options.items()})
+            with pytest.raises(OptionError, match=said):
+                query.begin()
+
+    def test_a_consumer_that_must_exist(self, js, reads):
+        """With createConsumer=false, a consumer that does not exist is an error."""
+        with queue(js, 1) as stream:
+            with pytest.raises(OptionError, match="has no consumer spark: create it, correct"):
+                reads(stream, createConsumer="false").begin()
+            assert [*stream.consumer_names()] == []
+
+    def test_a_consumer_that_the_server_refuses(self, js, reads):
+        """If another consumer of a work queue has the same messages, the error says so."""
+        with queue(js, 1) as stream:
+            stream.create_consumer("other")
+            with pytest.raises(
+                JetStreamSparkError, match=r"creating consumer spark failed.*overlaps"
+            ):
+                reads(stream).begin()
+
+    def test_a_filter_that_matches_nothing(self, js, reads):
+        """A new consumer with a filter that matches no subject of the stream is refused."""
+        with (
+            queue(js, 1) as stream,
+            pytest.raises(OptionError, match="subjectFilter wrong matches no subject"),
+        ):
+            reads(stream, subjectFilter="wrong").begin()
+
+    def test_a_filter_that_is_changed(self, js, reads):
+        """If the filters of the consumer are changed, planned batches keep theirs."""
+        with queue(js, 20, subjects=2) as stream:
+            query = reads(stream, subjectFilter=f"{stream.name}.0")
+            assert query.plan(Rows(5))
+            stream.update_consumer("spark", filter_subjects=[f"{stream.name}.1"])
+            del query.options["subjectFilter"]
+            query.start()
+            assert query.read() == [2, 4, 6, 8, 10]
+            assert query.plan()
+            assert query.read() == [*range(11, 21, 2)]
+
+
+class TestRequests:
+    def test_an_idle_query_waits_at_the_server(self, js, reads, monkeypatch):
+        """An idle query keeps one pull at the server and sends no other requests."""
+        with queue(js, 1) as stream:
+            query = reads(stream)
+            assert query.all() == [[1]]
+            assert not query.plan()
+            monkeypatch.setattr(work_queue, "CHECK", 3600.0)
+            client = client_for(query.settings)
+            before = client.statistics().out_msgs
+            for _ in range(50):
+                assert not query.plan()
+            assert client.statistics().out_msgs - before <= 1
+            extend(js, stream, 3)
+            assert next_batch(query) == [2, 3, 4]
+
+    def test_requests_of_a_batch(self, js, reads):
+        """A batch costs an acknowledgement for each message, and a constant number of requests."""
+        with queue(js, 2000) as stream:
+            query = reads(stream)
+            assert query.plan(Rows(1000))
+            client = client_for(query.settings)
+            before = client.statistics().out_msgs
+            assert query.plan(Rows(1000))
+            assert client.statistics().out_msgs - before <= 1000 + 10
+            assert len(json.dumps(query.ends[-1])) < 400
