@@ -276,6 +276,7 @@ class Durable:
                 *others, last = known
                 for each in others:
                     client.publish(self.subject(each), b"+ACK")
+                client.flush()
                 # The consumer handles acknowledgements in order, so the last answer is enough.
                 client.request(self.subject(last), b"+ACK")
                 if client.statistics().reconnects == before:
@@ -418,6 +419,7 @@ class Keeper:
                         return
                     subject = _ack_subject(self._stream, self._consumer, each)
                     client.publish(subject, b"+WPI")
+                client.flush()
         except (JetStreamSparkError, jetsync.JetSyncError) as error:
             # The next one may succeed in time. If not, the messages are redelivered.
             _logger.warning("not_renewed", stream=self._stream, reason=str(error))
