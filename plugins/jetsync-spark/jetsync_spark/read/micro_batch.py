@@ -259,7 +259,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         now = time.monotonic()
         wanted = self._planner.wants(begin, now)
         found = self._states.ask(js, wanted.streams, discover=wanted.discover, strict=strict)
-        origins = {name: readable_origin_of(each.cached_info) for name, each in found.streams.items()}
+        origins = {
+            name: readable_origin_of(each.cached_info) for name, each in found.streams.items()
+        }
         self._planner.saw(origins, found.matched, now)
         return found
 
