@@ -11,7 +11,7 @@ import os
 import jetsync
 from jetsync_spark.common.options import read_settings
 from jetsync_spark.read.options import ReadOptions
-from jetsync_spark.read.origin import origin_of
+from jetsync_spark.read.origin import readable_origin_of
 from jetsync_spark.read.ranges import Range
 
 _numbers = itertools.count(1)
@@ -59,7 +59,7 @@ def origin_now(js, name):
     """
     Return the present state of a stream.
     """
-    return origin_of(js.stream(name).cached_info)
+    return readable_origin_of(js.stream(name).cached_info)
 
 
 def part_of(js, stream, start=1, end=None):

@@ -398,13 +398,13 @@ class TestLoss:
             lenient = earliest(stream, failOnDataLoss="false")
             for each in (query, lenient):
                 assert each.all()
-            real = micro_batch.origin_of
+            real = micro_batch.readable_origin_of
 
             def behind(*given):
                 return attrs.evolve(real(*given), next=21)
 
             with monkeypatch.context() as patch:
-                patch.setattr(micro_batch, "origin_of", behind)
+                patch.setattr(micro_batch, "readable_origin_of", behind)
                 assert not query.plan()
                 assert not lenient.plan()
                 time.sleep(0.25)
@@ -424,14 +424,14 @@ class TestLoss:
             assert query.all()
             js.publish_many((f"{stream.name}.5", b"") for _ in range(10))
             assert not query.plan()
-            real = micro_batch.origin_of
+            real = micro_batch.readable_origin_of
 
             def behind(*given):
                 return attrs.evolve(real(*given), next=21)
 
             with monkeypatch.context() as patch:
                 patch.setattr(planner, "CATCHING_UP", 0.0)
-                patch.setattr(micro_batch, "origin_of", behind)
+                patch.setattr(micro_batch, "readable_origin_of", behind)
                 assert query.all() == [[]]
             assert query.all() == [[*range(21, 31)]]
 
@@ -443,7 +443,7 @@ class TestLoss:
             for each in (query, lenient):
                 assert each.all()
                 each.start()
-            real = micro_batch.origin_of
+            real = micro_batch.readable_origin_of
             late = []
 
             def behind(*given):
@@ -453,14 +453,14 @@ class TestLoss:
             with monkeypatch.context() as patch:
                 patch.setattr(planner, "CATCHING_UP", 60.0)
                 patch.setattr(micro_batch, "CATCH_UP_PAUSE", 0.0)
-                patch.setattr(micro_batch, "origin_of", behind)
+                patch.setattr(micro_batch, "readable_origin_of", behind)
                 query.reader.prepareForTriggerAvailableNow()
                 assert not query.plan()
                 assert len(late) >= 4
             with monkeypatch.context() as patch:
                 patch.setattr(
                     micro_batch,
-                    "origin_of",
+                    "readable_origin_of",
                     lambda *given: attrs.evolve(real(*given), next=21),
                 )
                 for each in (query, lenient):

@@ -160,7 +160,8 @@ class Durable:
         def ask(client: jetsync.Client) -> None:
             js = client.jetstream()
             stream = js.stream(self._stream)
-            check_filters(js, [origin_of(stream.cached_info)], options.subject_filter)
+            origin = origin_of(stream.cached_info)
+            check_filters({self._stream: stream}, [origin], options.subject_filter)
             try:
                 stream.create_consumer(
                     self._name,

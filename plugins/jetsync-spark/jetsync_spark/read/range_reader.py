@@ -27,7 +27,7 @@ import jetsync
 from jetsync_spark.common.errors import BehindError, explain
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import without_covered
-from jetsync_spark.read.origin import Loss, readable_origin_of
+from jetsync_spark.read.origin import Loss, origin_of
 from jetsync_spark.read.tables import without_ledger
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RangeReader:
             try:
                 start, pages = self._position, self._attempt()
                 # The attempt began with a request for the stream's state.
-                if not self._is_whole(readable_origin_of(self._stream.cached_info)):
+                if not self._is_whole(origin_of(self._stream.cached_info)):
                     return
                 if self._position != start:
                     # A lagging replica may still have the messages that are lost.
@@ -153,7 +153,7 @@ class RangeReader:
 
     def _look(self) -> Origin:
         return Retry(self._options.retry_timeout).call(
-            lambda: readable_origin_of(self._stream.info()), "reading failed", self._part.stream
+            lambda: origin_of(self._stream.info()), "reading failed", self._part.stream
         )
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
