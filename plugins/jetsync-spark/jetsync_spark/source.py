@@ -59,7 +59,7 @@ class JetStreamDataSource(DataSource):
         _, options = self._reading()
         if options.bucket is not None:
             return schema_text(BUCKET_COLUMNS)
-        unasked = ["server_headers"]
+        unasked = ["server_headers", "json"]
         if not options.include_headers:
             unasked.append("headers")
         if not options.timestamp_nanos:
@@ -72,23 +72,30 @@ class JetStreamDataSource(DataSource):
         """
         from jetsync_spark.read.batch import StreamBatchReader
         from jetsync_spark.read.bucket import BucketReader
+        from jetsync_spark.read.documents import check_messages
+        from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
         settings, options = self._reading()
         if options.bucket is not None:
             return BucketReader(settings, options, schema)
-        return StreamBatchReader(settings, options, schema)
+        made = StreamBatchReader(settings, options, schema)
+        check_messages(settings, options, Table(schema, STREAM_COLUMNS))
+        return made
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
         """
         Return the reader of micro-batches.
         """
+        from jetsync_spark.read.documents import check_messages
         from jetsync_spark.read.micro_batch import StreamMicroBatchReader
+        from jetsync_spark.read.tables import STREAM_COLUMNS, Table
         from jetsync_spark.read.work_queue import QueueReader
 
         settings, options = self._reading()
-        if options.consumer is not None:
-            return QueueReader(settings, options, schema, self.parallelism)
-        return StreamMicroBatchReader(settings, options, schema, self.parallelism)
+        kind = StreamMicroBatchReader if options.consumer is None else QueueReader
+        made = kind(settings, options, schema, self.parallelism)
+        check_messages(settings, options, Table(schema, STREAM_COLUMNS))
+        return made
 
     # Writing
 

@@ -93,6 +93,7 @@ class RowError(JetStreamSparkError, ValueError):
         cure: str | None = None,
     ) -> None:
         super().__init__(f"row {row} of partition {partition}: {what}", subject=subject, cure=cure)
+        self.reason = what
         self.partition = partition
         self.row = row
         self.column = column

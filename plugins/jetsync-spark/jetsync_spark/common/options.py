@@ -247,11 +247,12 @@ def size(name: str, value: str) -> int:
 
 
 def choice(*values: str) -> Callable[[str, str], str]:
-    """Return a parser for one of several words, in any case."""
+    """Return a parser for one of several words in any case, which it returns in lower case."""
+    known = [each.lower() for each in values]
 
     def read(name: str, value: str) -> str:
         low = value.strip().lower()
-        if low not in values:
+        if low not in known:
             raise OptionError(
                 f"option {name} is {value!r}", option=name, cure=f"give {' or '.join(values)}"
             )

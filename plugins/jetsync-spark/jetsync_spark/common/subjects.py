@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import string
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import attrs
 
@@ -22,6 +23,7 @@ __all__ = [
     "SubjectTemplate",
     "bad_filter",
     "bad_token",
+    "escaped",
     "is_template",
     "overlap",
     "path_of",
@@ -34,6 +36,12 @@ _BAD: Final = re.compile(r"[\s.*>\x00-\x1f\x7f\ud800-\udfff]")
 
 _PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 """A part of a column's path. Backticks quote a name, as in SQL."""
+
+_ESCAPED: Final = re.compile(r"[\s*>%+\x00-\x1f\x7f]")
+"""Characters that are escaped, besides the dot. ``url_decode`` takes a plus sign for a space."""
+
+ESCAPE: Final = "e"
+"""The conversion of a column that is escaped."""
 
 KNOWN: Final = 65536
 """Size of the cache of valid subjects. Most jobs write to few subjects."""
@@ -107,6 +115,15 @@ def token_text(value: object) -> str:
     return str(value)
 
 
+def escaped(text: str) -> str:
+    """
+    Return a text as a token, in which ``%`` and two digits replace each byte that is not allowed.
+
+    SQL's ``url_decode`` returns the original text.
+    """
+    return _ESCAPED.sub(lambda found: quote(found[0], safe=""), text).replace(".", "%2E")
+
+
 def path_of(column: str) -> tuple[str, ...]:
     """
     Return the name of a column and those of its nested fields, such as ``a.b`` or ```a.b`.c``.
@@ -141,6 +158,9 @@ class SubjectTemplate:
     paths: tuple[tuple[str, ...], ...]
     """The name of each column, and those of its nested fields."""
 
+    escapes: tuple[bool, ...]
+    """Whether the values of each column are escaped."""
+
     @classmethod
     def parse(cls, text: str) -> SubjectTemplate:
         """
@@ -152,7 +172,11 @@ class SubjectTemplate:
         literals: list[str] = [""]
         columns: list[str] = []
         paths: list[tuple[str, ...]] = []
-        cure = "write each column as {name} or {struct.field}, and nothing else in braces"
+        escapes: list[bool] = []
+        cure = (
+            "write each column as {name} or {struct.field}, with !e before the closing brace to "
+            "escape its values, and nothing else in braces; write {{ and }} for braces themselves"
+        )
         try:
             parts = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -161,7 +185,7 @@ class SubjectTemplate:
             literals[-1] += literal
             if column is None:
                 continue
-            if not column or form or conversion or column.isdigit():
+            if not column or form or conversion not in {None, ESCAPE} or column.isdigit():
                 raise OptionError(
                     f"subject {text!r} has braces that do not contain exactly a column name",
                     option="subject",
@@ -174,6 +198,7 @@ class SubjectTemplate:
                     f"subject {text!r}: {error}", option="subject", cure=cure
                 ) from None
             columns.append(column)
+            escapes.append(conversion is not None)
             literals.append("")
         # Check the literal parts with a valid token in place of each column.
         checked = "x".join(literals)
@@ -183,7 +208,7 @@ class SubjectTemplate:
                 option="subject",
                 cure="separate tokens with dots, and do not use spaces or wildcards",
             )
-        return cls(text, tuple(literals), tuple(columns), tuple(paths))
+        return cls(text, tuple(literals), tuple(columns), tuple(paths), tuple(escapes))
 
     def fill(self, values: Sequence[str]) -> str:
         """

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import lend, stream_of
+from jetsync_spark.common.clients import context_of, lend, stream_of
+from jetsync_spark.common.dead_letters import FAIL
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry, ask_with_retry
 from jetsync_spark.common.task import application, this_task
+from jetsync_spark.read.documents import MARKING, Documents
 from jetsync_spark.read.options import EARLIEST, LATEST
 from jetsync_spark.read.origin import (
     Loss,
@@ -30,7 +32,7 @@ from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -38,9 +40,10 @@ if TYPE_CHECKING:
     from jetsync_spark.common.options import ConnectSettings
     from jetsync_spark.read.options import ReadOptions
     from jetsync_spark.read.origin import Origin
+    from jetsync_spark.read.queue_offsets import QueuePart
     from jetsync_spark.read.ranges import Range
 
-__all__ = ["StreamBatchReader", "read_part", "stream_in_task"]
+__all__ = ["StreamBatchReader", "part_in_task", "read_part", "stream_in_task"]
 
 _logger = jetsync.get_logger("jetsync.spark.reader")
 
@@ -53,17 +56,46 @@ def read_part(
 
     Repeated calls yield the same rows. The caller may stop early.
     """
-    with stream_in_task(settings, options, part.stream) as stream:
+    with part_in_task(settings, options, table, part) as (stream, rows_of):
         for page in RangeReader(stream, part, options).pages():
-            yield table.of_page(page, part.stream)
+            rows = rows_of(page)
+            if rows is not None:
+                yield rows
+
+
+@contextlib.contextmanager
+def part_in_task(
+    settings: ConnectSettings, options: ReadOptions, table: Table, part: Range | QueuePart
+) -> Iterator[tuple[jetsync.Stream, Callable[[jetsync.StoredPage], pa.RecordBatch | None]]]:
+    """
+    Lend a task the stream of its part, and a function that makes the rows of a page.
+
+    The function leaves out invalid messages, and returns None if no message is left.
+    """
+    with stream_in_task(settings, options, part.stream) as (client, stream):
+        marks = options.on_invalid_message != FAIL and MARKING in settings.plugins
+        if table.documents is None and not marks:
+            yield stream, lambda page: table.of_page(page, part.stream)
+            return
+        js = context_of(settings, client)
+        documents = Documents(
+            client, js, options, part, this_task(), kind=table.documents, marks=marks
+        )
+
+        def rows_of(page: jetsync.StoredPage) -> pa.RecordBatch | None:
+            valid, column = documents.take(page)
+            return table.of_page(valid, part.stream, column) if valid else None
+
+        yield stream, rows_of
+        documents.log()
 
 
 @contextlib.contextmanager
 def stream_in_task(
     settings: ConnectSettings, options: ReadOptions, name: str
-) -> Iterator[jetsync.Stream]:
+) -> Iterator[tuple[jetsync.Client, jetsync.Stream]]:
     """
-    Lend a stream to a task, over the connection of this worker. Its state may be out of date.
+    Lend a task the client of this worker, and a stream, whose state may be out of date.
     """
     task = this_task()
     connection = f"jetsync-spark-{task.query or application()}-{task.partition}"
@@ -71,7 +103,7 @@ def stream_in_task(
         retry, doing = Retry(options.retry_timeout), "reading failed"
         client = retry.call(lambda: stack.enter_context(lend(settings, connection)), doing, name)
         retry.reset()
-        yield retry.call(lambda: stream_of(settings, client, name), doing, name)
+        yield client, retry.call(lambda: stream_of(settings, client, name), doing, name)
 
 
 class StreamBatchReader(DataSourceReader):

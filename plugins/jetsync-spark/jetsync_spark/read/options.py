@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from jetsync_spark.common.dead_letters import FAIL, check_policy, policy
 from jetsync_spark.common.errors import OptionError
 from jetsync_spark.common.options import (
     choice,
@@ -190,6 +191,12 @@ class ReadOptions:
     retry_timeout: float = option("retryTimeoutMs", milliseconds, 30.0)
     """Seconds for which a reader retries while servers or leaders are unavailable."""
 
+    on_invalid_message: str = option("onInvalidMessage", policy, FAIL)
+    """What happens to a message that cannot be decoded: ``fail``, ``skip`` or ``deadletter``."""
+
+    dead_letter_subject: str | None = option("deadLetterSubject", text)
+    """The subject of the dead letters."""
+
     bucket: str | None = option("bucket", text)
     """Name of a key-value bucket to read instead of a stream."""
 
@@ -219,6 +226,8 @@ class ReadOptions:
                 consumer=self.consumer,
                 createConsumer=self.create_consumer,
                 ackWait=self.ack_wait,
+                onInvalidMessage=None if self.on_invalid_message == FAIL else True,
+                deadLetterSubject=self.dead_letter_subject,
                 **self._positions(),
                 **self._sizes(),
             )
@@ -230,6 +239,7 @@ class ReadOptions:
                 atTimestamp=self.at_timestamp,
             )
         self._check_consumer()
+        check_policy("onInvalidMessage", self.on_invalid_message, self.dead_letter_subject)
         for name, given in (
             ("startingOffsets", self.starting_offsets),
             ("endingOffsets", self.ending_offsets),

@@ -18,6 +18,7 @@ import jetsync
 from jetsync_spark.common.errors import OptionError
 from jetsync_spark.common.headers import LEDGER, LEDGER_START, SERVER_PREFIX
 from jetsync_spark.common.names import find_name
+from jetsync_spark.read.documents import documents_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +40,9 @@ STREAM_COLUMNS: Final = {
     "timestamp": "timestamp",
     "timestamp_ns": "bigint",
     "server_headers": "map<string,array<string>>",
+    "json": "struct",
 }
-"""The columns of a stream with their Spark types."""
+"""The columns of a stream with their Spark types. The schema of a query says the fields of JSON."""
 
 BUCKET_COLUMNS: Final = {
     "key": "string",
@@ -94,6 +96,9 @@ class Table:
 
     def __init__(self, schema: StructType, known: Mapping[str, str]) -> None:
         names: list[str] = []
+        self.documents: pa.StructType | None = None
+        """The type of the documents in the payloads, if they are read."""
+
         for field in schema.fields:
             kind = field.dataType.simpleString()
             name = find_name(field.name, known)
@@ -104,7 +109,9 @@ class Table:
                     cure=f"leave out the schema, or take some of {', '.join(known)}",
                 )
             names.append(name)
-            if kind != known[name]:
+            if name == "json" and field.dataType.typeName() == "struct":
+                self.documents = documents_type(field.dataType, field.name)
+            elif kind != known[name]:
                 raise OptionError(
                     f"the column {field.name} is {known[name]}, not {kind}",
                     option=field.name,
@@ -117,7 +124,7 @@ class Table:
             )
         # The schema may have the names in another case.
         self.names: Final = tuple(names)
-        kinds = [_ARROW[known[name]] for name in names]
+        kinds = [self.documents if name == "json" else _ARROW[known[name]] for name in names]
         self._arrow = pa.schema(list(zip(schema.fieldNames(), kinds, strict=True)))
         self._of_pages = tuple({_OF_PAGES[name] for name in names if name in _OF_PAGES})
 
@@ -133,9 +140,11 @@ class Table:
             arrays.append(made if isinstance(made, pa.Array) else pa.array(made, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
-    def of_page(self, page: jetsync.StoredPage, stream: str) -> pa.RecordBatch:
+    def of_page(
+        self, page: jetsync.StoredPage, stream: str, documents: pa.Array | None = None
+    ) -> pa.RecordBatch:
         """
-        Convert a page of messages.
+        Convert a page of messages. *documents* is the column of the documents, if it is read.
         """
         read: dict[str, pa.Array] = {}
         if self._of_pages:
@@ -151,6 +160,7 @@ class Table:
                 "timestamp": lambda: read["timestamp"].cast(_TIME, safe=False),
                 "timestamp_ns": lambda: read["timestamp"].cast(pa.int64()),
                 "server_headers": lambda: _some_headers(read["headers"], servers=True),
+                "json": lambda: documents,
             }
         )
 

@@ -60,7 +60,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.read.batch import stream_in_task
+from jetsync_spark.read.batch import part_in_task, stream_in_task
 from jetsync_spark.read.deliveries import Deliveries, Runs
 from jetsync_spark.read.durable import Durable, Keeper
 from jetsync_spark.read.origin import Loss, origin_of
@@ -424,7 +424,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.extend(range(run.first, run.last + 1))
                 continue
             part = Range(offset.stream, offset.created, run.first, run.last + 1)
-            with stream_in_task(self._settings, options, offset.stream) as stream:
+            with stream_in_task(self._settings, options, offset.stream) as (_, stream):
                 for page in RangeReader(stream, part, options).pages():
                     found.extend(_sequences_of(page))
         return found
@@ -449,7 +449,7 @@ def read_part(
         JetStreamSparkError: Messages are missing, or the servers did not answer in time.
     """
     wanted = attrs.evolve(options, subject_filter=part.filters, include_ledger=True)
-    with stream_in_task(settings, options, part.stream) as stream:
+    with part_in_task(settings, options, table, part) as (stream, rows_of):
         for runs in part.runs.apart(APART):
             first, last = runs.bounds
             left = len(runs)
@@ -457,9 +457,10 @@ def read_part(
             for page in RangeReader(stream, what, wanted).pages():
                 chosen = _chosen(page, runs)
                 left -= len(chosen)
-                rows = chosen if options.include_ledger else without_ledger(chosen)
-                if rows:
-                    yield table.of_page(rows, part.stream)
+                kept = chosen if options.include_ledger else without_ledger(chosen)
+                rows = rows_of(kept) if kept else None
+                if rows is not None:
+                    yield rows
             if left > 0:
                 Loss(options).missing(origin_of(stream.cached_info), first, last + 1, left)
             elif left < 0:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["publish_arrow"]
 
 COUNTS: Final = (
-    "partition int, rows long, stored long, duplicates long, skipped long, "
+    "partition int, rows long, stored long, duplicates long, skipped long, invalid long, "
     "first_sequence long, last_sequence long"
 )
 """The columns of the result of a write."""
@@ -61,7 +61,7 @@ def publish_arrow(
     Args:
         df: The rows. They may have further columns, which are ignored.
         options: How to connect.
-        stream: Name of the stream.
+        stream: Name of the stream, or of several streams with commas between them.
         subject: This and the following column arguments are the same as for
             :class:`JetStreamSink`.
         data: The column of the payload.
@@ -70,15 +70,16 @@ def publish_arrow(
         ttl: The column of the times-to-live.
         expected_sequence: The column of the expected last sequences.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
-        settings: Other fields of the writer's options, such as ``retry_timeout``. In
-            ``foreachBatch`` over Spark Connect, mode ``exactlyonce`` needs a ``write_id`` and a
-            ``batch_id``, which is the number that Spark passes.
+        settings: Other fields of the writer's options, such as ``retry_timeout`` and
+            ``on_invalid_row``. In ``foreachBatch`` over Spark Connect, mode ``exactlyonce`` needs a
+            ``write_id`` and a ``batch_id``, which is the number that Spark passes.
 
     Returns:
         A DataFrame with the columns ``partition``, ``rows``, ``stored``, ``duplicates``,
-        ``skipped``, ``first_sequence`` and ``last_sequence``. ``duplicates`` are messages that the
-        stream already had, by their ID. ``skipped`` are rows that an earlier run had stored,
-        according to the ledger.
+        ``skipped``, ``invalid``, ``first_sequence`` and ``last_sequence``. ``duplicates`` are
+        messages that the stream already had, by their ID. ``skipped`` are rows that an earlier run
+        had stored, according to the ledger. ``invalid`` are rows that ``on_invalid_row`` left out
+        or replaced by dead letters.
 
     Raises:
         JetStreamSparkError: The write is not possible.

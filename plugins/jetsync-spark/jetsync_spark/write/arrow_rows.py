@@ -53,7 +53,7 @@ def _each_batch(
         if maker is None:
             maker = _ArrowMaker(columns.within(batch.schema.names), checks)
         if batch.num_rows:
-            yield maker.messages(batch, first)
+            yield maker.valid(batch, first, batch.num_rows)
         first += batch.num_rows
 
 
@@ -95,8 +95,21 @@ class _ArrowMaker(Maker):
             return values
         return [values[place] for place in places]
 
-    def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:  # noqa: ARG002
-        return binary_values(block.column(name))
+    def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:
+        column = block.column(name)
+        values = binary_values(column)
+        # If all payloads together are small enough, each one is.
+        if column.nbytes > self._checks.largest:
+            largest = pc.max(pc.binary_length(column)).as_py() or 0
+            if largest > self._checks.largest:
+                self._checks.sizes((len(value) for value in values), first, name)
+        return values
+
+    def _part(self, block: Any, start: int, end: int) -> Any:
+        return block.slice(start, end - start)
+
+    def _row(self, block: Any) -> dict[str, Any]:
+        return block.to_pylist()[0]  # type: ignore[no-any-return]
 
 
 def _encoded(column: Any) -> tuple[Sequence[int], list[Any]]:

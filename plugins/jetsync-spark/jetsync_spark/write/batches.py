@@ -19,6 +19,7 @@ from jetsync_spark.write import layout
 from jetsync_spark.write.arrow import publish_planned, used_columns
 from jetsync_spark.write.columns import types_of
 from jetsync_spark.write.ledger import LayoutError
+from jetsync_spark.write.metrics import count_written
 from jetsync_spark.write.plan import columns_of, make_plan
 from jetsync_spark.write.sink import write_options
 
@@ -68,8 +69,9 @@ def exactly_once(
         msg_id: The column of the message IDs.
         ttl: The column of the times-to-live.
         expected_sequence: The column of the expected last sequences.
-        settings: Other fields of the writer's options, such as ``retry_timeout``. ``write_id``
-            distinguishes several writes of one query, and is required over Spark Connect.
+        settings: Other fields of the writer's options, such as ``retry_timeout`` and
+            ``on_invalid_row``. ``write_id`` distinguishes several writes of one query, and is
+            required over Spark Connect.
 
     Raises:
         OptionError: An argument is invalid, or arguments exclude each other.
@@ -125,7 +127,7 @@ def exactly_once(
             batch=batch_id,
             partitions=partitions,
             rows=sum(row.rows for row in written),
-            stored=sum(row.stored for row in written),
+            **count_written(stream, task.query or write.write_id, written),
         )
 
     return write_batch

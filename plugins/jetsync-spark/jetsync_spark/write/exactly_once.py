@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
 from jetsync_spark.common.clients import context_of, stream_of
+from jetsync_spark.common.dead_letters import DeadLetter
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry
+from jetsync_spark.write.invalid import find_faults, is_fault
 from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry
 from jetsync_spark.write.plan import check_streams
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.task import Task
     from jetsync_spark.write.chunks import Chunks
+    from jetsync_spark.write.invalid import InvalidRows
     from jetsync_spark.write.plan import Plan
     from jetsync_spark.write.written import Written
 
@@ -99,7 +102,16 @@ class ExactlyOnce:
     Writes one partition of one micro-batch. Not thread-safe.
     """
 
-    def __init__(self, client: jetsync.Client, plan: Plan, task: Task, retry: Retry) -> None:
+    def __init__(
+        self,
+        client: jetsync.Client,
+        plan: Plan,
+        task: Task,
+        retry: Retry,
+        *,
+        invalid: InvalidRows | None = None,
+    ) -> None:
+        self._invalid = invalid
         self._client = client
         self._js = context_of(plan.settings, client)
         self._plan = plan
@@ -126,10 +138,9 @@ class ExactlyOnce:
             JetStreamSparkError: The server rejected the rows.
         """
         entry = self._find()
-        before = self._ledger.check(entry, self._batch)
+        self._ledger.check(entry, self._batch)
         if entry is not None and entry.batch == self._batch:
-            more = self._skip(chunks, entry)
-            written.skipped = before
+            more = self._skip(chunks, entry, written)
         else:
             more = True
         while more:
@@ -159,13 +170,14 @@ class ExactlyOnce:
                 entry = read(place)
         return entry
 
-    def _skip(self, chunks: Chunks, entry: LedgerEntry) -> bool:
+    def _skip(self, chunks: Chunks, entry: LedgerEntry, written: Written) -> bool:
         """Skip stored rows. Return whether there are more."""
         more = True
         while more and self._rows.rows < entry.rows:
             left = entry.rows - self._rows.rows
             chunk, more = chunks.take(min(left, self._options.chunk_size))
             self._rows.add(chunk)
+            written.skipped += len(chunk) - self._letters_in(chunk)
         self._ledger.check_replay(entry, self._rows, more=more)
         return more
 
@@ -202,13 +214,48 @@ class ExactlyOnce:
             except jetsync.JetSyncError as error:
                 if self._retry.wait_after(error):
                     continue
+                if self._invalid is not None and is_fault(error):
+                    chunk = self._without_faults(chunk, error, entry)
+                    continue
                 raise self._refused(error, chunk, entry) from error
             else:
                 check_streams(self._plan, (ack.stream,))
                 self._last = ack.sequence
             self._retry.reset()
-            written.note(len(chunk), self._last - len(chunk), self._last - 1)
+            rows = len(chunk) - self._letters_in(chunk)
+            if rows:
+                written.note(rows, self._last - len(chunk), self._last - 1)
             return
+
+    def _without_faults(
+        self, chunk: list[Any], error: jetsync.JetSyncError, entry: LedgerEntry
+    ) -> list[Any]:
+        """
+        Return a chunk in which the messages are replaced for which it was refused.
+
+        The ledger counts them as rows, because its fingerprint must not depend on plugins.
+        """
+        assert self._invalid is not None
+        timeout = self._options.ack_timeout
+        faults = self._retrying(lambda: find_faults(self._js, chunk, timeout))
+        letters = [place for place in faults if type(chunk[place]) is DeadLetter]
+        if not faults or letters:
+            # The server refuses what the client accepts, or a plugin refuses dead letters.
+            raise self._refused(faults[letters[0]] if letters else error, chunk, entry)
+        kept: list[Any] = []
+        first = entry.rows - len(chunk)
+        for place, message in enumerate(chunk):
+            if place in faults:
+                row = self._invalid.row_of(first + place)
+                kept += self._invalid.reject(row, message, faults[place])
+            else:
+                kept.append(message)
+        return kept
+
+    def _letters_in(self, chunk: list[Any]) -> int:
+        if self._plan.dead_letters is None:
+            return 0
+        return sum(type(message) is DeadLetter for message in chunk)
 
     def _is_stored(self, mine: LedgerEntry) -> bool:
         """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import attrs
 
+from jetsync_spark.common.dead_letters import FAIL, check_policy, policy, policy_validator
 from jetsync_spark.common.errors import OptionError
 from jetsync_spark.common.options import choice, count, flag, milliseconds, option, text
 
@@ -24,6 +25,10 @@ MODES = (AT_LEAST_ONCE, ATOMIC, EXACTLY_ONCE)
 
 CHUNK = 1000
 """The default limit of servers for the messages of an atomic batch."""
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
 
 
 def _mode(_: WriteOptions, __: attrs.Attribute[str], value: object) -> None:
@@ -86,10 +91,29 @@ class WriteOptions:
     batch_id: int | None = option("batchId", count(0), validator=_batch)
     """Number of the micro-batch, for ``foreachBatch`` over Spark Connect. Needs a ``writeId``."""
 
+    on_invalid_row: str = option(
+        "onInvalidRow",
+        policy,
+        FAIL,
+        converter=_lower,
+        validator=policy_validator("onInvalidRow"),
+    )
+    """What happens to a row that cannot be stored: ``fail``, ``skip`` or ``deadletter``."""
+
+    dead_letter_subject: str | None = option("deadLetterSubject", text)
+    """The subject of the dead letters."""
+
     def __attrs_post_init__(self) -> None:
         if not self.stream:
             raise OptionError(
                 "option stream is missing", option="stream", cure="name the stream to write to"
+            )
+        check_policy("onInvalidRow", self.on_invalid_row, self.dead_letter_subject)
+        if self.fast_ingest and self.on_invalid_row != FAIL:
+            raise OptionError(
+                "fastIngest cannot leave out rows that the client or the server refuses",
+                option="onInvalidRow",
+                cure="leave out fastIngest, or set onInvalidRow to fail",
             )
         if self.fast_ingest and self.mode != AT_LEAST_ONCE:
             raise OptionError(

@@ -14,19 +14,21 @@ import attrs
 
 import jetsync
 from jetsync_spark.common.clients import client_for, context_of, lend
+from jetsync_spark.common.dead_letters import FAIL, DeadLetter
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
 from jetsync_spark.common.retry import TEMPORARY, Retry
 from jetsync_spark.common.subjects import StreamSubjects
 from jetsync_spark.common.task import this_task
-from jetsync_spark.write.chunks import Chunks
+from jetsync_spark.write.chunks import CHUNK_BYTES, Chunks
 from jetsync_spark.write.exactly_once import ExactlyOnce
+from jetsync_spark.write.invalid import InvalidRows, find_faults, is_fault
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE
-from jetsync_spark.write.plan import check_streams
+from jetsync_spark.write.plan import check_dead_letters, check_streams
 from jetsync_spark.write.rows import Checks, made_messages, row_messages
 from jetsync_spark.write.written import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jetsync_spark.common.task import Task
     from jetsync_spark.write.plan import Plan
@@ -35,6 +37,9 @@ __all__ = ["write_batches", "write_messages", "write_rows"]
 
 FLOW: Final = 500
 """Messages per ack of fast ingest."""
+
+LETTERS: Final = 1000
+"""Dead letters that are collected before they are stored."""
 
 _logger = jetsync.get_logger("jetsync.spark.writing")
 
@@ -79,21 +84,32 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
     task = this_task()
     written = Written(partition=task.partition)
     stream = plan.options.stream
-    messages = make(Checks(StreamSubjects(plan.subjects), stream, task.partition))
     # Counts the messages without a Python call for each.
     counter = count(1)
     retry = Retry(plan.options.retry_timeout)
     _wait_connected(plan, task, retry)
     with lend(plan.settings, plan.connection_name(task)) as client:
-        job = _Job(client, plan, task, retry, written)
+        largest = client.server.max_payload
+        invalid = None
+        if plan.options.on_invalid_row != FAIL:
+            invalid = InvalidRows(plan, task, largest)
+        if plan.max_size is not None:
+            largest = min(largest, plan.max_size)
+        subjects = StreamSubjects(plan.subjects)
+        messages = make(Checks(subjects, stream, task.partition, largest, invalid))
+        job = _Job(client, plan, task, retry, written, invalid=invalid)
         try:
-            job.run(compress(messages, counter))
+            job.run(messages, counter)
         except jetsync.JetSyncError as error:
             if isinstance(error, JetStreamSparkError):
                 raise
             doing = f"writing partition {task.partition} to stream {stream} failed"
             raise explain(error, doing, stream=stream) from error
     written.rows = next(counter) - 1
+    if invalid is not None:
+        written.rows += invalid.missing
+        written.invalid = invalid.count
+        invalid.log(stream=stream, partition=task.partition)
     _logger.info("written", stream=stream, mode=plan.options.mode, **attrs.asdict(written))
     return written
 
@@ -115,6 +131,8 @@ class _Job:
         task: Task,
         retry: Retry,
         written: Written,
+        *,
+        invalid: InvalidRows | None = None,
     ) -> None:
         self._client = client
         self._js = context_of(plan.settings, client)
@@ -123,25 +141,63 @@ class _Job:
         self._task = task
         self._retry = retry
         self._written = written
+        self._invalid = invalid
+        self._letters: list[DeadLetter] = []
+        """Dead letters that are not stored yet."""
 
-    def run(self, source: Iterator[Any]) -> None:
-        """Write all messages and wait for their outcomes."""
+        self._taken = 0
+        """The number of messages that were taken from the source."""
+
+    def run(self, messages: Iterator[Any], counter: Iterator[int]) -> None:
+        """
+        Write all messages and wait for their outcomes.
+
+        Args:
+            messages: The messages, and dead letters among them.
+            counter: Is advanced for each message.
+        """
         mode = self._options.mode
         if mode == EXACTLY_ONCE:
-            once = ExactlyOnce(self._client, self._plan, self._task, self._retry)
-            once.run(Chunks(source), self._written)
-        elif mode == ATOMIC:
-            self._atomic(Chunks(source))
-        elif self._options.fast_ingest:
-            self._fast(source)
-        else:
-            self._windowed(source)
+            once = ExactlyOnce(
+                self._client, self._plan, self._task, self._retry, invalid=self._invalid
+            )
+            once.run(Chunks(compress(messages, counter)), self._written)
+            return
+        write = self._fast if self._options.fast_ingest else self._windowed
+        if mode == ATOMIC:
+            write = self._atomic
+        if self._plan.dead_letters is None:
+            write(compress(messages, counter))
+            return
+        while True:
+            # Dead letters are stored between parts of the source, so that they do not fill the
+            # memory, and because they may be in another stream.
+            part = _Part(messages, self._letters)
+            write(compress(part, counter))
+            self._store_letters()
+            if part.is_last:
+                return
+
+    def _store_letters(self) -> None:
+        """Store the dead letters that were collected."""
+        assert self._plan.dead_letters is not None
+        letters: Sequence[Any] = self._letters
+        while letters:
+            try:
+                report = self._js.publish_many(letters, ack_timeout=self._options.ack_timeout)
+            except jetsync.PublishManyError as error:
+                report = error.report
+            check_dead_letters(self._plan, report.streams)
+            if report.failures:
+                self._wait_after(report.failures, None)
+            letters = [failure.message for failure in report.failures]
+        self._letters.clear()
 
     def _windowed(self, source: Iterator[Any]) -> None:
         """Publish with a window, and retry messages that may not be stored."""
         messages: Iterable[Any] = source
         numbers: list[int] = []
-        taken = 0
+        taken = self._taken
         while True:
             try:
                 report = self._js.publish_many(
@@ -155,40 +211,79 @@ class _Job:
                 report.count, report.first_sequence, report.last_sequence, report.duplicates
             )
             check_streams(self._plan, report.streams)
-            if not report.failures:
-                return
-            if report.count:
-                self._retry.reset()
-            rows = [
+            places = [
                 numbers[failure.index]
                 if failure.index < len(numbers)
                 else taken + failure.index - len(numbers)
                 for failure in report.failures
             ]
-            self._wait_after(report.failures, rows)
             taken += report.count + len(report.failures) - len(numbers)
-            numbers = rows
-            again = [failure.message for failure in report.failures]
+            self._taken = taken
+            if not report.failures:
+                return
+            if report.count:
+                self._retry.reset()
+            failures, places = self._without_invalid(report.failures, places)
+            if failures:
+                self._wait_after(failures, places)
+            elif report.exhausted:
+                return
+            numbers = places
+            again = [failure.message for failure in failures]
             # After many failures the window stops reading the source. The rest follows.
             messages = chain(again, source)
 
-    def _wait_after(self, failures: tuple[jetsync.PublishFailure, ...], rows: list[int]) -> None:
-        """Wait before failed messages are retried, or raise the first permanent error."""
+    def _without_invalid(
+        self, failures: Sequence[jetsync.PublishFailure], places: list[int]
+    ) -> tuple[Sequence[jetsync.PublishFailure], list[int]]:
+        """Reject messages that were refused. Return the other failures and their places."""
+        invalid = self._invalid
+        if invalid is None:
+            return failures, places
+        left = []
+        for failure, place in zip(failures, places, strict=True):
+            if is_fault(failure.error):
+                row = invalid.row_of(place)
+                self._letters += invalid.reject(row, failure.message, failure.error)
+            else:
+                left.append((failure, place))
+        return [failure for failure, _ in left], [place for _, place in left]
+
+    def _row(self, place: int) -> int:
+        """Return the number of the row of a message."""
+        return place if self._invalid is None else self._invalid.row_of(place)
+
+    def _wait_after(
+        self, failures: Sequence[jetsync.PublishFailure], places: list[int] | None
+    ) -> None:
+        """
+        Wait before failed messages are retried, or raise the first permanent error.
+
+        Args:
+            failures: The messages and their errors.
+            places: The places of rows among the messages, or None for dead letters.
+        """
         stream, partition = self._options.stream, self._task.partition
-        for failure, row in zip(failures, rows, strict=True):
+        for number, failure in enumerate(failures):
             if not isinstance(failure.error, TEMPORARY):
+                what = "a dead letter" if places is None else f"row {self._row(places[number])}"
                 raise explain(
                     failure.error,
-                    f"row {row} of partition {partition} could not be stored",
+                    f"{what} of partition {partition} could not be stored",
                     stream=stream,
                     subject=failure.message.subject,
                 ) from failure.error
         first = failures[0]
         if not self._retry.wait_after(first.error):
+            what = (
+                f"{len(failures)} dead letters of partition {partition}"
+                if places is None
+                else f"{len(failures)} rows of partition {partition}, the first of them row "
+                f"{self._row(places[0])},"
+            )
             raise explain(
                 first.error,
-                f"{len(failures)} rows of partition {partition}, the first of them row {rows[0]}, "
-                "could not be stored",
+                f"{what} could not be stored",
                 stream=stream,
                 subject=first.message.subject,
             ) from first.error
@@ -207,41 +302,88 @@ class _Job:
         check_streams(self._plan, (fast.ack.stream,))
         self._written.note(fast.ack.size, None, fast.ack.sequence or None)
 
-    def _atomic(self, chunks: Chunks) -> None:
+    def _atomic(self, source: Iterator[Any]) -> None:
         """Publish atomic chunks, and retry those that may not be stored."""
+        chunks = Chunks(source)
         more = True
         while more:
             chunk, more = chunks.take(self._options.chunk_size)
             if not chunk:
                 return
-            self._refuse_ids(chunk, chunks.taken - len(chunk))
-            while True:
-                try:
-                    ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
-                except jetsync.JetSyncError as error:
-                    if self._retry.wait_after(error):
-                        continue
-                    first = chunks.taken - len(chunk)
-                    raise explain(
-                        error,
-                        f"rows {first} to {chunks.taken - 1} of partition {self._task.partition} "
-                        "were not stored",
-                        stream=self._options.stream,
-                    ) from error
-                break
+            first = self._taken
+            self._taken += len(chunk)
+            self._refuse_ids(chunk, first)
+            self._store_chunk(chunk, first)
+
+    def _store_chunk(self, chunk: list[Any], first: int) -> None:
+        """Publish an atomic chunk. *first* is the place of its first message."""
+        end = self._taken
+        while chunk:
+            try:
+                ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
+            except jetsync.JetSyncError as error:
+                if self._retry.wait_after(error):
+                    continue
+                if self._invalid is not None and is_fault(error):
+                    chunk = self._without_faults(chunk, first, error)
+                    continue
+                raise explain(
+                    error,
+                    f"rows {self._row(first)} to {self._row(end - 1)} of partition "
+                    f"{self._task.partition} were not stored",
+                    stream=self._options.stream,
+                ) from error
             self._retry.reset()
             check_streams(self._plan, (ack.stream,))
             self._written.note(ack.size, ack.first_sequence, ack.sequence)
+            return
+
+    def _without_faults(
+        self, chunk: list[Any], first: int, error: jetsync.JetSyncError
+    ) -> list[Any]:
+        """Reject the messages for which a chunk was refused, and return the others."""
+        assert self._invalid is not None
+        faults = find_faults(self._js, chunk, self._options.ack_timeout)
+        if not faults:
+            # The server refuses what the client accepts.
+            raise error
+        for place, fault in faults.items():
+            row = self._invalid.row_of(first + place)
+            self._letters += self._invalid.reject(row, chunk[place], fault)
+        return [message for place, message in enumerate(chunk) if place not in faults]
 
     def _refuse_ids(self, chunk: list[Any], first: int) -> None:
         """
         Reject messages with IDs, because the stream would reject stored chunks of another run.
         """
-        for row, message in enumerate(chunk, first):
+        for place, message in enumerate(chunk, first):
             if type(message) is not tuple and message.msg_id is not None:
                 raise RowError(
                     "it has a msg_id, which mode atomic cannot write again after a failure",
                     partition=self._task.partition,
-                    row=row,
+                    row=self._row(place),
                     cure="leave it out, or use mode atleastonce, which stores an id once",
                 )
+
+
+class _Part:
+    """
+    The messages of a source up to a number of dead letters, which are collected.
+    """
+
+    def __init__(self, source: Iterator[Any], letters: list[DeadLetter]) -> None:
+        self._source = source
+        self._letters = letters
+        self.is_last = False
+
+    def __iter__(self) -> Iterator[Any]:
+        size = 0
+        for message in self._source:
+            if type(message) is not DeadLetter:
+                yield message
+                continue
+            self._letters.append(message)
+            size += len(message.data)
+            if len(self._letters) >= LETTERS or size >= CHUNK_BYTES:
+                return
+        self.is_last = True

@@ -17,6 +17,7 @@ import attrs
 
 import jetsync
 from jetsync_spark.common.clients import Settings, lend
+from jetsync_spark.common.dead_letters import DeadLetters, dead_letters_of
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
@@ -26,7 +27,7 @@ from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
 if TYPE_CHECKING:
     from jetsync_spark.common.task import Task
 
-__all__ = ["Plan", "check_streams", "columns_of", "make_plan"]
+__all__ = ["Plan", "check_dead_letters", "check_streams", "columns_of", "make_plan"]
 
 CACHE_SECONDS: Final = 10.0
 """Seconds for which a stream's configuration is cached, so that micro-batches do not request it."""
@@ -49,6 +50,12 @@ class Plan:
 
     subjects: tuple[str, ...] = ()
     """The stream's subjects."""
+
+    max_size: int | None = None
+    """The largest message that the stream accepts. None means no limit."""
+
+    dead_letters: DeadLetters | None = None
+    """Where dead letters go. None if invalid rows have another policy."""
 
     ledgers: tuple[str, ...] = ()
     """Possible prefixes of the ledger's subjects. A new ledger uses the first."""
@@ -83,7 +90,11 @@ def columns_of(subject: str | None, *, constant: bool, **parts: Any) -> Columns:
     if subject is None:
         return Columns(**parts)
     if is_template(subject):
-        return Columns(subject=None, template=SubjectTemplate.parse(subject), **parts)
+        template = SubjectTemplate.parse(subject)
+        if template.columns:
+            return Columns(subject=None, template=template, **parts)
+        # It has escaped braces only.
+        return Columns(subject=None, constant=template.fill(()), **parts)
     if not constant:
         return Columns(subject=subject, **parts)
     bad = next(filter(None, map(bad_token, subject.split("."))), None)
@@ -144,12 +155,19 @@ def make_plan(
     if options.mode == EXACTLY_ONCE:
         ledgers = _ledgers_of(subjects, options)
         _check_ledger(config, options, ledgers[0])
+    letters = None
+    if options.dead_letter_subject is not None:
+        _check_dead_letters(options.dead_letter_subject, subjects, options, columns, ledgers)
+        letters = _dead_letters(settings, options, retry_timeout, application, keep=keep)
+    largest = config.max_msg_size
     return Plan(
         settings=settings,
         options=options,
         columns=columns,
         make=make,
         subjects=subjects.filters,
+        max_size=None if largest is None or largest <= 0 else largest,
+        dead_letters=letters,
         ledgers=ledgers,
         rollup=config.allow_rollup_hdrs or False,
         application=application,
@@ -157,6 +175,7 @@ def make_plan(
 
 
 _configurations: dict[tuple[Settings, str], tuple[float, jetsync.StreamConfig]] = {}
+_letters: dict[tuple[Settings, str], tuple[float, DeadLetters]] = {}
 _lock = jetsync.interrupt_safe_lock()
 
 
@@ -191,6 +210,30 @@ def _configuration(
     return config
 
 
+def _dead_letters(
+    settings: Settings, options: WriteOptions, seconds: float, application: str, *, keep: bool
+) -> DeadLetters:
+    """
+    Return where dead letters go, from the cache or the server.
+    """
+    subject = options.dead_letter_subject
+    assert subject is not None
+    with _lock:
+        kept = _letters.get((settings, subject))
+    if kept is not None and time.monotonic() - kept[0] < CACHE_SECONDS:
+        return kept[1]
+
+    def ask() -> DeadLetters:
+        with lend(settings, f"jetsync-spark-{application}-plan", keep=keep) as client:
+            return dead_letters_of(client.jetstream(), subject)
+
+    doing = f"planning a write to stream {options.stream} failed"
+    found = Retry(seconds).call(ask, doing)
+    with _lock:
+        _letters[settings, subject] = (time.monotonic(), found)
+    return found
+
+
 def check_streams(plan: Plan, streams: Iterable[str]) -> None:
     """
     Check that the target stream acknowledged the rows.
@@ -210,6 +253,28 @@ def check_streams(plan: Plan, streams: Iterable[str]) -> None:
         stream=name,
         cure=f"the subjects were moved to {other}: move them back, or write to {other}, and check "
         "for rows in the wrong stream",
+    )
+
+
+def check_dead_letters(plan: Plan, streams: Iterable[str]) -> None:
+    """
+    Check that the planned stream acknowledged the dead letters.
+
+    Raises:
+        JetStreamSparkError: Their subject has moved to another stream, which stored them.
+    """
+    assert plan.dead_letters is not None
+    name = plan.dead_letters.stream
+    other = next((each for each in streams if each != name), None)
+    if other is None:
+        return
+    with _lock:
+        _letters.pop((plan.settings, plan.dead_letters.subject), None)
+    raise JetStreamSparkError(
+        f"stream {other} has stored dead letters for stream {name}",
+        stream=name,
+        subject=plan.dead_letters.subject,
+        cure=f"their subject was moved to {other}: start the write again",
     )
 
 
@@ -261,6 +326,42 @@ def _check_subject(subjects: StreamSubjects, options: WriteOptions, columns: Col
             subject=wrong,
             cure=f"add it to the stream, which has {', '.join(subjects.filters) or 'none'}",
         )
+
+
+def _check_dead_letters(
+    letters: str,
+    subjects: StreamSubjects,
+    options: WriteOptions,
+    columns: Columns,
+    ledgers: tuple[str, ...],
+) -> None:
+    """
+    Reject a subject of dead letters that cannot keep the guarantee, or that is used for more.
+    """
+    if letters == columns.constant:
+        raise OptionError(
+            f"rows and dead letters have the same subject {letters}",
+            option="deadLetterSubject",
+            cure="give another one",
+        )
+    if options.mode != EXACTLY_ONCE:
+        return
+    if not subjects.takes(letters):
+        raise OptionError(
+            f"mode exactlyonce stores dead letters together with the rows, but stream "
+            f"{options.stream} does not capture their subject {letters}",
+            option="deadLetterSubject",
+            cure=f"add it to the stream, which has {', '.join(subjects.filters)}, and let another "
+            "stream source it from there if dead letters belong into a stream of their own; or use "
+            "mode atleastonce",
+        )
+    for ledger in ledgers:
+        if letters == ledger or letters.startswith(f"{ledger}."):
+            raise OptionError(
+                f"dead letters cannot have the subject {letters}, because the ledger has {ledger}",
+                option="deadLetterSubject",
+                cure="give another one",
+            )
 
 
 def _ledgers_of(subjects: StreamSubjects, options: WriteOptions) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ the row.
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 from abc import ABC, abstractmethod
 from itertools import chain, islice, repeat
@@ -16,14 +17,15 @@ import jetsync
 from jetsync_spark.common.errors import RowError
 from jetsync_spark.common.headers import LEDGER, SERVER_PREFIX
 from jetsync_spark.common.names import find_name
-from jetsync_spark.common.subjects import bad_token, token_text
+from jetsync_spark.common.subjects import bad_token, escaped, token_text
 from jetsync_spark.write.columns import OPTIONAL, no_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
     from jetsync_spark.write.columns import Columns
+    from jetsync_spark.write.invalid import InvalidRows
 
 __all__ = ["Checks", "Maker", "Subjects", "made_messages", "message_of", "row_messages"]
 
@@ -47,10 +49,26 @@ class _HeaderError(ValueError):
 class Checks:
     """
     Checks values of rows. Errors name the row.
+
+    Args:
+        subjects: The subjects of the stream.
+        stream: The name of the stream.
+        partition: The number of the partition.
+        largest: Maximum bytes of a payload.
+        invalid: What replaces invalid rows. None means that they raise an error.
     """
 
-    def __init__(self, subjects: StreamSubjects, stream: str, partition: int) -> None:
+    def __init__(
+        self,
+        subjects: StreamSubjects,
+        stream: str,
+        partition: int,
+        largest: int = 1 << 62,
+        invalid: InvalidRows | None = None,
+    ) -> None:
         self.subjects = subjects
+        self.largest = largest
+        self.invalid = invalid
         self._stream = stream
         self._partition = partition
 
@@ -81,19 +99,37 @@ class Checks:
             cure=f"add it to the stream, which has {', '.join(self.subjects.filters)}",
         )
 
-    def token(self, value: object, row: int, column: str) -> str:
+    def token(self, value: object, row: int, column: str, *, escapes: bool) -> str:
         """
-        Return a value as one token of a subject.
+        Return a value as one token of a subject. *escapes* is whether to escape it.
         """
         if value is None:
             what = f"column {column}, which is part of the subject, is null"
             raise self._error(what, row, column, "drop such rows, or fill it")
         text = token_text(value)
+        if escapes:
+            text = escaped(text)
         bad = bad_token(text)
         if bad is not None:
             what = f"column {column}, which is part of the subject, {bad}"
-            raise self._error(what, row, column, "replace or drop such values")
+            cure = "replace or drop such values, or escape them with {" + column + "!e}"
+            raise self._error(what, row, column, cure)
         return text
+
+    def sizes(self, sizes: Iterable[int], first: int, column: str | None) -> None:
+        """
+        Raise if a payload is larger than the server or the stream accepts.
+        """
+        for row, size in enumerate(sizes, first):
+            if size > self.largest:
+                raise self._error(
+                    f"the payload has {size} bytes, and the server or the stream accepts "
+                    f"{self.largest}",
+                    row,
+                    column,
+                    "drop or split such rows, or raise max_payload of the server and max_msg_size "
+                    "of the stream",
+                )
 
     def bad_value(self, error: Exception, row: int, column: str | None = None) -> RowError:
         """Return the error of a row that cannot be converted to a message."""
@@ -118,10 +154,10 @@ class Subjects:
         """
         Return the subject for new values.
         """
-        columns = self._template.columns
+        columns, escapes = self._template.columns, self._template.escapes
         tokens = [
-            self._checks.token(value, row, column)
-            for value, column in zip(values, columns, strict=True)
+            self._checks.token(value, row, column, escapes=escape)
+            for value, column, escape in zip(values, columns, escapes, strict=True)
         ]
         subject = self._checks.subject(self._template.fill(tokens), row, columns[0])
         if len(self.known) >= 65536:
@@ -153,6 +189,10 @@ def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
         expect = jetsync.Expect(last_subject_sequence=int(expected))
     if isinstance(ttl, decimal.Decimal) or (isinstance(ttl, str) and ttl.isdigit()):
         ttl = int(ttl)
+    if ttl is not None and ttl != "never":
+        _check_ttl(ttl)
+    if isinstance(msg_id, str) and not msg_id.strip(" "):
+        raise _HeaderError("the message ID is empty", "give an ID, or null")
     return jetsync.OutboundMessage(
         subject,
         b"" if data is None else data,
@@ -161,6 +201,14 @@ def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
         ttl,
         expect,
     )
+
+
+def _check_ttl(ttl: Any) -> None:
+    seconds = ttl.total_seconds() if isinstance(ttl, dt.timedelta) else ttl
+    if not isinstance(seconds, (int, float)) or not seconds >= 1:
+        raise _HeaderError(
+            f"the time-to-live is {ttl!r}", "give seconds from 1 up, an interval, or 'never'"
+        )
 
 
 def _headers(headers: Any) -> dict[str, list[str]] | None:
@@ -192,6 +240,8 @@ def _headers(headers: Any) -> dict[str, list[str]] | None:
             listed.append(values)
         elif values is not None:
             listed.append(_header_text(name, values))
+    # Raises before any row of the block is sent.
+    jetsync.Headers(found)
     return found or None
 
 
@@ -238,7 +288,7 @@ def _each_block(rows: Iterable[Any], columns: Columns, checks: Checks) -> Iterat
     while block := list(islice(source, size)):
         if maker is None:
             maker = _RowMaker(columns, _names(block[0]), checks)
-        yield maker.messages(block, number)
+        yield maker.valid(block, number, len(block))
         number += len(block)
         # The rows of a block stay in memory. Spark passes rows in blocks that grow in the same way.
         size = min(2 * size, max(BLOCK_BYTES // max(maker.largest, 1), 1), BLOCK_ROWS)
@@ -269,6 +319,39 @@ class Maker(ABC):
         elif columns.template is not None:
             self._filled = Subjects(columns.template, checks)
 
+    def valid(self, block: Any, first: int, count: int) -> Iterable[Any]:
+        """
+        Convert a block, in which dead letters or nothing may replace invalid rows.
+
+        Args:
+            block: The block.
+            first: The number of its first row.
+            count: The number of its rows.
+        """
+        invalid = self._checks.invalid
+        if invalid is None:
+            return self.messages(block, first)
+        try:
+            # An iterator would raise later.
+            return list(self.messages(block, first))
+        except RowError as error:
+            if count == 1:
+                values = self._row(block)
+                return invalid.replace(error, values, self._columns.data, self._subject_of(values))
+        half = count // 2
+        return [
+            *self.valid(self._part(block, 0, half), first, half),
+            *self.valid(self._part(block, half, count), first + half, count - half),
+        ]
+
+    def _subject_of(self, values: Mapping[str, Any]) -> str | None:
+        """Return the subject of an invalid row as text, or None if it has none."""
+        columns = self._columns
+        if columns.subject is None:
+            return columns.constant
+        value = values[columns.subject]
+        return None if value is None else str(value)
+
     def messages(self, block: Any, first: int) -> Iterable[Any]:
         """Convert a block. *first* is the number of its first row."""
         columns = self._columns
@@ -280,13 +363,14 @@ class Maker(ABC):
             repeat(None) if name is None else self._values(block, name)
             for name in (getattr(columns, part) for part in OPTIONAL)
         ]
-        return self._whole(zip(subjects, payloads, *parts, strict=False), first)
+        # A list, so that no row of a block with an invalid row is sent.
+        return list(self._whole(zip(subjects, payloads, *parts, strict=False), first))
 
     def _whole(self, rows: Iterable[tuple[Any, ...]], first: int) -> Iterator[Any]:
         for number, row in enumerate(rows, first):
             try:
                 yield message_of(*row)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise self._checks.bad_value(error, number) from error
 
     def _subjects(self, block: Any, first: int) -> Iterable[str]:
@@ -326,6 +410,14 @@ class Maker(ABC):
     def _payloads(self, block: Any, name: str, first: int) -> Iterable[Any]:
         """Return the payloads of a column. Null becomes an empty payload."""
 
+    @abstractmethod
+    def _part(self, block: Any, start: int, end: int) -> Any:
+        """Return some rows of a block as a block."""
+
+    @abstractmethod
+    def _row(self, block: Any) -> dict[str, Any]:
+        """Return the columns of a block with one row."""
+
 
 class _RowMaker(Maker):
     """
@@ -341,6 +433,12 @@ class _RowMaker(Maker):
     def messages(self, block: Any, first: int) -> Iterable[Any]:
         # Rows are tuples, but finding a field of a Row is slow.
         return super().messages(list(zip(*block, strict=True)), first)
+
+    def _part(self, block: Any, start: int, end: int) -> Any:
+        return block[start:end]
+
+    def _row(self, block: Any) -> dict[str, Any]:
+        return dict(zip(self._names, block[0], strict=True))
 
     def _values(self, block: Any, name: str) -> Sequence[Any]:
         return block[self._names.index(name)]  # type: ignore[no-any-return]
@@ -372,6 +470,8 @@ class _RowMaker(Maker):
         if kinds != {bytes}:
             payloads = [self._payload(value, row) for row, value in enumerate(payloads, first)]
         self.largest = max(map(len, payloads))
+        if self.largest > self._checks.largest:
+            self._checks.sizes(map(len, payloads), first, name)
         return payloads
 
     def _payload(self, value: Any, row: int) -> bytes:
@@ -390,31 +490,48 @@ def made_messages(rows: Iterable[Any], make: Callable[[Any], Any], checks: Check
     Raises:
         RowError: The function raised, or returned no message or one for another stream.
     """
+    invalid = checks.invalid
     for number, row in enumerate(rows):
         try:
-            made = make(row)
-        except Exception as error:
-            raise checks.bad_value(error, number) from error
-        if isinstance(made, jetsync.OutboundMessage):
-            subject: object = made.subject
-            data: object = made.data
-        elif isinstance(made, tuple) and len(made) in {2, 3}:
-            subject, data = made[0], made[1]
+            made = _made(row, make, checks, number)
+        except RowError as error:
+            if invalid is None:
+                raise
+            yield from invalid.replace(error, _values(row), None, error.subject)
         else:
-            raise checks.bad_value(
-                TypeError(
-                    "the function has to return an OutboundMessage, (subject, data) or "
-                    f"(subject, data, headers), not {type(made).__name__}"
-                ),
-                number,
-            )
-        checks.subject(subject, number, None)
-        if not isinstance(data, (bytes, str, bytearray, memoryview)):
-            what = f"the payload that the function returns is {type(data).__name__}"
-            raise checks.bad_value(TypeError(f"{what}, neither bytes nor text"), number)
-        if isinstance(data, str) and not data.isascii():
-            try:
-                data.encode()
-            except UnicodeEncodeError as error:
-                raise checks.bad_value(error, number) from error
-        yield made
+            yield made
+
+
+def _made(row: Any, make: Callable[[Any], Any], checks: Checks, number: int) -> Any:
+    try:
+        made = make(row)
+    except Exception as error:
+        raise checks.bad_value(error, number) from error
+    if isinstance(made, jetsync.OutboundMessage):
+        subject: object = made.subject
+        data: object = made.data
+    elif isinstance(made, tuple) and len(made) in {2, 3}:
+        subject, data = made[0], made[1]
+    else:
+        raise checks.bad_value(
+            TypeError(
+                "the function has to return an OutboundMessage, (subject, data) or "
+                f"(subject, data, headers), not {type(made).__name__}"
+            ),
+            number,
+        )
+    checks.subject(subject, number, None)
+    if not isinstance(data, (bytes, str, bytearray, memoryview)):
+        what = f"the payload that the function returns is {type(data).__name__}"
+        raise checks.bad_value(TypeError(f"{what}, neither bytes nor text"), number)
+    if isinstance(data, str) and not data.isascii():
+        try:
+            data.encode()
+        except UnicodeEncodeError as error:
+            raise checks.bad_value(error, number) from error
+    return made
+
+
+def _values(row: Any) -> dict[str, Any]:
+    """Return the columns of a row of Spark."""
+    return dict(zip(getattr(row, "__fields__", ()), row, strict=False))

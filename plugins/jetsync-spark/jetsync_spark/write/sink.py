@@ -40,7 +40,8 @@ class JetStreamSink:
     Args:
         options: How to connect. Secrets are sent with the tasks. A credentials file is read on each
             executor. Pass plugins by name, or as objects that equal their pickled copies.
-        stream: Name of the stream. Rows whose subject it does not capture are rejected.
+        stream: Name of the stream, or of several streams with commas between them. Rows whose
+            subject they do not capture are rejected.
         subject: A template with columns in braces, such as ``flights.{origin}.{carrier}``, or the
             name of the column of the subject.
         data: The column of the payload, binary or string. Null means an empty payload.
@@ -55,12 +56,12 @@ class JetStreamSink:
         message: A function that converts a row to an ``OutboundMessage``, ``(subject, data)`` or
             ``(subject, data, headers)``. If given, the sink ignores the column arguments.
         settings: Other fields of the writer's options: ``max_in_flight``, ``chunk_size``,
-            ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``ledger_subject``, ``write_id``,
-            ``batch_id``. With a ``write_id``, each run must have the same rows in the same
-            partitions and order. The sink does not detect a run with another number of partitions.
-            :func:`publish_arrow` and :func:`exactly_once` do. In ``foreachBatch`` over Spark
-            Connect, mode ``exactlyonce`` needs a ``write_id`` and a ``batch_id``, which is the
-            number that Spark passes.
+            ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``on_invalid_row``,
+            ``dead_letter_subject``, ``ledger_subject``, ``write_id``, ``batch_id``. With a
+            ``write_id``, each run must have the same rows in the same partitions and order. The
+            sink does not detect a run with another number of partitions. :func:`publish_arrow` and
+            :func:`exactly_once` do. In ``foreachBatch`` over Spark Connect, mode ``exactlyonce``
+            needs a ``write_id`` and a ``batch_id``, which is the number that Spark passes.
 
     Raises:
         OptionError: An argument is invalid, or arguments exclude each other.

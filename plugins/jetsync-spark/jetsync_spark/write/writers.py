@@ -15,6 +15,7 @@ from jetsync_spark.common.options import ConnectSettings, check_names, read_sett
 from jetsync_spark.common.task import Task, this_task
 from jetsync_spark.write.columns import types_of
 from jetsync_spark.write.commit_check import check_layout
+from jetsync_spark.write.metrics import count_written
 from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
 from jetsync_spark.write.partition import write_batches, write_rows
 from jetsync_spark.write.plan import columns_of, make_plan
@@ -160,7 +161,9 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
 def _log_written(
     event: str, plan: Plan, messages: Sequence[WriterCommitMessage | None], **more: Any
 ) -> None:
-    done = [each.written for each in messages if isinstance(each, CommitMessage)]
+    reports = [each for each in messages if isinstance(each, CommitMessage)]
+    done = [each.written for each in reports]
+    query = next((each.task.query for each in reports), None) or plan.options.write_id
     firsts = [each.first_sequence for each in done if each.first_sequence is not None]
     lasts = [each.last_sequence for each in done if each.last_sequence is not None]
     _logger.info(
@@ -169,8 +172,7 @@ def _log_written(
         mode=plan.options.mode,
         partitions=len(done),
         rows=sum(each.rows for each in done),
-        stored=sum(each.stored for each in done),
-        skipped=sum(each.skipped for each in done),
+        **count_written(plan.options.stream, query, done),
         first_sequence=min(firsts, default=None),
         last_sequence=max(lasts, default=None),
         **more,

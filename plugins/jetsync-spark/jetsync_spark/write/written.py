@@ -28,6 +28,9 @@ class Written:
     skipped: int = 0
     """Rows that an earlier run had stored, according to the ledger."""
 
+    invalid: int = 0
+    """Rows that cannot be stored, which were left out or stored as dead letters."""
+
     first_sequence: int | None = None
     last_sequence: int | None = None
 
