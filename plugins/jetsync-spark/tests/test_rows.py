@@ -2,6 +2,7 @@ import datetime as dt
 import decimal
 from types import SimpleNamespace
 from typing import ClassVar
+from urllib.parse import unquote_plus
 
 import pyarrow as pa
 import pytest
@@ -97,6 +98,50 @@ class TestValues:
             messages(way, [*good, {"origin": value, "data": b"x"}], columns)
 
         assert caught.value.column == "origin"
+
+    @pytest.mark.parametrize(
+        ("value", "token"),
+        [
+            ("a.b@x", "a%2Eb@x"),
+            ("a b+c", "a%20b%2Bc"),
+            ("*>", "%2A%3E"),
+            ("100%", "100%25"),
+            ("a\n\u00a0ä", "a%0A%C2%A0ä"),
+            ("plain", "plain"),
+        ],
+    )
+    def test_values_are_escaped(self, way, value, token):
+        """
+        The token of an escaped column has no character that subjects do not allow.
+        """
+        columns = columns_of("s.{a!e}", constant=False)
+
+        made = messages(way, [{"a": value, "data": "x"}], columns)
+
+        assert [subject for subject, _ in made] == [f"s.{token}"]
+        assert unquote_plus(token) == value
+
+    @pytest.mark.parametrize("value", [None, "", "\ud800"])
+    def test_values_that_cannot_be_escaped(self, value, way):
+        """
+        A value without characters, or that is not UTF-8, stays invalid.
+        """
+        if way == "batches" and value == "\ud800":
+            pytest.skip("Arrow has no such strings")
+        columns = columns_of("s.{a!e}", constant=False)
+
+        with pytest.raises(RowError, match="column a, which is part of the subject, is"):
+            messages(way, [{"a": value, "data": "x"}, {"a": "x", "data": "x"}], columns)
+
+    def test_escaped_braces(self, way):
+        """
+        Doubled braces stand for themselves, also in a subject without columns.
+        """
+        row = {"a": "A", "data": "x"}
+
+        for text, subject in (("s.{{{a}}}", "s.{A}"), ("s.{{a}}", "s.{a}"), ("s.}}", "s.}")):
+            made = messages(way, [row, row], columns_of(text, constant=False))
+            assert [each[0] for each in made] == [subject] * 2
 
     def test_types_in_templates(self, way):
         """

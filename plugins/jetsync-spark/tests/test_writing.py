@@ -1,15 +1,18 @@
 import threading
 
 import attrs
+import pyarrow as pa
 import pytest
-from writing import payloads, plan_for, rows_of, run
+from writing import in_task, payloads, plan_for, rows_of, run
 
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark.common.clients import forget
-from jetsync_spark.common.errors import JetStreamSparkError, RowError
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError, RowError
 from jetsync_spark.write import chunks as chunking
+from jetsync_spark.write import partition as writing
 from jetsync_spark.write.chunks import Chunks
+from jetsync_spark.write.options import WriteOptions
 from jetsync_spark.write.plan import columns_of
 
 ALL = pytest.mark.parametrize(
@@ -213,6 +216,82 @@ class TestAtLeastOnce:
         assert "10071" in str(caught.value)
         assert caught.value.subject == f"{target.name}.x"
         assert caught.value.stream == target.name
+
+
+class TestSeveralStreams:
+    @pytest.fixture
+    def names(self, js, unique):
+        """
+        Two streams, of which the first one accepts only small messages.
+        """
+        js.create_stream(f"{unique}a", subjects=[f"{unique}.a.>"], max_msg_size=500)
+        js.create_stream(f"{unique}b", subjects=[f"{unique}.b.>"])
+        yield f"{unique}a", f"{unique}b"
+        js.delete_stream(f"{unique}a")
+        js.delete_stream(f"{unique}b")
+
+    def write(self, server, names, values, **options):
+        """
+        Write rows with the columns stream, subject and data.
+        """
+        plan = plan_for(server, ", ".join(names), **options)
+        rows = [dict(zip(("stream", "subject", "data"), each, strict=True)) for each in values]
+        with in_task():
+            return writing.write_batches(plan, [pa.RecordBatch.from_pylist(rows)])
+
+    def test_the_subject_says_where_a_row_goes(self, js, nats_server, names, unique):
+        """Each stream stores the rows whose subjects it captures."""
+        rows = [(f"{unique}.{'ab'[n % 2]}.x", b"%d" % n) for n in range(20)]
+
+        written = run(plan_for(nats_server, ",".join(names)), rows)
+
+        assert written.stored == 20
+        assert [js.stream(name).info().state.messages for name in names] == [10, 10]
+
+    def test_a_column_names_the_stream(self, js, nats_server, names, unique):
+        """A row whose stream does not capture its subject, or is not known, is invalid."""
+        a, b = names
+        values = [
+            (a, f"{unique}.a.x", b"1"),
+            (b, f"{unique}.b.x", b"2"),
+            (b, f"{unique}.a.x", b"3"),
+            ("other", f"{unique}.a.x", b"4"),
+            (None, f"{unique}.a.x", b"5"),
+        ]
+
+        for place, said in (
+            (2, f"stream {b} does not capture"),
+            (3, "no stream other"),
+            (4, "null"),
+        ):
+            with pytest.raises(RowError, match=f"row 2 .*{said}"):
+                self.write(nats_server, names, [*values[:2], values[place]])
+        written = self.write(nats_server, names, values, on_invalid_row="skip")
+
+        assert (written.stored, written.invalid) == (2, 3)
+
+    def test_a_row_that_is_too_large_for_its_stream(self, js, nats_server, names, unique):
+        """Each stream has its own limit, which the server checks."""
+        values = [(name, f"{unique}.{name[-1]}.x", b"1" * 900) for name in names]
+
+        written = self.write(nats_server, names, values, on_invalid_row="skip")
+
+        assert (written.stored, written.invalid) == (1, 1)
+        assert js.stream(names[1]).info().state.messages == 1
+
+    @pytest.mark.parametrize(
+        "options", [{"mode": "atomic"}, {"mode": "exactlyonce"}, {"fast_ingest": True}]
+    )
+    def test_batches_belong_to_one_stream(self, options):
+        """Modes with batches of the server are refused."""
+        with pytest.raises(OptionError, match="writes to one stream, not to A,B"):
+            WriteOptions(stream="A,B", **options)
+
+    @pytest.mark.parametrize("stream", ["A,", "A_*"])
+    def test_names_only(self, stream):
+        """The option of a writer has no patterns."""
+        with pytest.raises(OptionError, match="option stream is"):
+            WriteOptions(stream=stream)
 
 
 class TestChunks:

@@ -8,14 +8,14 @@ once per distinct value.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.errors import OptionError, RowError
 from jetsync_spark.write.columns import no_field
-from jetsync_spark.write.rows import Maker
+from jetsync_spark.write.rows import Maker, RowMaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jetsync_spark.write.rows import Checks
 
 __all__ = ["batch_messages"]
+
+FEW: Final = 64
+"""Rows of a batch with invalid rows that are converted one by one."""
 
 
 def batch_messages(
@@ -61,6 +64,19 @@ class _ArrowMaker(Maker):
     """
     Converts record batches.
     """
+
+    def valid(self, block: Any, first: int, count: int) -> Iterable[Any]:
+        template = self._columns.template
+        nested = template is not None and any(len(path) > 1 for path in template.paths)
+        if self._checks.invalid is None or count > FEW or nested:
+            return super().valid(block, first, count)
+        try:
+            return list(self.messages(block, first))
+        except RowError:
+            # Converting a record batch with one row takes ten times as long as a row of Spark.
+            maker = RowMaker(self._columns, block.schema.names, self._checks)
+            values = [column.to_pylist() for column in block.columns]
+            return maker.valid(list(zip(*values, strict=True)), first, count)
 
     def _values(self, block: Any, name: str) -> Sequence[Any]:
         return block.column(name).to_pylist()  # type: ignore[no-any-return]

@@ -46,6 +46,7 @@ _TYPES: Final[Mapping[str, tuple[frozenset[str], str]]] = {
         ),
     ),
     "msg_id": (frozenset({"string"}), "a string"),
+    "stream": (frozenset({"string"}), "a string"),
     "ttl": (
         _WHOLE | {"string", "float", "double"},
         "seconds as a number, an interval, or a string such as 'never'",
@@ -72,6 +73,12 @@ class Columns:
     msg_id: str | None = None
     ttl: str | None = None
     expected_sequence: str | None = None
+    stream: str | None = None
+    """Column of the stream that has to store the row."""
+
+    many_streams: bool = False
+    """Whether rows go to several streams, so that they may have a column ``stream``."""
+
     case_sensitive: bool = False
     """Whether names of columns have to match exactly."""
 
@@ -84,7 +91,7 @@ class Columns:
         """
         Return the column of each part, without the columns of the template.
         """
-        parts = {part: getattr(self, part) for part in ("subject", "data", *OPTIONAL)}
+        parts = {part: getattr(self, part) for part in ("subject", "data", *OPTIONAL, "stream")}
         return {part: column for part, column in parts.items() if column is not None}
 
     def used(self) -> list[str]:
@@ -119,7 +126,7 @@ class Columns:
             template = attrs.evolve(template, paths=tuple(paths))
         columns = attrs.evolve(self, template=template, **found)
         added: dict[str, Any] = {}
-        for part in OPTIONAL:
+        for part in (*OPTIONAL, "stream") if self.many_streams else OPTIONAL:
             name = find_name(part, names, case_sensitive=self.case_sensitive)
             if getattr(self, part) is None and name is not None and name not in columns.used():
                 added[part] = name
@@ -199,6 +206,8 @@ class Columns:
         if unknown:
             near = difflib.get_close_matches(unknown[0], ["subject", "data", *OPTIONAL], 1)
             hint = f"did you mean {near[0]}? " if near and near[0] not in used else ""
+            if unknown[0] == "stream":
+                hint = "name the streams of all rows in the option stream, as in A,B, or "
             raise OptionError(
                 f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
                 option=unknown[0],

@@ -59,7 +59,7 @@ class WriteOptions:
     """
 
     stream: str = option("stream", text, "")
-    """Name of the stream."""
+    """Name of the stream, or several names with commas between them."""
 
     subject: str | None = option("subject", text)
     """One subject for all rows, or a template. None means the column ``subject``."""
@@ -108,6 +108,21 @@ class WriteOptions:
             raise OptionError(
                 "option stream is missing", option="stream", cure="name the stream to write to"
             )
+        if len(self.streams) > 1 and (self.mode != AT_LEAST_ONCE or self.fast_ingest):
+            how = "fastIngest" if self.fast_ingest else f"mode {self.mode}"
+            raise OptionError(
+                f"{how} writes to one stream, not to {self.stream}, because a batch of the server "
+                "belongs to one stream",
+                option="stream",
+                cure="use mode atleastonce without fastIngest, or write to one stream after the "
+                "other",
+            )
+        if "*" in self.stream or not all(self.streams):
+            raise OptionError(
+                f"option stream is {self.stream!r}",
+                option="stream",
+                cure="name one stream, or several with commas between them",
+            )
         check_policy("onInvalidRow", self.on_invalid_row, self.dead_letter_subject)
         if self.fast_ingest and self.on_invalid_row != FAIL:
             raise OptionError(
@@ -140,3 +155,10 @@ class WriteOptions:
                 cure="set a writeId that no other query of the stream uses, and that stays the "
                 "same when the query restarts",
             )
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """
+        The names of the streams.
+        """
+        return tuple(dict.fromkeys(name.strip() for name in self.stream.split(",")))

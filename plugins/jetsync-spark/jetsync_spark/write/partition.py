@@ -96,7 +96,17 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
         if plan.max_size is not None:
             largest = min(largest, plan.max_size)
         subjects = StreamSubjects(plan.subjects)
-        messages = make(Checks(subjects, stream, task.partition, largest, invalid))
+        streams = {name: StreamSubjects(filters) for name, filters in plan.streams}
+        messages = make(
+            Checks(
+                subjects,
+                stream,
+                task.partition,
+                streams=streams,
+                largest=largest,
+                invalid=invalid,
+            )
+        )
         job = _Job(client, plan, task, retry, written, invalid=invalid)
         try:
             job.run(messages, counter)

@@ -49,10 +49,13 @@ class Plan:
     """Function that converts a row to a message. None uses the columns."""
 
     subjects: tuple[str, ...] = ()
-    """The stream's subjects."""
+    """The subjects of all streams."""
+
+    streams: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The streams and their subjects."""
 
     max_size: int | None = None
-    """The largest message that the stream accepts. None means no limit."""
+    """The largest message that a stream accepts. None means no limit."""
 
     dead_letters: DeadLetters | None = None
     """Where dead letters go. None if invalid rows have another policy."""
@@ -136,6 +139,7 @@ def make_plan(
     Raises:
         JetStreamSparkError: The write is not possible.
     """
+    columns = attrs.evolve(columns, many_streams=len(options.streams) > 1)
     if types is not None and make is None:
         columns = columns.within(types)
         columns.check_types(types)
@@ -147,9 +151,15 @@ def make_plan(
             option="writeId",
             cure="give up to 64 letters, digits, _ and -",
         )
-    config = _configuration(settings, options.stream, retry_timeout, application, keep=keep)
-    subjects = StreamSubjects(config.subjects or ())
-    _check_stream(config, options, columns)
+    configs = [
+        _configuration(settings, name, retry_timeout, application, keep=keep)
+        for name in options.streams
+    ]
+    # Modes with a ledger write to one stream.
+    config = configs[0]
+    subjects = StreamSubjects([subject for each in configs for subject in each.subjects or ()])
+    for each in configs:
+        _check_stream(each, options, columns)
     _check_subject(subjects, options, columns)
     ledgers: tuple[str, ...] = ()
     if options.mode == EXACTLY_ONCE:
@@ -159,14 +169,19 @@ def make_plan(
     if options.dead_letter_subject is not None:
         _check_dead_letters(options.dead_letter_subject, subjects, options, columns, ledgers)
         letters = _dead_letters(settings, options, retry_timeout, application, keep=keep)
-    largest = config.max_msg_size
+    # If a row is too large for its stream only, the server refuses it.
+    sizes = [size if (size := each.max_msg_size) and size > 0 else None for each in configs]
     return Plan(
         settings=settings,
         options=options,
         columns=columns,
         make=make,
         subjects=subjects.filters,
-        max_size=None if largest is None or largest <= 0 else largest,
+        streams=tuple(
+            (name, tuple(each.subjects or ()))
+            for name, each in zip(options.streams, configs, strict=True)
+        ),
+        max_size=None if None in sizes else max(size for size in sizes if size is not None),
         dead_letters=letters,
         ledgers=ledgers,
         rollup=config.allow_rollup_hdrs or False,
@@ -241,13 +256,14 @@ def check_streams(plan: Plan, streams: Iterable[str]) -> None:
     Raises:
         JetStreamSparkError: A subject has moved to another stream, which stored the rows.
     """
-    name = plan.options.stream
-    other = next((each for each in streams if each != name), None)
+    name, planned = plan.options.stream, plan.options.streams
+    other = next((each for each in streams if each not in planned), None)
     if other is None:
         return
     with _lock:
         # The next plan has to notice the change before it stores a row.
-        _configurations.pop((plan.settings, name), None)
+        for each in planned:
+            _configurations.pop((plan.settings, each), None)
     raise JetStreamSparkError(
         f"stream {other} has stored rows for stream {name}",
         stream=name,
@@ -280,7 +296,7 @@ def check_dead_letters(plan: Plan, streams: Iterable[str]) -> None:
 
 def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: Columns) -> None:
     def refuse(what: str, cure: str, err_code: int | None = None) -> None:
-        raise JetStreamSparkError(what, stream=options.stream, err_code=err_code, cure=cure)
+        raise JetStreamSparkError(what, stream=config.name, err_code=err_code, cure=cure)
 
     if config.mirror is not None:
         refuse("a mirror accepts no messages", f"write to its origin, {config.mirror.name}")

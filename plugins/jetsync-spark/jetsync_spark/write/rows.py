@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from jetsync_spark.write.columns import Columns
     from jetsync_spark.write.invalid import InvalidRows
 
-__all__ = ["Checks", "Maker", "Subjects", "made_messages", "message_of", "row_messages"]
+__all__ = ["Checks", "Maker", "RowMaker", "Subjects", "made_messages", "message_of", "row_messages"]
 
 BLOCK_ROWS: Final = 512
 """Maximum rows of a block."""
 
 BLOCK_BYTES: Final = 1 << 20
 """Maximum bytes of a block's payloads, if they are as large as the largest of the last block."""
+
+
+KNOWN: Final = 65536
+"""Size of the caches of checked values."""
 
 
 class _HeaderError(ValueError):
@@ -54,6 +58,7 @@ class Checks:
         subjects: The subjects of the stream.
         stream: The name of the stream.
         partition: The number of the partition.
+        streams: The subjects of each stream, if there are several.
         largest: Maximum bytes of a payload.
         invalid: What replaces invalid rows. None means that they raise an error.
     """
@@ -63,10 +68,13 @@ class Checks:
         subjects: StreamSubjects,
         stream: str,
         partition: int,
+        *,
+        streams: Mapping[str, StreamSubjects] | None = None,
         largest: int = 1 << 62,
         invalid: InvalidRows | None = None,
     ) -> None:
         self.subjects = subjects
+        self._streams = streams or {}
         self.largest = largest
         self.invalid = invalid
         self._stream = stream
@@ -98,6 +106,26 @@ class Checks:
             subject=subject,
             cure=f"add it to the stream, which has {', '.join(self.subjects.filters)}",
         )
+
+    def stream(self, name: object, subject: str, row: int, column: str) -> None:
+        """
+        Raise unless the stream that a row names captures its subject.
+        """
+        stream = self._streams.get(name) if isinstance(name, str) else None
+        if stream is None:
+            known = ", ".join(self._streams)
+            what = "the stream is null" if name is None else f"the write has no stream {name}"
+            raise self._error(what, row, column, f"give one of {known}, or add it to option stream")
+        if not stream.takes(subject):
+            raise RowError(
+                f"stream {name} does not capture its subject",
+                partition=self._partition,
+                row=row,
+                column=column,
+                subject=subject,
+                cure=f"correct the column {column}, or add the subject to the stream, which has "
+                f"{', '.join(stream.filters)}",
+            )
 
     def token(self, value: object, row: int, column: str, *, escapes: bool) -> str:
         """
@@ -160,7 +188,7 @@ class Subjects:
             for value, column, escape in zip(values, columns, escapes, strict=True)
         ]
         subject = self._checks.subject(self._template.fill(tokens), row, columns[0])
-        if len(self.known) >= 65536:
+        if len(self.known) >= KNOWN:
             self.known.clear()
         self.known[values] = subject
         return subject
@@ -287,7 +315,7 @@ def _each_block(rows: Iterable[Any], columns: Columns, checks: Checks) -> Iterat
     number, size = 0, 1
     while block := list(islice(source, size)):
         if maker is None:
-            maker = _RowMaker(columns, _names(block[0]), checks)
+            maker = RowMaker(columns, _names(block[0]), checks)
         yield maker.valid(block, number, len(block))
         number += len(block)
         # The rows of a block stay in memory. Spark passes rows in blocks that grow in the same way.
@@ -314,6 +342,9 @@ class Maker(ABC):
         self._checks = checks
         self._constant: str | None = None
         self._filled: Subjects | None = None
+        self._pairs: set[tuple[Any, str]] = set()
+        """Pairs of a stream and a subject that it captures."""
+
         if columns.constant is not None:
             self._constant = checks.subject(columns.constant, 0, None)
         elif columns.template is not None:
@@ -357,6 +388,8 @@ class Maker(ABC):
         columns = self._columns
         subjects = self._subjects(block, first)
         payloads = self._payloads(block, columns.data, first)
+        if columns.stream is not None:
+            subjects = self._in_streams(block, subjects, columns.stream, first)
         if columns.plain:
             return zip(subjects, payloads, strict=False)
         parts = [
@@ -365,6 +398,21 @@ class Maker(ABC):
         ]
         # A list, so that no row of a block with an invalid row is sent.
         return list(self._whole(zip(subjects, payloads, *parts, strict=False), first))
+
+    def _in_streams(
+        self, block: Any, subjects: Iterable[str], column: str, first: int
+    ) -> Iterable[str]:
+        """Check that the streams of the rows capture their subjects."""
+        streams = self._values(block, column)
+        subjects = list(islice(subjects, len(streams)))
+        known = self._pairs
+        for place, pair in enumerate(zip(streams, subjects, strict=True), first):
+            if pair not in known:
+                self._checks.stream(*pair, place, column)
+                if len(known) >= KNOWN:
+                    known.clear()
+                known.add(pair)
+        return subjects
 
     def _whole(self, rows: Iterable[tuple[Any, ...]], first: int) -> Iterator[Any]:
         for number, row in enumerate(rows, first):
@@ -419,7 +467,7 @@ class Maker(ABC):
         """Return the columns of a block with one row."""
 
 
-class _RowMaker(Maker):
+class RowMaker(Maker):
     """
     Converts blocks of Spark's rows.
     """
@@ -431,6 +479,7 @@ class _RowMaker(Maker):
         """The largest payload of the last block."""
 
     def messages(self, block: Any, first: int) -> Iterable[Any]:
+        """Convert a block of rows."""
         # Rows are tuples, but finding a field of a Row is slow.
         return super().messages(list(zip(*block, strict=True)), first)
 
