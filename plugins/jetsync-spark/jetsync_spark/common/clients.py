@@ -22,7 +22,6 @@ import jetsync
 from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.options import ConnectSettings
-from jetsync_spark.common.task import exempt_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +36,8 @@ IDLE: Final = 5.0
 
 PING_TIMEOUT: Final = 2.0
 """Seconds that the server has to answer this ping."""
+
+_QUERY: Final = re.compile(r"[?#][^,]*")
 
 _logger = jetsync.get_logger("jetsync.spark.clients")
 
@@ -123,7 +124,6 @@ def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
         there = _pool.setdefault(settings, _Pooled(made, time.monotonic()))
     if there.client is not made:
         made.close()
-    exempt_modules()
     return there.client
 
 
@@ -269,7 +269,7 @@ def _shown(options: jetsync.ConnectOptions) -> str:
     if servers is None:
         servers = os.environ.get("NATS_URL") or jetsync.DEFAULT_URL
     shown = redact_url(servers if isinstance(servers, str) else ",".join(servers))
-    return re.sub(r"[?#][^,]*", "?***", shown)
+    return _QUERY.sub("?***", shown)
 
 
 def _close(client: jetsync.Client) -> None:

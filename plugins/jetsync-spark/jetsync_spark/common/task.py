@@ -4,9 +4,7 @@ The task and query that the current code runs in.
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,14 +15,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Task",
     "application",
-    "exempt_modules",
     "in_foreach_batch",
     "over_connect",
     "this_task",
 ]
-
-_FOREACH_BATCH = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
-"""The program in which a server of Spark Connect calls the function of ``foreachBatch``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,18 +60,6 @@ def this_task() -> Task:
     )
 
 
-def exempt_modules() -> None:
-    """
-    In a worker's first task, exclude all objects that exist now from garbage collection.
-
-    Spark's worker collects garbage after each task. That took 28 ms with the modules of PySpark and
-    pyarrow, more than all else in a small task, and takes 1 ms without them. Garbage that exists
-    at this moment is never freed, so this happens only once per process.
-    """
-    if gc.get_freeze_count() == 0 and _context() is not None:
-        gc.freeze()
-
-
 def _context() -> Any:
     """Return Spark's context of the current task, or None."""
     try:
@@ -99,10 +81,11 @@ def over_connect(df: DataFrame) -> bool:
 
 def in_foreach_batch() -> bool:
     """
-    Return whether a server of Spark Connect calls this code in ``foreachBatch``.
+    Return whether a server of Spark Connect calls this code in ``foreachBatch``, or in a listener.
     """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == _FOREACH_BATCH
+    # The server's address for the processes in which it calls functions of a query. Spark 3.5 to
+    # 4.3 give it to no other process.
+    return "SPARK_CONNECT_LOCAL_URL" in os.environ
 
 
 def application() -> str:
