@@ -20,7 +20,7 @@ NOBODY = "nats://127.0.0.1:1"
 
 UNUSED = {"aiohttp", "multidict", "yarl", "nkeys", "nacl", "cryptography", "pyarrow", "numpy"}
 UNUSED |= {"structlog", "click", "rich", "nats_server", "pytest", "jetsync.cli", "jetsync.testing"}
-UNUSED |= {"jetsync.devserver", "uvloop"}
+UNUSED |= {"jetsync.devserver", "nats.js", "uvloop"}
 """Modules that only other addresses, options and tools need."""
 
 

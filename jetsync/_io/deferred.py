@@ -2,7 +2,8 @@
 Packages that are imported when their first attribute is used.
 
 nats-py imports aiohttp if it is installed, and uses it only for its own WebSockets, which jetsync
-replaces. The import of aiohttp takes as long as that of all other packages together.
+replaces. The import of aiohttp takes as long as that of all other packages together. nats-py also
+imports its JetStream client, which jetsync does not use.
 """
 
 from __future__ import annotations
@@ -39,21 +40,28 @@ def deferred(*packages: str) -> Iterator[None]:
     """
     Give modules that import *packages* in this block a :class:`Deferred` of each.
 
-    A package that is not installed still raises ImportError, and one that was imported before is
-    used as it is. Code that runs after the block, or in other threads, can import the packages as
-    usual. If it does so during the block, it may also get the Deferred.
+    A name with a dot is a module inside a package. A package that is not installed still raises
+    ImportError, and one that was imported before is used as it is. Code that runs after the block,
+    or in other threads, can import the packages as usual. If it does so during the block, it may
+    also get the Deferred.
     """
     placed = [Deferred(package) for package in packages if package not in sys.modules]
     try:
         for module in placed:
-            spec = importlib.util.find_spec(module.__name__)
-            if spec is not None:
+            is_inner = "." in module.__name__
+            # A search for an inner module would import its package.
+            spec = None if is_inner else importlib.util.find_spec(module.__name__)
+            if spec is not None or is_inner:
                 module.__spec__ = spec
                 sys.modules.setdefault(module.__name__, module)
         yield
     finally:
         for module in placed:
             _remove(module)
+            package, _, name = module.__name__.rpartition(".")
+            if package in sys.modules and not hasattr(sys.modules[package], name):
+                # An import of an inner module would have made it an attribute.
+                setattr(sys.modules[package], name, module)
 
 
 def _remove(module: Deferred) -> None:

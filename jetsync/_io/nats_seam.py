@@ -35,7 +35,7 @@ from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_urls import without_login
 
-with deferred("aiohttp", "multidict"):
+with deferred("aiohttp", "multidict", "nats.js"):
     import nats.aio.client
     import nats.aio.transport
     import nats.errors

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from jetsync._base.speedups import with_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Buffers of Arrow, or bytes objects.
 Buffers: TypeAlias = "tuple[Any, ...]"
@@ -69,13 +69,12 @@ class _Splitter:
 
         self._pa: Any = pa
         self._compute: Any = pyarrow.compute
-        # Making a scalar from a Python object takes up to 0.7 ms, because pyarrow looks for NumPy.
-        self._places: Final = {
-            place: pa.scalar(place, pa.int32()) for place in range(_STREAM_PLACE + 1)
-        }
-        self._first_line: Final = pa.scalar(b"NATS/1.0")
-        self._zero: Final = pa.array([0], pa.int32())
-        self._true: Final = pa.array([True])
+        self._places: Final = _numbers(range(_STREAM_PLACE + 1))
+        text = pa.py_buffer(b"NATS/1.0")
+        ends = pa.py_buffer(array("i", [0, len(text)]))
+        self._first_line: Final = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])[0]
+        self._zero: Final = _numbers([0])
+        self._true: Final = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\1")])
 
     def columns(self, data: bytes, bounds: array[int], names: Sequence[str]) -> dict[str, Buffers]:
         """Return what :func:`columns` returns."""
@@ -153,7 +152,7 @@ class _Splitter:
             return ()
         # Equal numbers are equal names of one message.
         numbers = pc.add(
-            pc.multiply(pc.list_parent_indices(own), pa.scalar(len(different))),
+            pc.multiply(pc.list_parent_indices(own), _numbers([len(different)], "q")[0]),
             encoded.indices.cast(pa.int64()),
         )
         map_ends, list_ends = own.offsets, _multiples(1, count + 1)
@@ -164,7 +163,7 @@ class _Splitter:
             firsts = pc.indices_nonzero(is_first).cast(pa.int32())
             passed = pc.cumulative_sum(is_first.cast(pa.int32()))
             map_ends = pa.concat_arrays([self._zero, passed]).take(map_ends)
-            list_ends = pa.concat_arrays([firsts, pa.array([count], pa.int32())])
+            list_ends = pa.concat_arrays([firsts, _numbers([count])])
             names, numbers = names.take(firsts), numbers.take(firsts)
         # Most messages have their headers in one order, so the numbers rise.
         if pc.any(pc.less(numbers[1:], numbers[:-1])).as_py() and (
@@ -235,6 +234,18 @@ def _multiples(factor: int, count: int) -> Any:
 # Kept, because a program reads many pages of similar sizes.
 @functools.lru_cache(maxsize=16)
 def _at_least(factor: int, bits: int) -> Any:
+    return _numbers(range(0, factor << bits, factor))
+
+
+def _numbers(values: Iterable[int], code: str = "i") -> Any:
+    """
+    Return an Arrow array of 32-bit integers, or of 64-bit integers if *code* is ``q``.
+
+    pyarrow makes arrays and scalars of Python objects too. It then imports pandas if that is
+    installed, which takes half a second.
+    """
     import pyarrow as pa
 
-    return pa.array(range(0, factor << bits, factor), pa.int32())
+    found = array(code, values)
+    kind = pa.int32() if code == "i" else pa.int64()
+    return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(found)])

@@ -69,6 +69,16 @@ class TestDeferred:
         assert names["found"].VALUE == 2
         assert not isinstance(sys.modules[package], Deferred)
 
+    def test_a_module_in_a_package(self, package):
+        """A module in a package is an attribute of it, and imported by its first use."""
+        inner = f"{package}.inner"
+        with deferred(inner):
+            exec(f"import {inner}")
+
+        assert inner not in sys.modules
+        assert sys.modules[package].inner.VALUE == 2
+        assert sys.modules[package].inner is sys.modules[inner]
+
     def test_use_during_the_block(self, package):
         """A use during the block imports the package for good."""
         with deferred(package):
@@ -94,6 +104,25 @@ class TestDeferred:
             raise ValueError("broken")
 
         assert package not in sys.modules
+
+
+def test_nats_py_has_its_jetstream():
+    """
+    After jetsync has imported nats-py without its JetStream client, nats-py imports and uses it.
+    """
+    program = """if True:
+        import sys
+        import jetsync
+        print("nats.js" in sys.modules)
+        import nats
+        print(type(nats.NATS().jetstream()).__name__, nats.js.api.StreamConfig.__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.split() == ["False", "JetStreamContext", "StreamConfig"]
 
 
 def test_nats_py_has_its_websocket():

@@ -8,7 +8,8 @@ columns in another order.
 
 from __future__ import annotations
 
-import itertools
+import functools
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -29,7 +30,8 @@ __all__ = ["BUCKET_COLUMNS", "STREAM_COLUMNS", "Table", "schema_text", "without_
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.string()))
-_ZERO: Final = pa.array([0], pa.int32())
+# Not `pa.array` and `pa.scalar`, which import pandas if it is installed. That takes a worker 0.5 s.
+_ZERO: Final = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])
 
 STREAM_COLUMNS: Final = {
     "subject": "string",
@@ -154,7 +156,7 @@ class Table:
                 "subject": lambda: read["subject"],
                 "data": lambda: read["data"],
                 "headers": lambda: _some_headers(read["headers"], servers=False),
-                "stream": lambda: _same(stream, len(page)),
+                "stream": lambda: pa.repeat(_scalar(stream), len(page)),
                 "sequence": lambda: read["sequence"],
                 # Spark's times have no nanoseconds.
                 "timestamp": lambda: read["timestamp"].cast(_TIME, safe=False),
@@ -210,8 +212,12 @@ def _shown(value: str) -> str:
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _same(value: str, count: int) -> pa.Array:
-    return pa.array(itertools.repeat(value, count), pa.string(), size=count)
+@functools.lru_cache(maxsize=16)
+def _scalar(text: str) -> pa.StringScalar:
+    data = text.encode()
+    ends = array("i", [0, len(data)])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)[0]
 
 
 def _some_headers(maps: pa.MapArray, *, servers: bool) -> pa.MapArray:
@@ -223,6 +229,9 @@ def _some_headers(maps: pa.MapArray, *, servers: bool) -> pa.MapArray:
     is_wanted = pc.starts_with(maps.keys, SERVER_PREFIX)
     if not servers:
         is_wanted = pc.invert(is_wanted)
+    if pc.all(is_wanted).as_py():
+        # Most streams have no headers for servers, and the steps below cost more than all others.
+        return maps
     # How many of the headers before each position are wanted.
     passed = pa.concat_arrays([_ZERO, pc.cumulative_sum(is_wanted.cast(pa.int32()))])
     return pa.MapArray.from_arrays(
