@@ -47,6 +47,14 @@ def earliest(nats_server):
     )
 
 
+def news(reader, end):
+    """
+    Return the next end as PySpark 4.0 asks for it, or None if there is none after *end*.
+    """
+    found = reader.latestOffset()
+    return None if found == end else found
+
+
 class TestBatches:
     def test_batches_follow_each_other_across_restarts(self, js, earliest):
         """
@@ -308,6 +316,35 @@ class TestStart:
             for places in ("earliest", "latest", '{"seq": 5}', '{"seq": 90}'):
                 again = earliest(stream, startingOffsets=places, **options).reader
                 assert parts(again, end, again.latestOffset()) == [(21, 27)]
+
+    def test_a_restart_without_news_where_spark_does_not_say(self, js, earliest):
+        """
+        With PySpark 4.0 and 4.1, a query that restarts after its first batch reads no row twice.
+        """
+        with numbered(js, 10) as stream:
+            options = {"maxOffsetsPerTrigger": "4"}
+            end = earliest(stream, **options).reader.latestOffset()
+            reader = earliest(stream, **options).reader
+            for _ in range(3):
+                assert reader.latestOffset() == end
+            extend(js, stream, 2)
+
+            (part,) = reader.partitions(end, eventually(lambda: news(reader, end), 10))
+            assert (part.value.start, part.value.end) == (11, 13)
+
+    def test_a_least_number_where_spark_does_not_say(self, js, earliest):
+        """
+        With PySpark 4.0 and 4.1, only the first batch of a run may be smaller than asked for.
+        """
+        with numbered(js, 5) as stream:
+            reader = earliest(stream, minOffsetsPerTrigger="10").reader
+            end = reader.latestOffset()
+            reader.partitions(reader.initialOffset(), end)
+            extend(js, stream, 9)
+            assert news(reader, end) is None
+            extend(js, stream, 1)
+
+            assert eventually(lambda: news(reader, end), 10)["seq"] == 16
 
     def test_made_again_where_spark_does_not_say(self, js, earliest):
         """PySpark 4.0 and 4.1 notice another stream when its first batch is planned."""

@@ -133,8 +133,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         planner = self._planner
         begin = planner.begin_of_next(start)
         if begin is None:
-            # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
-            return self._guess().to_json()
+            return self._first_end().to_json()
         end = None
         if planner.has_end or self._idle.may_have_news():
             end = self._plan(begin, self._limit if start is None else self._limit_of(limit))
@@ -225,15 +224,33 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             else:
                 return step
 
-    def _guess(self) -> Offset:
-        """Return the end of the next batch, which may be the first of the query."""
-        self._look()
-        try:
-            self.initialOffset()
-        except JetStreamSparkError as error:
-            # If this is the first batch, Spark calls initialOffset and gets the error.
-            _logger.debug("start_not_known", reason=str(error))
-        return self._planner.guess()
+    def _first_end(self) -> Offset:
+        """Return the end of a run's first batch. A restart may find nothing new several times."""
+        # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
+        if self._guessed is None or self._idle.may_have_news():
+            self._guessed = self._guess()
+            places = self._guessed.places
+            self._idle.expects({stream: place.next for stream, place in places.items()})
+            self._planned_at = time.monotonic()
+        self._idle.asked()
+        return self._guessed
+
+    def _first_end(self) -> Offset:
+        """Return the end of a run's first batch. A restart may find nothing new several times."""
+        # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
+        planner = self._planner
+        end = planner.guessed
+        if end is None or self._idle.may_have_news():
+            self._look()
+            try:
+                self.initialOffset()
+            except JetStreamSparkError as error:
+                # If this is the first batch, Spark calls initialOffset and gets the error.
+                _logger.debug("start_not_known", reason=str(error))
+            end = planner.guess(time.monotonic())
+            self._idle.expects(planner.awaited)
+        self._idle.asked()
+        return end
 
     def _starts(self, js: jetsync.JetStream) -> dict[str, int]:
         """Return where to start each stream."""

@@ -172,6 +172,9 @@ class Planner:
         self._reached: Offset | None = None
         """The end of the last planned batch, as PySpark before 4.2 does not pass the next start."""
 
+        self._guessed: Offset | None = None
+        """The end of the first batch of this run, if no batch was planned yet."""
+
         self._target: dict[str, int] | None = None
         """
         For each stream the sequence after the last one to read, if the query has a fixed end.
@@ -199,6 +202,13 @@ class Planner:
         The start of the query, if it is known.
         """
         return self._initial
+
+    @property
+    def guessed(self) -> Offset | None:
+        """
+        The end of the first batch of this run, if its start was not known.
+        """
+        return self._guessed
 
     @property
     def has_end(self) -> bool:
@@ -289,7 +299,7 @@ class Planner:
         Raises:
             JetStreamSparkError: The checkpoint has only other streams.
         """
-        begin = (self._reached or self._initial) if start is None else Offset.from_json(start)
+        begin = self._reached if start is None else Offset.from_json(start)
         if begin is not None:
             self._check(begin)
         return begin
@@ -300,9 +310,12 @@ class Planner:
         """
         self._target = {stream: origin.next for stream, origin in self._seen.items()}
 
-    def guess(self) -> Offset:
+    def guess(self, now: float) -> Offset:
         """
         Return the end of the next batch, which begins here if it is the first of the query.
+
+        Args:
+            now: The time.
         """
         initial = None if self._initial is None else self._initial.places
         places = {}
@@ -312,7 +325,10 @@ class Planner:
             else:
                 begins = initial[stream].next if stream in initial else origin.first
             places[stream] = Place(origin.created, origin.next, begins, first=origin.first)
-        return Offset(places, guessed=True)
+        self._guessed = Offset(places, guessed=True)
+        self._planned_at = now
+        self._awaited = Awaited({stream: place.next for stream, place in places.items()})
+        return self._guessed
 
     # Batches
 
