@@ -19,6 +19,14 @@ sys.path.append(sys.argv[1])
 print(importlib.util.find_spec("jetsync").origin)
 """
 
+# As Spark does it.
+LISTED = """
+import pkgutil
+import sys
+sys.path.append(sys.argv[1])
+print(*(each.name for each in pkgutil.iter_modules() if each.name.startswith("pyspark_")))
+"""
+
 VARIANT = "from jetsync._base import speedups; print(speedups.VARIANT)"
 
 
@@ -87,3 +95,14 @@ class TestEditableInstall:
         """
         clone = tmp_path / "clone"
         assert paths_of(folder.parent, clone) == ([str(clone)], [])
+
+    def test_spark_discovers_an_editable_plugin(self, tmp_path):
+        """
+        Spark lists the top-level modules to find data sources, and the editable plugin is in the
+        list.
+        """
+        clone = tmp_path / "clone"
+        (path,), _ = paths_of(ROOT / "plugins" / "jetsync-spark", clone)
+        listed, _ = python("-S", "-c", LISTED, path, folder=tmp_path)
+
+        assert listed.split() == ["pyspark_jetsync"]

@@ -83,6 +83,24 @@ def test_discovery_breaks_no_other_data_source(missing):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="PySpark 3.5 has no Python data sources")
+@pytest.mark.parametrize("missing", ["jetsync", "attrs"])
+def test_a_format_that_cannot_be_imported_says_why(missing):
+    """
+    The format is found although a package is missing, and using it says which one, and where.
+    """
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; import pyspark_jetsync;"
+        "print(pyspark_jetsync.DefaultSource.name()); pyspark_jetsync.DefaultSource({})"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["jetstream"]
+    assert f"(ModuleNotFoundError: import of {missing} halted" in done.stderr
+    assert "install jetsync-spark in this Python" in done.stderr
+
+
 def test_the_facade_imports_nothing_of_spark():
     """
     The modules of names are imported on first use.
