@@ -58,6 +58,17 @@ def columns(data: bytes, bounds: array[int], names: Sequence[str]) -> dict[str, 
     return _splitter().columns(data, bounds, names)
 
 
+def shifted(bounds: array[int], by: int) -> array[int]:
+    """
+    Return C ints with a number added to each.
+
+    A page arrives in some thirty runs. In Python, this took a third of the time of reading columns.
+    """
+    import pyarrow.compute as pc
+
+    return _as_array(pc.add(_as_arrow(bounds), _numbers([by])[0]))
+
+
 class _Splitter:
     """
     Splits the blocks of a page with pyarrow; any thread.
@@ -244,8 +255,12 @@ def _numbers(values: Iterable[int], code: str = "i") -> Any:
     pyarrow makes arrays and scalars of Python objects too. It then imports pandas if that is
     installed, which takes half a second.
     """
+    return _as_arrow(array(code, values))
+
+
+def _as_arrow(numbers: array[int]) -> Any:
+    """Return the integers as an Arrow array, without a copy."""
     import pyarrow as pa
 
-    found = array(code, values)
-    kind = pa.int32() if code == "i" else pa.int64()
-    return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(found)])
+    kind = pa.int32() if numbers.typecode == "i" else pa.int64()
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

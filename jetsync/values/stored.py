@@ -19,10 +19,11 @@ from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import NO_OWN_HEADERS, TTL, Headers, find_last, own_size
+from jetsync.values.page_columns import shifted
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -340,7 +341,7 @@ class StoredPage(Sequence[StoredMessage]):
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
             ProtocolError: A header block from the server lacks a required header.
         """
-        return arrow_columns(columns).batch(self, self._joined())
+        return arrow_columns(columns).batch(self, self._joined(shifted))
 
     @property
     def payloads(self) -> tuple[bytes, array[int]]:
@@ -350,7 +351,7 @@ class StoredPage(Sequence[StoredMessage]):
         Use it to convert many payloads without a bytes object for each. The buffer has other bytes
         between the payloads.
         """
-        run = self._joined()
+        run = self._joined(lambda bounds, by: [by + place for place in bounds])
         begins: Sequence[int]
         ends: Sequence[int]
         if run is None:
@@ -364,8 +365,13 @@ class StoredPage(Sequence[StoredMessage]):
         places[0::2], places[1::2] = array("q", begins), array("q", ends)
         return buffer, places
 
-    def _joined(self) -> FrameRun | None:
-        """Return all messages as one run; None if some were not read from a server."""
+    def _joined(self, shift: Callable[[array[int], int], Iterable[int]]) -> FrameRun | None:
+        """
+        Return all messages as one run; None if some were not read from a server.
+
+        Args:
+            shift: Adds a number to each of many positions.
+        """
         runs = [run for run in self._runs if isinstance(run, FrameRun)]
         if not runs or len(runs) < len(self._runs):
             return None
@@ -377,7 +383,7 @@ class StoredPage(Sequence[StoredMessage]):
                 # Runs may share their data, if frames of several subscriptions arrived mixed.
                 begin, end = run.bounds[0], run.bounds[-1]
                 parts.append(memoryview(run.data)[begin:end])
-                bounds.extend([base - begin + place for place in run.bounds])
+                bounds.extend(shift(run.bounds, base - begin))
                 base += end - begin
             runs = [FrameRun(runs[0].subject, b"".join(parts), bounds)]
             self._runs = runs

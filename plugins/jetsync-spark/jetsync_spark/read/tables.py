@@ -185,12 +185,9 @@ def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
     """
     Return a page without the ledger messages in it.
     """
-    # Making messages and parsing headers is slow, so the payloads are checked first. They are not
-    # copied: each element of the array is a payload, or the bytes between two payloads.
-    buffer, places = page.payloads
-    buffers = [None, pa.py_buffer(places), pa.py_buffer(buffer)]
-    parts = pa.Array.from_buffers(pa.large_binary(), max(len(places) - 1, 0), buffers)
-    if not pc.any(pc.starts_with(parts, LEDGER_START)).as_py():
+    # Making messages and parsing headers is slow, so the payloads are checked first.
+    (payloads,) = page.to_arrow(["data"]).columns
+    if not pc.any(pc.starts_with(payloads, LEDGER_START)).as_py():
         return page
     left = [
         message
