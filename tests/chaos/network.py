@@ -12,12 +12,8 @@ servers.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,6 +24,7 @@ from faults import Jobs, answer, end_all, make_streams, patiently, settle, wait_
 from trial import Base, Report, Skipped
 
 import jetsync
+from helpers.namespaces import add_host, add_hub, leave, missing, run
 from jetsync.devserver import DevServer, find_server
 from jetsync.devserver._process import ServerProcess
 
@@ -38,10 +35,6 @@ UNSENT = 60.0
 SIZE = 3
 JOBS, OBSERVER, ROUTES = range(3)
 """The third byte of the addresses that are used by the jobs, the observer and the servers."""
-NAMESPACES = 0x40000000 | 0x00020000
-"""CLONE_NEWNET and CLONE_NEWNS of Linux: a network and mounts of our own."""
-NEW_USER = 0x10000000
-"""CLONE_NEWUSER, in which a process without privileges may make the others."""
 FIREWALLS = {
     "nft": (
         [
@@ -60,15 +53,6 @@ def address(plane: int, index: int) -> str:
     return f"10.77.{plane}.{10 + index}"
 
 
-def run(command: str, namespace: str | None = None) -> str:
-    """Run a command, perhaps in a namespace, and return its output."""
-    inside = f"ip netns exec {namespace} " if namespace else ""
-    done = subprocess.run(f"{inside}{command}".split(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{inside}{command}: {done.stderr.strip()}")
-    return done.stdout
-
-
 class Net:
     """
     The namespaces of the servers, and a bridge that connects them with this process.
@@ -77,20 +61,9 @@ class Net:
     def __init__(self) -> None:
         self._firewall = next(name for name in FIREWALLS if shutil.which(name))
         prepare, *_ = FIREWALLS[self._firewall]
-        run("ip link set lo up")
-        run("ip link add hub type bridge")
-        for plane in range(3):
-            run(f"ip address add 10.77.{plane}.1/24 dev hub")
-        run("ip link set hub up")
+        add_hub(*(f"10.77.{plane}.1/24" for plane in range(3)))
         for index in range(SIZE):
-            name = f"s{index}"
-            run(f"ip netns add {name}")
-            run(f"ip link add to-{name} type veth peer name eth0 netns {name}")
-            run(f"ip link set to-{name} master hub up")
-            for plane in range(3):
-                run(f"ip address add {address(plane, index)}/24 dev eth0", name)
-            run("ip link set lo up", name)
-            run("ip link set eth0 up", name)
+            add_host(f"s{index}", *(f"{address(plane, index)}/24" for plane in range(3)))
         for name in (None, *(f"s{index}" for index in range(SIZE))):
             for command in prepare:
                 run(command, name)
@@ -163,17 +136,9 @@ class World:
 
 @contextlib.contextmanager
 def world():
-    missing = [
-        what
-        for what, there in {
-            "Linux": sys.platform == "linux",
-            "ip (iproute2)": shutil.which("ip"),
-            "nft or iptables": any(map(shutil.which, FIREWALLS)),
-        }.items()
-        if not there
-    ]
-    if missing:
-        raise Skipped(f"needs {', '.join(missing)}")
+    lacking = missing(*FIREWALLS)
+    if lacking:
+        raise Skipped(f"needs {', '.join(lacking)}")
     try:
         leave()
         net = Net()
@@ -183,21 +148,6 @@ def world():
         # The first event loop of a process opens a pipe that stays.
         pass
     yield World(Base(), net)
-
-
-def leave() -> None:
-    """Get a network and mounts of our own; `ip netns` keeps its names below /run."""
-    user, group = os.getuid(), os.getgid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(NAMESPACES):
-        if libc.unshare(NAMESPACES | NEW_USER):
-            number = ctypes.get_errno()
-            raise OSError(number, f"unshare: {os.strerror(number)}")
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    run("mount --make-rprivate /")
-    run("mount -t tmpfs jetsync /run")
 
 
 def trial(world: World, chance, report: Report) -> None:
