@@ -432,7 +432,7 @@ class TestGuess:
         query = Query()
         query.begin(state(), S=4)
         assert query.planner.begin_of_next(None) == query.at
-        end = query.planner.guess()
+        end = query.planner.guess(query.now)
         parts = query.planner.parts(query.at, end)
         assert [(part.start, part.end) for part in parts] == [(4, 11)]
         assert query.planner.begin_of_next(None) == end
@@ -441,7 +441,7 @@ class TestGuess:
         """After a restart, Spark's start counts, and the start that was guessed does not."""
         query = Query()
         query.begin(state(last=20))
-        end = query.planner.guess()
+        end = query.planner.guess(query.now)
         parts = query.planner.parts(Offset({"S": Place("then", 11, 1)}), end)
         assert [(part.start, part.end) for part in parts] == [(11, 21)]
 
@@ -450,7 +450,7 @@ class TestGuess:
         start = Offset({"S": Place("before", 11, 1)})
         query = Query()
         query.begin(state())
-        end = query.planner.guess()
+        end = query.planner.guess(query.now)
         query.restart()
         assert query.planner.needs_states(start, end)
         query.saw(state())

@@ -227,17 +227,6 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _first_end(self) -> Offset:
         """Return the end of a run's first batch. A restart may find nothing new several times."""
         # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
-        if self._guessed is None or self._idle.may_have_news():
-            self._guessed = self._guess()
-            places = self._guessed.places
-            self._idle.expects({stream: place.next for stream, place in places.items()})
-            self._planned_at = time.monotonic()
-        self._idle.asked()
-        return self._guessed
-
-    def _first_end(self) -> Offset:
-        """Return the end of a run's first batch. A restart may find nothing new several times."""
-        # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
         planner = self._planner
         end = planner.guessed
         if end is None or self._idle.may_have_news():
