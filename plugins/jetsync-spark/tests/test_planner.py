@@ -431,8 +431,9 @@ class TestGuess:
         """The first end holds the start of the query."""
         query = Query()
         query.begin(state(), S=4)
-        assert query.planner.begin_of_next(None) == query.at
+        assert query.planner.begin_of_next(None) is None
         end = query.planner.guess(query.now)
+        assert query.planner.guessed == end
         parts = query.planner.parts(query.at, end)
         assert [(part.start, part.end) for part in parts] == [(4, 11)]
         assert query.planner.begin_of_next(None) == end

@@ -29,9 +29,12 @@ KINDS = {
 
 
 def schema(known, *names):
-    """Return a schema of these columns, or of all."""
+    """Return a schema of these columns, or of all but the documents, whose type the user gives."""
     return types.StructType(
-        [types.StructField(name, KINDS[known[name]]) for name in names or known]
+        [
+            types.StructField(name, KINDS[known[name]])
+            for name in names or [each for each in known if each != "json"]
+        ]
     )
 
 
@@ -141,7 +144,7 @@ def test_other_columns_are_refused(field, said):
 
 def test_the_schema_as_text():
     """Columns that were not requested are left out."""
-    assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns", "server_headers"]) == (
+    assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns", "server_headers", "json"]) == (
         "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
     )
 
