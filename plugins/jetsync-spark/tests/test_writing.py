@@ -1,3 +1,4 @@
+import itertools
 import threading
 
 import attrs
@@ -200,6 +201,35 @@ class TestAtLeastOnce:
         assert calls == [100, 2]
         assert written.stored == 102
         assert payloads(target)[-2:] == [b"late-0", b"late-1"]
+
+    def test_no_row_is_left_out_if_sending_again_fails(self, nats_server, target, monkeypatch):
+        """
+        ``publish_many`` stops after many failures, also among the rows that it gets again.
+        """
+        publish = jetsync.JetStream.publish_many
+        most = iter([70, 30])
+
+        def failing(js, messages, **settings):
+            read = [*itertools.islice(messages, next(most, None))]
+            if len(read) not in {70, 30}:
+                return publish(js, read, **settings)
+            failures = tuple(
+                jetsync.PublishFailure(
+                    number, jetsync.OutboundMessage(*row), jetsync.RequestTimeoutError("x", 1.0)
+                )
+                if type(row) is tuple
+                else jetsync.PublishFailure(number, row, jetsync.RequestTimeoutError("x", 1.0))
+                for number, row in enumerate(read)
+            )
+            raise jetsync.PublishManyError(
+                jetsync.PublishReport(0, 0, None, None, failures, exhausted=False)
+            )
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", failing)
+        written = run(plan_for(nats_server, target.name), rows_of(target.name, 102))
+
+        assert written.stored == 102
+        assert sorted(payloads(target)) == sorted(data for _, data in rows_of(target.name, 102))
 
     def test_a_row_that_the_server_refuses_is_named(self, nats_server, target):
         """

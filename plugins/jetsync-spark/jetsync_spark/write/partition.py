@@ -200,12 +200,14 @@ class _Job:
             check_dead_letters(self._plan, report.streams)
             if report.failures:
                 self._wait_after(report.failures, None)
-            letters = [failure.message for failure in report.failures]
+            read = report.count + len(report.failures)
+            letters = [*(failure.message for failure in report.failures), *letters[read:]]
         self._letters.clear()
 
     def _windowed(self, source: Iterator[Any]) -> None:
         """Publish with a window, and retry messages that may not be stored."""
         messages: Iterable[Any] = source
+        again: list[Any] = []
         numbers: list[int] = []
         taken = self._taken
         while True:
@@ -227,7 +229,8 @@ class _Job:
                 else taken + failure.index - len(numbers)
                 for failure in report.failures
             ]
-            taken += report.count + len(report.failures) - len(numbers)
+            read = report.count + len(report.failures)
+            taken += max(0, read - len(numbers))
             self._taken = taken
             if not report.failures:
                 return
@@ -238,9 +241,10 @@ class _Job:
                 self._wait_after(failures, places)
             elif report.exhausted:
                 return
-            numbers = places
-            again = [failure.message for failure in failures]
-            # After many failures the window stops reading the source. The rest follows.
+            # After many failures, publish_many reads no further messages, not even all of those
+            # that it gets again.
+            numbers = places + numbers[read:]
+            again = [*(failure.message for failure in failures), *again[read:]]
             messages = chain(again, source)
 
     def _without_invalid(
