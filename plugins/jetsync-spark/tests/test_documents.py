@@ -1,3 +1,4 @@
+import itertools
 import pickle
 
 import pytest
@@ -6,6 +7,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 
 from pyspark.sql import types as T  # noqa: N812 - as Spark's users name it.
 
+import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.source import JetStreamDataSource
 
@@ -173,6 +175,29 @@ class TestPolicies:
             "Sequence": "2",
             "Columns": '{"headers": {"a": ["b"]}}',
         }
+
+    def test_no_dead_letter_is_left_out(self, js, prices, dead, read, monkeypatch):
+        """``publish_many`` stops after many failures, and the other dead letters follow."""
+        publish_many = jetsync.JetStream.publish_many
+        most = iter([7, 3])
+
+        def failing(js, messages, **settings):
+            number = next(most, None)
+            if number is None:
+                return publish_many(js, messages, **settings)
+            failures = tuple(
+                jetsync.PublishFailure(place, message, jetsync.RequestTimeoutError("x", 1.0))
+                for place, message in enumerate(itertools.islice(messages, number))
+            )
+            raise jetsync.PublishManyError(
+                jetsync.PublishReport(0, 0, None, None, failures, exhausted=False)
+            )
+
+        publish(js, prices, *(b"oops %d" % n for n in range(20)))
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", failing)
+        policy = {"oninvalidmessage": "deadLetter", "deadlettersubject": f"dead.{prices.name}"}
+        assert not read(**policy)
+        assert {letter.data for letter in dead.scan()} == {b"oops %d" % n for n in range(20)}
 
     def test_marked_by_a_plugin(self, js, nats_server, prices, dead, monkeypatch, tmp_path):
         """A message that violates its contract is invalid; the query needs no column of JSON."""

@@ -5,6 +5,7 @@ JSON payloads as a column, and the messages whose payload does not have its type
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from jetsync_spark.common.retry import Retry, ask_with_retry
 from jetsync_spark.common.subjects import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jetsync_spark.common.dead_letters import DeadLetter, DeadLetters
     from jetsync_spark.common.options import ConnectSettings
@@ -254,7 +255,7 @@ class Documents:
 
     def _store(self, letters: list[DeadLetter]) -> None:
         retry = Retry(self._options.retry_timeout)
-        messages: Iterable[Any] = letters
+        messages: Iterator[Any] = iter(letters)
         while True:
             try:
                 self._js.publish_many(messages)
@@ -269,7 +270,8 @@ class Documents:
                             subject=failure.message.subject,
                         ) from failure.error
                     break
-                messages = [failure.message for failure in failures]
+                # After many failures, publish_many leaves the rest in the iterator.
+                messages = itertools.chain([each.message for each in failures], messages)
             else:
                 return
 
