@@ -457,6 +457,16 @@ class TestLoss:
             assert query.read() == []
             assert next_batch(query) == [1, 2, 3]
 
+    def test_another_stream_after_a_commit(self, js, reads):
+        """Messages of a new stream are read, although a committed batch had their sequences."""
+        with queue(js, 10) as stream:
+            query = reads(stream, failOnDataLoss="false")
+            assert query.plan()
+            assert query.read() == [*range(1, 11)]
+            assert not query.plan()
+            remake(js, stream, 3)
+            assert next_batch(query) == [1, 2, 3]
+
     def test_another_consumer_in_the_checkpoint(self, js, reads):
         """A checkpoint of another consumer is refused."""
         with queue(js, 1) as stream:

@@ -284,6 +284,8 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if identity not in {(known.created, known.made), self._accepted}:
             if source.origin.created != known.created:
                 self._loss.replaced(source.origin, known.created)
+                # The new stream uses the sequences of the committed batch again.
+                self._deliveries.commit(Runs())
             elif source.is_queue:
                 # The stream still has all messages that were not acknowledged.
                 _logger.warning("consumer_recreated", stream=known.stream, consumer=known.consumer)
