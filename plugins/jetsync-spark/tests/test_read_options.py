@@ -232,6 +232,8 @@ class TestConsumer:
             ({"endingOffsets": "latest"}, "endingOffsets does not apply"),
             ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger does not apply"),
             ({"maxTriggerDelay": "5s"}, "maxTriggerDelay does not apply"),
+            ({"maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger does not apply .* the sizes"),
+            ({"maxBytesPerPartition": "1m"}, "maxBytesPerPartition does not apply .* the sizes"),
             ({"ackWait": "500ms"}, "ackWait is 0.5 s: give at least 1s"),
             ({"ackWait": "soon"}, "option ackWait is 'soon'"),
         ],

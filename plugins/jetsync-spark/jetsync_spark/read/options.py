@@ -418,6 +418,11 @@ class ReadOptions:
             minOffsetsPerTrigger=self.min_offsets_per_trigger,
             maxTriggerDelay=self.max_trigger_delay,
         )
+        self._refuse(
+            "a query with a consumer, which does not know the sizes of messages",
+            maxBytesPerTrigger=self.max_bytes_per_trigger,
+            maxBytesPerPartition=self.max_bytes_per_partition,
+        )
         if self.ack_wait is not None and self.ack_wait < 1:
             raise OptionError(
                 f"ackWait is {self.ack_wait} s",
