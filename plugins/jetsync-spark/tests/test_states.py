@@ -169,6 +169,24 @@ def test_a_cluster_without_a_leader_of_its_metadata(js, client, monkeypatch):
         assert len(asked(client, lambda: asks.ask(js, names))) == 5
 
 
+def test_a_slow_list_may_lack_streams(js, client, monkeypatch):
+    """A cluster leaves out streams that do not answer in time, so the names are requested too."""
+    real = jetsync.JetStream.streams
+
+    with family(js, "F", 5) as streams:
+        names = [stream.name for stream in streams]
+        monkeypatch.setattr(
+            jetsync.JetStream,
+            "streams",
+            lambda *_: (each for each in real(js) if each.name != names[2]),
+        )
+        monkeypatch.setattr(states, "SLOW", 0.0)
+        others = [*names[:2], *names[3:]]
+        found = states_of(",".join([*others, "F*"])).ask(js, others, discover=True, strict=True)
+        assert found.matched == {*names}
+        assert [*ends(found).values()] == [1, 2, 3, 4, 5]
+
+
 def test_a_stream_without_a_leader_is_asked_for(js, client, monkeypatch):
     """A list may have an old state of a stream without a leader, so the stream is asked."""
     real = jetsync.JetStream.streams

@@ -133,7 +133,7 @@ class StreamStates:
 
     def _list(self, js: jetsync.JetStream, wanted: int) -> tuple[dict[str, jetsync.Stream], bool]:
         """
-        Return the streams of the account, and whether these are all.
+        Return the streams of the account, and whether these are certainly all.
 
         There are none if it is better to ask for each of the wanted ones.
         """
@@ -153,12 +153,13 @@ class StreamStates:
             # A list needs the leader of the cluster's metadata. The streams may have theirs.
             self._ask_instead(PAUSE, str(error))
             return {}, False
-        is_whole = len(listed) <= most
-        if not is_whole:
+        took = time.monotonic() - began
+        if len(listed) > most:
             self._ask_instead(math.inf, "the account has too many streams")
-        elif time.monotonic() - began > SLOW * math.ceil(len(listed) / PAGE):
+        elif took > SLOW * math.ceil(len(listed) / PAGE):
             self._ask_instead(PAUSE, "the list was slow")
-        return listed, is_whole
+        # The cluster leaves out streams that do not answer, after it has waited for them.
+        return listed, len(listed) <= most and took < SLOW
 
     def _matching(self, names: Iterable[str]) -> frozenset[str]:
         """Return the names that match a pattern."""
