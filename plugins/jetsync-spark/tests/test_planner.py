@@ -446,6 +446,15 @@ class TestGuess:
         parts = query.planner.parts(Offset({"S": Place("then", 11, 1)}), end)
         assert [(part.start, part.end) for part in parts] == [(11, 21)]
 
+    def test_a_restart_while_the_leader_lags(self):
+        """If the first end is before Spark's start, the next batch begins at Spark's start."""
+        query = Query()
+        query.begin(state(last=5))
+        end = query.planner.guess(query.now)
+        assert query.planner.parts(Offset({"S": Place("then", 11, 1)}), end) == []
+        query.at = query.planner.begin_of_next(None)
+        assert query.plan(state(last=12)) == [("S", 11, 13)]
+
     def test_another_stream(self):
         """A stream that was created again is noticed when the batch is read."""
         start = Offset({"S": Place("before", 11, 1)})

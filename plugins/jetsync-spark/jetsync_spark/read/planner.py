@@ -402,7 +402,7 @@ class Planner:
         self._check(end)
         if end.guessed and not start.initial:
             self._check_guess(start, end)
-        self._reached = end
+        self._reached = _not_before(start, end) if end.guessed else end
         ranges = []
         for what in spans(start, end):
             parts = what.parts or parts_for(
@@ -642,3 +642,15 @@ class Planner:
             for stream, end in ends.items()
         )
         self._awaited = Awaited(ends, due) if known else None
+
+
+def _not_before(start: Offset, end: Offset) -> Offset:
+    """Return an end without places before the start, as a lagging leader may have reported it."""
+    if start.initial:
+        return end
+    places = dict(end.places)
+    for stream, place in places.items():
+        begun = start.places.get(stream)
+        if begun is not None and begun.created == place.created and begun.next > place.next:
+            places[stream] = attrs.evolve(place, next=begun.next)
+    return attrs.evolve(end, places=places)
