@@ -3,6 +3,7 @@ Planning micro-batches as Spark does, without Spark.
 """
 
 import itertools
+import pickle
 import time
 
 import attrs
@@ -316,6 +317,22 @@ class TestStart:
             for places in ("earliest", "latest", '{"seq": 5}', '{"seq": 90}'):
                 again = earliest(stream, startingOffsets=places, **options).reader
                 assert parts(again, end, again.latestOffset()) == [(21, 27)]
+
+    def test_a_start_that_is_not_known_at_first(self, js, earliest):
+        """
+        With PySpark 4.0 and 4.1, a query whose start was not known in time fails.
+
+        Its first end does not contain the start, so the batch would begin at the first message.
+        """
+        with numbered(js, 10) as stream:
+            reader = earliest(stream, startingOffsets='{"seq": 12}').reader
+            reader.latestOffset()
+            extend(js, stream, 5)
+            with pytest.raises(JetStreamSparkError, match="before startingOffsets 12"):
+                reader.initialOffset()
+            pickle.loads(pickle.dumps(reader))
+            reader.latestOffset()
+            assert reader.initialOffset()["seq"] == 12
 
     def test_a_restart_without_news_where_spark_does_not_say(self, js, earliest):
         """

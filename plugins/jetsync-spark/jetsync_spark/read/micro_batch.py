@@ -106,6 +106,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._limit = Limit(bytes=BYTES_PER_CORE * (parallelism or CORES))
         self._states = StreamStates(options)
         self._idle = IdleQuery(settings, self._connection, options, self._states)
+        self._start_error: JetStreamSparkError | None = None
+        """Why the first end was planned without the start of the query."""
 
     # Planning
 
@@ -114,6 +116,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Return the start of the query. Repeated calls return the same offset.
         """
         initial = self._planner.initial
+        if self._start_error is not None:
+            # The first batch would begin somewhere else.
+            raise self._start_error
         if initial is None:
             initial = self._planner.begins(self._ask(self._starts))
             for stream, place in initial.places.items():
@@ -231,10 +236,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         end = planner.guessed
         if end is None or self._idle.may_have_news():
             self._look()
+            self._start_error = None
             try:
                 self.initialOffset()
             except JetStreamSparkError as error:
                 # If this is the first batch, Spark calls initialOffset and gets the error.
+                self._start_error = error
                 _logger.debug("start_not_known", reason=str(error))
             end = planner.guess(time.monotonic())
             self._idle.expects(planner.awaited)
