@@ -5,6 +5,7 @@ Reading through durable consumers as Spark does, without Spark.
 import contextlib
 import itertools
 import json
+import types
 
 import pytest
 from streams_to_read import extend, numbered, remake
@@ -146,6 +147,17 @@ class TestBatches:
             # A trigger that asks for everything has a limit too, because the planner keeps the
             # sequences of a batch.
             assert [*map(len, query.all())] == [10, 10, 5]
+
+    def test_a_slow_consumer(self, js, reads, monkeypatch):
+        """A batch is planned before its messages are redelivered, even if more are available."""
+        seconds = itertools.count(step=10.0)
+        clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
+        monkeypatch.setattr(work_queue, "time", clock)
+        monkeypatch.setattr(durable, "AT_ONCE", 5)
+        with queue(js, 30) as stream:
+            found = reads(stream).all()
+            assert len(found) > 1
+            assert [sequence for batch in found for sequence in batch] == [*range(1, 31)]
 
     def test_the_same_question(self, js, reads):
         """If Spark asks twice before it runs a batch, the answer is the same."""

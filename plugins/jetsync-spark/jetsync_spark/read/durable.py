@@ -237,6 +237,9 @@ class Durable:
                 self._waiting = self._handle = None
                 return None
             except BaseException:
+                # A message that an open pull brings later would wait to be redelivered.
+                if self._waiting is not None:
+                    self._waiting[1].close()
                 self._waiting = None
                 raise
             if message is None:

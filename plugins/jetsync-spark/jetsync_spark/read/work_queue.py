@@ -382,6 +382,8 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not found:
                 return found is not None
             held.add(found)
+        # Messages that are held longer may be redelivered before others are delivered.
+        until = time.monotonic() + source.renew
         while len(held) < most and self._left != 0:
             asked = min(most - len(held), source.at_once)
             if self._left is not None:
@@ -393,6 +395,8 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._left is not None:
                 self._left -= len(found)
             if not found or (source.headers_only and len(found) < asked):
+                break
+            if held and time.monotonic() >= until:
                 break
         return True
 
