@@ -131,6 +131,25 @@ class TestDeliveries:
         assert held.take_again() == [4, 5]
         assert len(held) == 1
 
+    def test_redelivered_messages_of_an_earlier_batch(self):
+        """They are acknowledged again, because the server has lost their acknowledgement."""
+        held = Deliveries()
+        for runs in (Run(4, 5, 2), Run(6, 6, 1), Run(7, 7, 1)):
+            held.commit(Runs((runs,)))
+        held.add([*again((5, 8)), *first((8, 9))])
+        assert held.take_again() == [5]
+        assert len(held) == 1
+
+    def test_a_new_stream(self):
+        """Its messages are not those of earlier batches, although they have their sequences."""
+        held = Deliveries()
+        for runs in (Run(4, 5, 2), Run(6, 6, 1)):
+            held.commit(Runs((runs,)))
+        held.commit(Runs())
+        held.add(again((5, 8), (6, 9)))
+        assert held.take_again() == []
+        assert len(held) == 2
+
     def test_another_consumer(self):
         """Messages of a consumer that was deleted are forgotten."""
         held = Deliveries()

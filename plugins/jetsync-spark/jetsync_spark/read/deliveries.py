@@ -21,6 +21,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
@@ -32,6 +33,12 @@ __all__ = ["Delivered", "Deliveries", "Run", "Runs", "runs_of"]
 
 MOST_RUNS: Final = 1000
 """Maximum runs of a batch, about 20 kB in the checkpoint."""
+
+EARLIER: Final = 256
+"""
+Batches before the last one whose messages are recognised if they are redelivered. Spark plans at
+most four batches per second, and messages are redelivered after one minute by default.
+"""
 
 
 class Delivered(NamedTuple):
@@ -156,6 +163,9 @@ class Deliveries:
         self._held: dict[int, Delivered] = {}
         self._batch = array("Q")
         self._committed = Runs()
+        self._earlier: deque[Runs] = deque(maxlen=EARLIER)
+        """The batches that were committed before."""
+
         self._again: list[int] = []
 
     def __len__(self) -> int:
@@ -180,10 +190,10 @@ class Deliveries:
         """
         Hold messages that the server has delivered. A redelivered message is held once.
 
-        Messages of the committed batch are not held, because they have to be acknowledged again.
+        Messages of committed batches are not held, because they have to be acknowledged again.
         """
         for each in delivered:
-            if each.sequence in self._committed:
+            if self._is_committed(each):
                 self._again.append(each.sequence)
             else:
                 self._held.setdefault(each.sequence, each)
@@ -233,9 +243,13 @@ class Deliveries:
         Note that the batch is committed and acknowledged.
 
         Args:
-            runs: The messages of the batch.
+            runs: The messages of the batch. Empty to forget earlier batches too.
         """
         self._batch = array("Q")
+        if runs.runs:
+            self._earlier.append(self._committed)
+        else:
+            self._earlier.clear()
         self._committed = runs
         for sequence in [each for each in self._held if each in runs]:
             self._again.append(sequence)
@@ -247,4 +261,12 @@ class Deliveries:
         """
         self._held.clear()
         self._again.clear()
+        self._earlier.clear()
         self._batch = array("Q")
+
+    def _is_committed(self, message: Delivered) -> bool:
+        # The server may lose an acknowledgement of an earlier batch if a server of the cluster
+        # fails. It then redelivers the message.
+        return message.sequence in self._committed or (
+            not message.is_first and any(message.sequence in runs for runs in self._earlier)
+        )
