@@ -41,7 +41,9 @@ def dead(js, unique):
     """
     A stream of dead letters.
     """
-    yield js.create_stream(f"{unique}-DEAD", subjects=[f"dead.{unique}"], allow_direct=True)
+    yield js.create_stream(
+        f"{unique}-DEAD", subjects=[f"dead.{unique}.>", f"dead.{unique}"], allow_direct=True
+    )
     js.delete_stream(f"{unique}-DEAD")
 
 
@@ -175,6 +177,13 @@ class TestPolicies:
             "Sequence": "2",
             "Columns": '{"headers": {"a": ["b"]}}',
         }
+
+    def test_dead_letters_of_two_batches(self, js, prices, dead, read):
+        """Batch queries with subjects of their own do not drop each other's dead letters."""
+        publish(js, prices, b"oops")
+        for subject in ("a", "b"):
+            read(oninvalidmessage="deadLetter", deadlettersubject=f"dead.{prices.name}.{subject}")
+        assert [letter.subject[-2:] for letter in dead.scan()] == [".a", ".b"]
 
     def test_no_dead_letter_is_left_out(self, js, prices, dead, read, monkeypatch):
         """``publish_many`` stops after many failures, and the other dead letters follow."""

@@ -250,7 +250,7 @@ class Documents:
         whose = f"{self._task.query}:" if self._task.query else ""
         part = self._part
         return attrs.evolve(
-            letter, msg_id=f"{whose}{part.stream}:{part.created}:{message.sequence}"
+            letter, msg_id=f"{whose}{subject}:{part.stream}:{part.created}:{message.sequence}"
         )
 
     def _store(self, letters: list[DeadLetter]) -> None:
