@@ -216,3 +216,17 @@ class TestHeaders:
         run = run_of([block_of(own), block_of([*own[:64], *own[:64]])])
         assert "sequence" in columns_of(run)
         assert from_columns(run) == from_messages(run)
+
+
+class TestShifted:
+    def test_each_number_is_shifted(self):
+        """The sum is an array of C ints, also for negative numbers."""
+        assert page_columns.shifted(array("i", [5, 7, 1 << 20]), -5) == array(
+            "i", [0, 2, (1 << 20) - 5]
+        )
+
+    @pytest.mark.parametrize("by", [1, (1 << 31) - 1, 1 << 31])
+    def test_positions_above_2_gib(self, by):
+        """An error is raised, because other numbers would be other bytes of the page."""
+        with pytest.raises((ValueError, OverflowError)):
+            page_columns.shifted(array("i", [0, (1 << 31) - 1]), by)
