@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
@@ -31,6 +31,7 @@ __all__ = [
     "columns_text",
     "dead_letter",
     "dead_letters_of",
+    "origin_of",
     "policy",
     "policy_validator",
 ]
@@ -183,6 +184,17 @@ def dead_letter(
         if value is not None
     }
     return DeadLetter(subject, data, headers)
+
+
+def origin_of(letter: DeadLetter) -> tuple[object, ...]:
+    """
+    Return the headers of a dead letter that are the same whenever its original is found invalid.
+
+    The reason may differ, for example in the address of an object. The number of the row differs if
+    a replay has its rows in another order.
+    """
+    headers = cast("Mapping[str, str]", letter.headers)
+    return tuple(headers.get(PREFIX + name) for name in ("Subject", "Columns"))
 
 
 def columns_text(values: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,7 @@ from zlib import crc32
 import attrs
 
 import jetsync
+from jetsync_spark.common.dead_letters import DeadLetter, origin_of
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.headers import LEDGER, ROLLUP
 
@@ -182,6 +183,8 @@ class Fingerprint:
         if type(message) is tuple:
             subject, data = message[0], message[1]
             more = message[2:]
+        elif type(message) is DeadLetter:
+            subject, data, more = message.subject, message.data, origin_of(message)
         else:
             subject, data = message.subject, message.data
             more = (message.headers, message.msg_id, message.ttl)
