@@ -204,6 +204,11 @@ class _Job:
             letters = [*(failure.message for failure in report.failures), *letters[read:]]
         self._letters.clear()
 
+    def _limit_letters(self) -> None:
+        """Store the dead letters of refused messages if they are many, to limit the memory."""
+        if len(self._letters) >= LETTERS or sum(map(_size, self._letters)) >= CHUNK_BYTES:
+            self._store_letters()
+
     def _windowed(self, source: Iterator[Any]) -> None:
         """Publish with a window, and retry messages that may not be stored."""
         messages: Iterable[Any] = source
@@ -237,6 +242,7 @@ class _Job:
             if report.count:
                 self._retry.reset()
             failures, places = self._without_invalid(report.failures, places)
+            self._limit_letters()
             if failures:
                 self._wait_after(failures, places)
             elif report.exhausted:
@@ -340,6 +346,7 @@ class _Job:
                     continue
                 if self._invalid is not None and is_fault(error):
                     chunk = self._without_faults(chunk, first, error)
+                    self._limit_letters()
                     continue
                 raise explain(
                     error,
@@ -397,7 +404,11 @@ class _Part:
                 yield message
                 continue
             self._letters.append(message)
-            size += len(message.data)
+            size += _size(message)
             if len(self._letters) >= LETTERS or size >= CHUNK_BYTES:
                 return
         self.is_last = True
+
+
+def _size(letter: DeadLetter) -> int:
+    return len(letter.data)
