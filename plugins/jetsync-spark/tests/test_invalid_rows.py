@@ -1,4 +1,5 @@
 import collections
+import itertools
 import json
 import os
 import random
@@ -243,6 +244,34 @@ class TestWhatIsInvalid:
             assert len(letters) == 2
             assert (replayed.stored, replayed.skipped) == (0, 60)
 
+    @pytest.mark.parametrize("mode", ["atleastonce", "atomic"])
+    def test_a_plugin_refuses_all(self, nats_server, target, mode):
+        """Dead letters are stored while the rows are read, so that they do not fill the memory."""
+        plan = planning.make_plan(
+            jetsync.ConnectOptions(servers=nats_server.url, plugins=[Picky()]),
+            WriteOptions(
+                stream=target.name,
+                mode=mode,
+                on_invalid_row="deadLetter",
+                dead_letter_subject=f"{target.name}.dead",
+            ),
+            Columns(),
+        )
+        seen = []
+
+        def rows():
+            yield from [(f"{target.name}.a", b"bad")] * 20_000
+            seen.append(target.info().state.messages)
+
+        try:
+            written = run(plan, rows())
+        finally:
+            forget(plan.settings)
+
+        assert (written.rows, written.stored, written.invalid) == (20_000, 0, 20_000)
+        assert target.info().state.messages == 20_000
+        assert seen[0] >= 10_000
+
     @in_each_mode
     def test_a_plugin_fails(self, nats_server, target, mode):
         """Another error of a plugin may concern all messages, so that the task fails."""
@@ -312,6 +341,19 @@ class Picky:
 
     def __hash__(self):
         return 7
+
+
+class Strict(Picky):
+    """
+    A plugin that refuses dead letters, too.
+    """
+
+    name = "strict"
+
+    @jetsync.hookimpl
+    def jetsync_prepare_message(self, message):
+        if message.data == b"bad":
+            raise ValueError("bad payload")
 
 
 class Broken(Picky):
@@ -416,6 +458,119 @@ class TestExactlyOnce:
         assert [int(each.data) for each in letters] == (sorted(bad) if policy != "skip" else [])
         assert written.invalid == 6
         assert written.stored + written.skipped == 34
+
+    def test_reasons_that_differ_in_each_run(self, plan, target):
+        """A reason may have the address of an object, and a replay is accepted nevertheless."""
+        runs = itertools.count()
+
+        def make(row):
+            if row.n % 4 == 0:
+                raise ValueError(f"run {next(runs)} of {object()}")
+            return f"{target.name}.a", b"%d" % row.n
+
+        made = attrs.evolve(plan("exactlyonce", "deadLetter", chunk_size=6), make=make)
+        rows = [Row(n=n) for n in range(40)]
+
+        def interrupted():
+            yield from rows[:25]
+            raise ZeroDivisionError
+
+        with in_task(query="q", batch=0):
+            with pytest.raises(ZeroDivisionError):
+                writing.write_rows(made, interrupted())
+            written = writing.write_rows(again(made), rows)
+            replayed = writing.write_rows(again(made), rows[::-1])
+
+        found, letters = stored(target)
+        assert found == [n for n in range(40) if n % 4]
+        assert len(letters) == 10
+        assert written.skipped + written.stored == 30
+        assert (replayed.stored, replayed.skipped, replayed.invalid) == (0, 30, 10)
+
+    @pytest.mark.parametrize(
+        ("policies", "subjects"),
+        [
+            (("deadLetter", "skip"), ("dead", None)),
+            (("skip", "deadLetter"), (None, "dead")),
+            (("deadLetter", "deadLetter"), ("dead", "dead2")),
+        ],
+    )
+    def test_other_options(self, plan, target, policies, subjects):
+        """A replay that treats invalid rows in another way is rejected, and stores nothing."""
+        values = good_and_bad(target.name, 20, {3})
+        first, second = (
+            plan(
+                "exactlyonce",
+                policy,
+                chunk_size=6,
+                dead_letter_subject=subject and f"{target.name}.{subject}",
+            )
+            for policy, subject in zip(policies, subjects, strict=True)
+        )
+
+        def interrupted():
+            yield pa.RecordBatch.from_pylist(values[:12])
+            raise ZeroDivisionError
+
+        with in_task(query="q", batch=0), pytest.raises(ZeroDivisionError):
+            writing.write_batches(first, interrupted())
+        before = target.info().state.last_seq
+        with pytest.raises(LayoutError):
+            write(second, values)
+
+        assert before
+        assert target.info().state.last_seq == before
+
+    def test_dead_letters_after_a_failed_run(self, plan, target):
+        """A replay may begin to replace rows for which the first run failed."""
+        values = good_and_bad(target.name, 20, {13})
+        with in_task(query="q", batch=0), pytest.raises(RowError):
+            writing.write_batches(
+                plan("exactlyonce", "fail", chunk_size=6),
+                (pa.RecordBatch.from_pylist(values[n : n + 5]) for n in range(0, 20, 5)),
+            )
+        before = target.info().state.messages
+        written = write(plan("exactlyonce", "deadLetter", chunk_size=6), values)
+
+        rows, letters = stored(target)
+        assert before
+        assert rows == [n for n in range(20) if n != 13]
+        assert [int(each.data) for each in letters] == [13]
+        assert written.skipped
+
+    def test_a_refused_chunk_has_no_dead_letter(self, plan, target):
+        """Dead letters are stored together with the rows around them, or not at all."""
+        rows = [
+            {"subject": f"{target.name}.a", "data": b"1", "expected_sequence": sequence}
+            for sequence in (None, -1, None)
+        ]
+        # The stream does not have this sequence, so the server refuses the whole chunk.
+        rows.append({"subject": f"{target.name}.b", "data": b"1", "expected_sequence": 9})
+
+        with pytest.raises(JetStreamSparkError, match="10071"):
+            write(plan("exactlyonce", "deadLetter"), rows)
+
+        assert target.info().state.last_seq == 0
+
+    def test_a_plugin_refuses_dead_letters(self, nats_server, target):
+        """The task fails, because the row would be lost otherwise."""
+        plan = planning.make_plan(
+            jetsync.ConnectOptions(servers=nats_server.url, plugins=[Strict()]),
+            WriteOptions(
+                stream=target.name,
+                mode="exactlyonce",
+                on_invalid_row="deadLetter",
+                dead_letter_subject=f"{target.name}.dead",
+            ),
+            Columns(),
+        )
+
+        try:
+            with pytest.raises(JetStreamSparkError, match="bad payload"):
+                run(plan, [(f"{target.name}.a", b"bad")])
+        finally:
+            forget(plan.settings)
+        assert target.info().state.last_seq == 0
 
     def test_a_row_that_became_valid(self, js, plan, target):
         """A run that finds other rows invalid than the ledger is rejected, and stores nothing."""
