@@ -79,6 +79,15 @@ class TestDeferred:
         assert sys.modules[package].inner.VALUE == 2
         assert sys.modules[package].inner is sys.modules[inner]
 
+    def test_a_module_in_a_package_that_is_used_during_the_block(self, package):
+        """Its package keeps the module itself, not the Deferred."""
+        inner = f"{package}.inner"
+        with deferred(inner):
+            exec(f"from {package} import inner; inner.VALUE")
+
+        assert sys.modules[package].inner is sys.modules[inner]
+        assert not isinstance(sys.modules[inner], Deferred)
+
     def test_use_during_the_block(self, package):
         """A use during the block imports the package for good."""
         with deferred(package):
