@@ -10,6 +10,7 @@ from writing import plan_for, rows_of, run
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark.common.task import Task
+from jetsync_spark.write import commit_check
 from jetsync_spark.write.columns import Columns
 from jetsync_spark.write.commit_check import check_layout
 from jetsync_spark.write.ledger import LayoutError
@@ -145,6 +146,39 @@ def test_an_older_checkpoint_was_restored(plan):
     commit(plan, 2, 2, has_rows=False)
     with pytest.raises(LayoutError, match="rows as partition 4"):
         commit(plan, 3, 2)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_an_older_checkpoint_was_restored_and_has_rows(plan, remembers):
+    """Rows of the micro-batches in between do not hide entries of a later one."""
+    write(plan, 0, range(5))
+    commit(plan, 0, 5)
+    if remembers:
+        write(plan, 1, [0])
+        commit(plan, 1, 1)
+    write(plan, 3, [4])
+    write(plan, 2, [0])
+    commit(plan, 2, 1)
+    write(plan, 3, [0])
+    with pytest.raises(LayoutError, match="rows as partition 4"):
+        commit(plan, 3, 1)
+
+
+def test_an_entry_is_replaced_during_the_check(nats_server, target, monkeypatch):
+    """If a rollup has removed the entry that the check would read, it reads the new one."""
+    target.update(allow_direct=True, allow_rollup_hdrs=True)
+    plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, chunk_size=11)
+    write(plan, 0, range(5))
+    subjects = commit_check.ledger_subjects
+
+    def then_replaced(*arguments):
+        found = subjects(*arguments)
+        write(plan, 1, [3])
+        return found
+
+    monkeypatch.setattr(commit_check, "ledger_subjects", then_replaced)
+    with pytest.raises(LayoutError, match="rows as partition 3"):
+        commit(plan, 1, 1)
 
 
 def test_a_process_that_did_not_commit_the_last_micro_batches(plan):

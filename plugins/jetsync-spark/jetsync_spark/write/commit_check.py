@@ -184,15 +184,16 @@ def _entries_after(
 def _last_entries(
     stream: jetsync.Stream, subjects: Iterable[str], last: int
 ) -> Iterator[jetsync.StoredMessage]:
-    """Yield the last entries of subjects, as they were when the stream ended at a sequence."""
+    """Yield the entries that were the last at a sequence of the stream, or that replaced these."""
+    left = dict.fromkeys(subjects)
     try:
-        found = stream.get_last_for(subjects, up_to_sequence=last)
-        yield from found
-        # A later entry has replaced these during the read.
-        subjects = found.missing
+        for message in stream.get_last_for(list(left), up_to_sequence=last):
+            yield message
+            left.pop(message.subject, None)
+        # Later entries have replaced the others. Those replaced before the read are not `missing`.
     except _NO_DIRECT_GETS as error:
         _logger.debug("asking_the_leader", stream=stream.name, reason=str(error))
-    for subject in subjects:
+    for subject in left:
         yield stream.get_last(subject, direct=False)
 
 
