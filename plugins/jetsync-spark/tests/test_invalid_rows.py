@@ -17,9 +17,11 @@ import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark.common.clients import forget
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError, RowError
+from jetsync_spark.common.task import Task
 from jetsync_spark.write import partition as writing
 from jetsync_spark.write import plan as planning
 from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.invalid import InvalidRows
 from jetsync_spark.write.ledger import LayoutError
 from jetsync_spark.write.metrics import count_written
 from jetsync_spark.write.options import WriteOptions
@@ -390,6 +392,32 @@ class TestDeadLetters:
         assert letters == [n * 2 for n in range(1500)] * 2
         assert written.last_sequence == target.info().state.last_seq
 
+    def test_the_subject_was_moved(self, js, nats_server, target, unique):
+        """The task fails if another stream stored them, and the next plan knows this stream."""
+
+        def planned():
+            return plan_for(
+                nats_server,
+                target.name,
+                on_invalid_row="deadLetter",
+                dead_letter_subject=f"dead.{unique}",
+            )
+
+        values = good_and_bad(target.name, 3, {1})
+        js.create_stream(f"{unique}-1", subjects=[f"dead.{unique}"])
+        plan = planned()
+        js.delete_stream(f"{unique}-1")
+        js.create_stream(f"{unique}-2", subjects=[f"dead.{unique}"])
+        try:
+            with pytest.raises(
+                JetStreamSparkError,
+                match=f"stream {unique}-2 has stored dead letters for stream {unique}-1",
+            ):
+                write(plan, values)
+            assert write(planned(), values).invalid == 1
+        finally:
+            js.delete_stream(f"{unique}-2")
+
     @pytest.mark.parametrize(
         "row",
         [
@@ -432,6 +460,17 @@ class TestDeadLetters:
         found = json.loads(letter.headers["Jetsync-Dead-Letter-Columns"])
         assert found == {"region": "a.b", "msg_id": "m"}
         assert letter.headers[REASON].startswith("column region, which is part of the subject, has")
+
+
+def test_rows_of_messages(plan):
+    """An error names the row of a message, also between rows that have no message."""
+    gone = [0, 3, 4, 5, 9]
+    invalid = InvalidRows(plan("exactlyonce"), Task(), 1 << 20)
+    for row in gone:
+        invalid.replace(RowError("bad", partition=0, row=row), {}, None, None)
+
+    assert [invalid.row_of(n) for n in range(7)] == [1, 2, 6, 7, 8, 10, 11]
+    assert (invalid.missing, invalid.count) == (5, 5)
 
 
 class TestExactlyOnce:
