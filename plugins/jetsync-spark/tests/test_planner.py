@@ -12,7 +12,8 @@ from jetsync_spark.read import planner as planning
 from jetsync_spark.read.offsets import Offset, Place
 from jetsync_spark.read.options import ReadOptions
 from jetsync_spark.read.origin import Origin
-from jetsync_spark.read.planner import AGAIN, Awaited, Limit, Look, Planner
+from jetsync_spark.read.planner import Planner
+from jetsync_spark.read.planning import AGAIN, Awaited, Limit, Look
 
 PARTS = 4
 """The default number of parts of a batch."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.options import ConnectSettings
     from jetsync_spark.read.options import ReadOptions
-    from jetsync_spark.read.planner import Awaited
+    from jetsync_spark.read.planning import Awaited
     from jetsync_spark.read.states import StreamStates
 
 __all__ = ["IdleQuery"]

@@ -29,7 +29,8 @@ from jetsync_spark.read.idle import IdleQuery
 from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import LATEST
 from jetsync_spark.read.origin import check_filters, readable_origin_of, start_of
-from jetsync_spark.read.planner import AGAIN, Limit, Planner
+from jetsync_spark.read.planner import Planner
+from jetsync_spark.read.planning import AGAIN, Limit
 from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE
 from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.options import ConnectSettings
     from jetsync_spark.read.options import ReadOptions
-    from jetsync_spark.read.planner import Look
+    from jetsync_spark.read.planning import Look
     from jetsync_spark.read.states import Found
 
 try:

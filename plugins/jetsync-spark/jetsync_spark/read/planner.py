@@ -14,8 +14,6 @@ A stream that the query finds while it runs, or after a restart, is read from it
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -23,6 +21,7 @@ import attrs
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read.offsets import Offset, Place, spans
 from jetsync_spark.read.origin import Loss, Origin
+from jetsync_spark.read.planning import AGAIN, Again, Awaited, Limit, Look, Wanted
 from jetsync_spark.read.ranges import (
     LARGEST_BYTES,
     Range,
@@ -35,11 +34,11 @@ from jetsync_spark.read.ranges import (
 from jetsync_spark.read.sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from jetsync_spark.read.options import ReadOptions
 
-__all__ = ["AGAIN", "Awaited", "Limit", "Look", "Planner", "Wanted"]
+__all__ = ["Planner"]
 
 DISCOVER: Final = 5.0
 """Seconds between two requests for the streams that match a pattern."""
@@ -55,66 +54,6 @@ SKIPPED: Final = 10_000
 
 TRIGGER_DELAY: Final = 900.0
 """Seconds after which a batch is planned that has fewer sequences than asked for: 15 minutes."""
-
-
-class _Again(enum.Enum):
-    AGAIN = enum.auto()
-
-
-AGAIN: Final = _Again.AGAIN
-"""The streams have to be asked again, because one of them lags."""
-
-
-@attrs.frozen
-class Awaited:
-    """
-    What can change a plan without a batch.
-    """
-
-    messages: Mapping[str, int]
-    """For each stream the sequence from which a message is new."""
-
-    until: float | None = None
-    """The time at which the batch is large enough. None if it needs a message."""
-
-
-@attrs.frozen
-class Limit:
-    """
-    The maximum of a batch. None means no limit.
-    """
-
-    sequences: int | None = None
-    """Its sequences."""
-
-    bytes: int | None = None
-    """Its estimated bytes."""
-
-
-@attrs.frozen
-class Wanted:
-    """
-    The streams to ask for.
-    """
-
-    streams: frozenset[str]
-    """Their names."""
-
-    discover: bool
-    """Whether to look for streams that match a pattern, too."""
-
-
-@attrs.frozen
-class Look:
-    """
-    A question for the first message of a stream that matches a filter.
-    """
-
-    stream: str
-    """The stream."""
-
-    start: int
-    """The first sequence."""
 
 
 @attrs.frozen
@@ -334,7 +273,7 @@ class Planner:
 
     def plan(
         self, begin: Offset, limit: Limit, now: float
-    ) -> Offset | tuple[Look, ...] | Literal[_Again.AGAIN] | None:
+    ) -> Offset | tuple[Look, ...] | Literal[Again.AGAIN] | None:
         """
         Return the end of the next batch, or None if there is nothing to read yet.
 
