@@ -300,8 +300,10 @@ class TestSeveralStreams:
 
         assert (written.stored, written.invalid) == (2, 3)
 
-    def test_a_row_that_is_too_large_for_its_stream(self, js, nats_server, names, unique):
+    @pytest.mark.parametrize("limit", [None, 2000])
+    def test_a_row_that_is_too_large_for_its_stream(self, js, nats_server, names, unique, limit):
         """Each stream has its own limit, which the server checks."""
+        js.stream(names[1]).update(max_msg_size=limit)
         values = [(name, f"{unique}.{name[-1]}.x", b"1" * 900) for name in names]
 
         written = self.write(nats_server, names, values, on_invalid_row="skip")
