@@ -3,6 +3,7 @@ Requests for the states of streams, without Spark.
 """
 
 import contextlib
+import operator
 import types
 
 import attrs
@@ -40,9 +41,10 @@ def states_of(stream):
 
 def ends(found):
     """
-    Return the last sequence of each stream that was found.
+    Return the last sequence of each stream that was found, the least first.
     """
-    return {name: stream.cached_info.state.last_seq for name, stream in found.streams.items()}
+    last = {name: stream.cached_info.state.last_seq for name, stream in found.streams.items()}
+    return dict(sorted(last.items(), key=operator.itemgetter(1)))
 
 
 @pytest.fixture(scope="module")
