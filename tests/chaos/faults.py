@@ -283,9 +283,11 @@ class Jobs:
         self.js.key_value("K").put(f"key{chance.randrange(20)}", b"%d" % number)
 
     def core(self, number, chance) -> None:
-        with self.client.subscribe("core.order") as subscription:
+        # A cluster may deliver the messages of an earlier call late, after its links were down.
+        subject = f"core.order.{number}"
+        with self.client.subscribe(subject) as subscription:
             for place in range(20):
-                self.client.publish("core.order", b"%d" % place)
+                self.client.publish(subject, b"%d" % place)
             found = []
             while (message := subscription.next(timeout=0.05)) is not None:
                 found.append(int(message.data))
