@@ -4,6 +4,7 @@ import pytest
 from writing import plan_for
 
 import jetsync
+from jetsync_spark.common import retry
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
 from jetsync_spark.common.task import Task
@@ -183,7 +184,7 @@ def test_stream_info_is_cached(good, monkeypatch):
     """
     plan(good)
     asked = []
-    monkeypatch.setattr(planning, "lend", lambda *_: asked.append(1))
+    monkeypatch.setattr(retry, "lend", lambda *_, **__: asked.append(1))
     plan(good)
 
     assert asked == []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.common.clients import Settings
 
-__all__ = ["TEMPORARY", "Retry", "ask_with_retry"]
+__all__ = ["TEMPORARY", "Retry", "ask_with_retry", "retry_with_client"]
 
 T = TypeVar("T")
 
@@ -110,13 +110,13 @@ class Retry:
                     raise explain(error, doing, stream=stream) from error
 
 
-def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
+def retry_with_client(  # noqa: PLR0917 - as Retry.call, after the client.
     settings: Settings,
     name: str,
-    call: Callable[[jetsync.JetStream], T],
+    call: Callable[[jetsync.Client], T],
     seconds: float,
     doing: str,
-    stream: str,
+    stream: str | None = None,
     *,
     keep: bool = True,
 ) -> T:
@@ -126,7 +126,7 @@ def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
     Args:
         settings: How to connect.
         name: The connection's name on the server.
-        call: What to ask. It gets the same context until the process connects again.
+        call: What to do with the client. Each attempt may get another one.
         seconds: How long to retry.
         doing: What the error says has failed.
         stream: The stream that the error names.
@@ -135,6 +135,28 @@ def ask_with_retry(  # noqa: PLR0917 - as Retry.call, after the client.
 
     def connected() -> T:
         with lend(settings, name, keep=keep) as client:
-            return call(context_of(settings, client))
+            return call(client)
 
     return Retry(seconds).call(connected, doing, stream)
+
+
+def ask_with_retry(  # noqa: PLR0917 - as above.
+    settings: Settings,
+    name: str,
+    call: Callable[[jetsync.JetStream], T],
+    seconds: float,
+    doing: str,
+    stream: str | None = None,
+    *,
+    keep: bool = True,
+) -> T:
+    """
+    Return what *call* returns for a JetStream context, as :func:`retry_with_client`.
+
+    *call* gets the same context until the process connects again.
+    """
+
+    def ask(client: jetsync.Client) -> T:
+        return call(context_of(settings, client))
+
+    return retry_with_client(settings, name, ask, seconds, doing, stream, keep=keep)

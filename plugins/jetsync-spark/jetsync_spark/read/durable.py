@@ -17,7 +17,7 @@ import attrs
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError, explain
-from jetsync_spark.common.retry import Retry
+from jetsync_spark.common.retry import retry_with_client
 from jetsync_spark.common.subjects import without_covered
 from jetsync_spark.read.deliveries import Delivered
 from jetsync_spark.read.origin import Origin, check_filters, origin_of
@@ -302,11 +302,14 @@ class Durable:
         return self._handle[1]
 
     def _ask(self, call: Callable[[jetsync.Client], T], doing: str) -> T:
-        def connected() -> T:
-            with lend(self._settings, self._connection) as client:
-                return call(client)
-
-        return Retry(self._options.retry_timeout).call(connected, doing, self._stream)
+        return retry_with_client(
+            self._settings,
+            self._connection,
+            call,
+            self._options.retry_timeout,
+            doing,
+            self._stream,
+        )
 
     def _missing(self) -> JetStreamSparkError:
         return JetStreamSparkError(

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 import jetsync
-from jetsync_spark.common.clients import Settings, lend, stream_of
-from jetsync_spark.common.retry import Retry
+from jetsync_spark.common.clients import Settings, stream_of
+from jetsync_spark.common.retry import retry_with_client
 from jetsync_spark.common.task import Task
 from jetsync_spark.write.exactly_once import ledger_key, ledger_subjects
 from jetsync_spark.write.ledger import LayoutError, LedgerEntry
@@ -90,26 +90,32 @@ def check_layout(plan: Plan, task: Task, partitions: int, *, has_rows: bool) -> 
     name = plan.options.stream
     place = (plan.settings, name, key)
 
-    def check() -> None:
-        with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
-            stream = stream_of(plan.settings, client, name)
-            known, found = _checked.get(place), None
-            if known is not None and known.batch < batch:
-                found = _check_new(stream, known, batch, partitions)
-                if found is None and not has_rows:
-                    return
-            if found is None:
-                # Also if the rows of this run have no entries where they are expected: the stream
-                # or its ledger is another one.
-                found = _check_all(stream, plan, key, batch, partitions)
-            if len(_checked) >= KNOWN:
-                _checked.clear()
-            if found is None:
-                _checked.pop(place, None)
-            else:
-                _checked[place] = found
+    def check(client: jetsync.Client) -> None:
+        stream = stream_of(plan.settings, client, name)
+        known, found = _checked.get(place), None
+        if known is not None and known.batch < batch:
+            found = _check_new(stream, known, batch, partitions)
+            if found is None and not has_rows:
+                return
+        if found is None:
+            # Also if the rows of this run have no entries where they are expected: the stream
+            # or its ledger is another one.
+            found = _check_all(stream, plan, key, batch, partitions)
+        if len(_checked) >= KNOWN:
+            _checked.clear()
+        if found is None:
+            _checked.pop(place, None)
+        else:
+            _checked[place] = found
 
-    Retry(plan.options.retry_timeout).call(check, "checking the ledger failed", name)
+    retry_with_client(
+        plan.settings,
+        plan.connection_name(Task(query=task.query)),
+        check,
+        plan.options.retry_timeout,
+        "checking the ledger failed",
+        name,
+    )
 
 
 def _check_new(

@@ -11,15 +11,16 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
 import jetsync
-from jetsync_spark.common.clients import Settings, lend
+from jetsync_spark.common.clients import Settings
 from jetsync_spark.common.dead_letters import DeadLetters, dead_letters_of
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.common.retry import Retry
+from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
 from jetsync_spark.write.columns import Columns, Types
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from jetsync_spark.common.task import Task
 
 __all__ = ["Plan", "check_dead_letters", "check_streams", "columns_of", "make_plan"]
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 CACHE_SECONDS: Final = 10.0
 """Seconds for which a stream's configuration is cached, so that micro-batches do not request it."""
@@ -151,8 +155,17 @@ def make_plan(
             option="writeId",
             cure="give up to 64 letters, digits, _ and -",
         )
+
+    def ask(call: Callable[[jetsync.JetStream], T], stream: str) -> T:
+        doing = f"planning a write to stream {stream} failed"
+        name = f"jetsync-spark-{application}-plan"
+        return ask_with_retry(settings, name, call, retry_timeout, doing, keep=keep)
+
+    def configuration(stream: str) -> jetsync.StreamConfig:
+        return ask(lambda js: js.stream(stream).cached_info.config, stream)
+
     configs = [
-        _configuration(settings, name, retry_timeout, application, keep=keep)
+        _recent(_configurations, (settings, name), partial(configuration, name))
         for name in options.streams
     ]
     # Modes with a ledger write to one stream.
@@ -165,10 +178,14 @@ def make_plan(
     if options.mode == EXACTLY_ONCE:
         ledgers = _ledgers_of(subjects, options)
         _check_ledger(config, options, ledgers[0])
-    letters = None
-    if options.dead_letter_subject is not None:
-        _check_dead_letters(options.dead_letter_subject, subjects, options, columns, ledgers)
-        letters = _dead_letters(settings, options, retry_timeout, application, keep=keep)
+    letters, subject = None, options.dead_letter_subject
+    if subject is not None:
+        _check_dead_letters(subject, subjects, options, columns, ledgers)
+        letters = _recent(
+            _letters,
+            (settings, subject),
+            lambda: ask(lambda js: dead_letters_of(js, subject), options.stream),
+        )
     # If a row is too large for its stream only, the server refuses it.
     sizes = [size if (size := each.max_msg_size) and size > 0 else None for each in configs]
     return Plan(
@@ -204,48 +221,17 @@ if hasattr(os, "register_at_fork"):  # Not on Windows.
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _configuration(
-    settings: Settings, stream: str, seconds: float, application: str, *, keep: bool
-) -> jetsync.StreamConfig:
+def _recent(cache: dict[K, tuple[float, T]], key: K, ask: Callable[[], T]) -> T:
     """
-    Return a stream's configuration from the cache or the server.
+    Return what the server has said, from the cache if that was a moment ago.
     """
     with _lock:
-        kept = _configurations.get((settings, stream))
+        kept = cache.get(key)
     if kept is not None and time.monotonic() - kept[0] < CACHE_SECONDS:
         return kept[1]
-
-    def ask() -> jetsync.StreamConfig:
-        with lend(settings, f"jetsync-spark-{application}-plan", keep=keep) as client:
-            return client.jetstream().stream(stream).cached_info.config
-
-    config = Retry(seconds).call(ask, f"planning a write to stream {stream} failed")
+    found = ask()
     with _lock:
-        _configurations[settings, stream] = (time.monotonic(), config)
-    return config
-
-
-def _dead_letters(
-    settings: Settings, options: WriteOptions, seconds: float, application: str, *, keep: bool
-) -> DeadLetters:
-    """
-    Return where dead letters go, from the cache or the server.
-    """
-    subject = options.dead_letter_subject
-    assert subject is not None
-    with _lock:
-        kept = _letters.get((settings, subject))
-    if kept is not None and time.monotonic() - kept[0] < CACHE_SECONDS:
-        return kept[1]
-
-    def ask() -> DeadLetters:
-        with lend(settings, f"jetsync-spark-{application}-plan", keep=keep) as client:
-            return dead_letters_of(client.jetstream(), subject)
-
-    doing = f"planning a write to stream {options.stream} failed"
-    found = Retry(seconds).call(ask, doing)
-    with _lock:
-        _letters[settings, subject] = (time.monotonic(), found)
+        cache[key] = (time.monotonic(), found)
     return found
 
 
