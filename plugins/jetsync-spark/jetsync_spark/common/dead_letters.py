@@ -19,7 +19,7 @@ from jetsync_spark.common.options import choice
 from jetsync_spark.common.subjects import bad_token, is_template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "DEAD_LETTER",
@@ -34,6 +34,7 @@ __all__ = [
     "origin_of",
     "policy",
     "policy_validator",
+    "store_dead_letters",
 ]
 
 FAIL: Final = "fail"
@@ -184,6 +185,35 @@ def dead_letter(
         if value is not None
     }
     return DeadLetter(subject, data, headers)
+
+
+def store_dead_letters(
+    js: jetsync.JetStream,
+    letters: Sequence[DeadLetter],
+    after_report: Callable[[jetsync.PublishReport], object],
+    *,
+    ack_timeout: float | None = None,
+) -> None:
+    """
+    Store dead letters, those that failed again and again.
+
+    Args:
+        js: Where to store them.
+        letters: The dead letters.
+        after_report: Called after each attempt. It waits before failed letters are sent again, or
+            raises.
+        ack_timeout: Seconds to wait for each ack. None means the default of *js*.
+    """
+    left: Sequence[Any] = letters
+    while left:
+        try:
+            report = js.publish_many(left, ack_timeout=ack_timeout)
+        except jetsync.PublishManyError as error:
+            report = error.report
+        after_report(report)
+        # After many failures, publish_many does not read the rest.
+        read = report.count + len(report.failures)
+        left = [*(failure.message for failure in report.failures), *left[read:]]
 
 
 def origin_of(letter: DeadLetter) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ JSON payloads as a column, and the messages whose payload does not have its type
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -22,13 +21,14 @@ from jetsync_spark.common.dead_letters import (
     columns_text,
     dead_letter,
     dead_letters_of,
+    store_dead_letters,
 )
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError, explain
 from jetsync_spark.common.retry import Retry, ask_with_retry
 from jetsync_spark.common.subjects import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from jetsync_spark.common.dead_letters import DeadLetter, DeadLetters
     from jetsync_spark.common.options import ConnectSettings
@@ -255,25 +255,18 @@ class Documents:
 
     def _store(self, letters: list[DeadLetter]) -> None:
         retry = Retry(self._options.retry_timeout)
-        messages: Iterator[Any] = iter(letters)
-        while True:
-            try:
-                self._js.publish_many(messages)
-            except jetsync.PublishManyError as error:
-                failures = error.report.failures
-                for failure in failures:
-                    if not retry.wait_after(failure.error):
-                        raise explain(
-                            failure.error,
-                            "a dead letter could not be stored",
-                            stream=self._part.stream,
-                            subject=failure.message.subject,
-                        ) from failure.error
-                    break
-                # After many failures, publish_many leaves the rest in the iterator.
-                messages = itertools.chain([each.message for each in failures], messages)
-            else:
-                return
+
+        def wait(report: jetsync.PublishReport) -> None:
+            first = next(iter(report.failures), None)
+            if first is not None and not retry.wait_after(first.error):
+                raise explain(
+                    first.error,
+                    "a dead letter could not be stored",
+                    stream=self._part.stream,
+                    subject=first.message.subject,
+                ) from first.error
+
+        store_dead_letters(self._js, letters, wait)
 
 
 def _refuse(constant: str) -> None:

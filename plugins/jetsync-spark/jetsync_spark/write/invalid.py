@@ -166,10 +166,7 @@ def is_fault(error: BaseException) -> bool:
     if isinstance(error, jetsync.BatchRuleError):
         # It depends on the other messages of the batch.
         return False
-    return isinstance(
-        error,
-        (jetsync.InvalidArgumentError, jetsync.InvalidTypeError, jetsync.MessageTooLargeError),
-    )
+    return isinstance(error, _FAULTS)
 
 
 def find_faults(

@@ -14,7 +14,7 @@ import attrs
 
 import jetsync
 from jetsync_spark.common.clients import client_for, context_of, lend
-from jetsync_spark.common.dead_letters import FAIL, DeadLetter
+from jetsync_spark.common.dead_letters import FAIL, DeadLetter, store_dead_letters
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
 from jetsync_spark.common.retry import TEMPORARY, Retry
 from jetsync_spark.common.subjects import StreamSubjects
@@ -190,18 +190,14 @@ class _Job:
 
     def _store_letters(self) -> None:
         """Store the dead letters that were collected."""
-        assert self._plan.dead_letters is not None
-        letters: Sequence[Any] = self._letters
-        while letters:
-            try:
-                report = self._js.publish_many(letters, ack_timeout=self._options.ack_timeout)
-            except jetsync.PublishManyError as error:
-                report = error.report
+
+        def check(report: jetsync.PublishReport) -> None:
             check_dead_letters(self._plan, report.streams)
             if report.failures:
                 self._wait_after(report.failures, None)
-            read = report.count + len(report.failures)
-            letters = [*(failure.message for failure in report.failures), *letters[read:]]
+
+        timeout = self._options.ack_timeout
+        store_dead_letters(self._js, self._letters, check, ack_timeout=timeout)
         self._letters.clear()
 
     def _limit_letters(self) -> None:
