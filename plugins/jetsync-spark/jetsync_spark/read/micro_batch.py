@@ -31,9 +31,10 @@ from jetsync_spark.read.options import LATEST
 from jetsync_spark.read.origin import check_filters, readable_origin_of, start_of
 from jetsync_spark.read.planner import Planner
 from jetsync_spark.read.planning import AGAIN, Limit
-from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE
+from jetsync_spark.read.ranges import default_parts
 from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
+from jetsync_spark.read.triggers import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,14 +46,6 @@ if TYPE_CHECKING:
     from jetsync_spark.read.options import ReadOptions
     from jetsync_spark.read.planning import Look
     from jetsync_spark.read.states import Found
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # PySpark before 4.2
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Placeholder for the class of PySpark 4.2."""
-
 
 __all__ = ["StreamMicroBatchReader"]
 
@@ -99,9 +92,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._options = options
         self._table = Table(schema, STREAM_COLUMNS)
         self._connection = f"jetsync-spark-plan-{options.source}"
-        self._planner = Planner(
-            options, DEFAULT_PARTS if parallelism is None else PER_CORE * parallelism
-        )
+        self._planner = Planner(options, default_parts(parallelism))
         self._limit = Limit(options.max_offsets_per_trigger, options.max_bytes_per_trigger)
         if self._limit == Limit():
             self._limit = Limit(bytes=BYTES_PER_CORE * (parallelism or CORES))

@@ -20,10 +20,10 @@ __all__ = [
     "DEFAULT_PARTS",
     "LARGEST",
     "LARGEST_BYTES",
-    "PER_CORE",
     "SMALLEST",
     "Range",
     "cut",
+    "default_parts",
     "parts_by_bytes",
     "parts_for",
     "parts_of",
@@ -165,6 +165,16 @@ def shares(lengths: Sequence[int], most: int) -> list[int]:
     if total <= most:
         return list(lengths)
     return [min(length, max(1, most * length // total)) for length in lengths]
+
+
+def default_parts(parallelism: int | None) -> int:
+    """
+    Return the default number of parts of a micro-batch.
+
+    Args:
+        parallelism: How many tasks the cluster runs at once. None if that is not known.
+    """
+    return DEFAULT_PARTS if parallelism is None else PER_CORE * parallelism
 
 
 def cut(stream: str, created: str, start: int, end: int, parts: int) -> list[Range]:

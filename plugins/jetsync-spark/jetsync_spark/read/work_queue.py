@@ -66,8 +66,9 @@ from jetsync_spark.read.durable import Durable, Keeper
 from jetsync_spark.read.origin import Loss, origin_of
 from jetsync_spark.read.queue_offsets import QueueOffset
 from jetsync_spark.read.range_reader import RangeReader
-from jetsync_spark.read.ranges import DEFAULT_PARTS, PER_CORE, Range, parts_for
+from jetsync_spark.read.ranges import Range, default_parts, parts_for
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table, without_ledger
+from jetsync_spark.read.triggers import TELLS_START, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -79,16 +80,6 @@ if TYPE_CHECKING:
     from jetsync_spark.read.durable import Source
     from jetsync_spark.read.options import ReadOptions
     from jetsync_spark.read.queue_offsets import QueuePart
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # PySpark before 4.2
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Placeholder for the class of PySpark 4.2."""
-
-        IS_PLACEHOLDER = True
-
 
 __all__ = ["QueueReader", "read_part"]
 
@@ -131,7 +122,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parallelism: int | None = None,
     ) -> None:
         options.for_streaming()
-        if hasattr(SupportsTriggerAvailableNow, "IS_PLACEHOLDER"):
+        if not TELLS_START:
             raise OptionError(
                 "option consumer needs PySpark 4.2 or newer: older versions do not tell a source "
                 "which batch is committed",
@@ -142,7 +133,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._options = options
         self._table = Table(schema, STREAM_COLUMNS)
-        self._default_parts = DEFAULT_PARTS if parallelism is None else PER_CORE * parallelism
+        self._default_parts = default_parts(parallelism)
         self._most = options.max_offsets_per_trigger or MOST
         connection = f"jetsync-spark-plan-{options.source}-{options.consumer}"
         self._durable = Durable(settings, options, self._most, connection)
