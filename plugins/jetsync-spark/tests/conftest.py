@@ -49,6 +49,30 @@ def target(js, unique):
 
 
 @pytest.fixture
+def plan(nats_server, target):
+    """
+    A factory of plans of writes to `target`, with policies for invalid rows.
+    """
+    # It needs PySpark.
+    from invalid_rows import plan_maker
+
+    return plan_maker(nats_server, target)
+
+
+@pytest.fixture
+def reads(nats_server, monkeypatch):
+    """
+    A factory of queries with durable consumers, which are stopped afterwards.
+    """
+    # They need PySpark 4.2.
+    from queues_to_read import be_impatient, queries_on
+
+    be_impatient(monkeypatch)
+    with queries_on(nats_server) as start:
+        yield start
+
+
+@pytest.fixture
 def options(nats_server):
     """
     The connection options of a program.

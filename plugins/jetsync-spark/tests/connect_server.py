@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pyspark
-from standalone import kill, processes_of
+from standalone import end_session
 from waiting import eventually
 
 __all__ = ["ConnectServer", "connected"]
@@ -84,10 +84,7 @@ class ConnectServer:
             return
         process, self._process = self._process, None
         process.kill()
-        for pid in processes_of(process.pid):
-            kill(pid)
-        process.wait(30)
-        eventually(lambda: not processes_of(process.pid), 30)
+        end_session(process)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 from waiting import eventually
 
-__all__ = ["Standalone", "kill", "processes_of", "runs_of", "speculating"]
+__all__ = ["Standalone", "end_session", "kill", "processes_of", "runs_of", "speculating"]
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
@@ -49,6 +49,16 @@ def processes_of(leader, *words):
         if int(session) == leader and all(word in line for word in words):
             found.append(int(entry.name))
     return found
+
+
+def end_session(leader, timeout=30):
+    """
+    Kill a process that leads a session and everything that it started, and wait for their end.
+    """
+    for pid in processes_of(leader.pid):
+        kill(pid)
+    leader.wait(timeout)
+    eventually(lambda: not processes_of(leader.pid), timeout)
 
 
 def speculating(events):
@@ -118,10 +128,7 @@ class Standalone:
     def __exit__(self, *_):
         for process in reversed(self._started):
             # Executors and their Pythons belong to the worker's session.
-            for pid in processes_of(process.pid):
-                kill(pid)
-            process.wait(30)
-            eventually(lambda leader=process.pid: not processes_of(leader), 30)
+            end_session(process)
         self._started.clear()
 
     def _start(self, kind, host, *arguments):

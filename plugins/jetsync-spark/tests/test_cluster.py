@@ -3,7 +3,6 @@ Rows on a cluster of three hosts: workers that are cut off from all servers, and
 killed and start on another host. ``tox run -e spark-cluster`` builds what the jobs ship.
 """
 
-import collections
 import itertools
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from waiting import eventually
+from writing import lost_and_twice
 
 import jetsync
 from jetsync_spark.common.errors import java_missing
@@ -222,12 +222,7 @@ class Query:
         Return the numbers of rows that are missing from the target, and that are there more than
         once.
         """
-        found = collections.Counter(
-            int(message.data)
-            for message in self.target.scan()
-            if not message.subject.startswith("ledger.")
-        )
-        return self.rows - len(found), sum(found.values()) - len(found)
+        return lost_and_twice(self.target, self.rows)
 
 
 @pytest.mark.parametrize("shipping", SHIPPING)

@@ -17,6 +17,7 @@ import pytest
 from late_job import WAYS
 from standalone import Standalone, kill, processes_of, runs_of, speculating
 from waiting import eventually
+from writing import lost_and_twice
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -181,13 +182,7 @@ class Pipeline:
         Return the numbers of rows that are missing from the target, and that are there more than
         once.
         """
-        found = collections.Counter(
-            int(message.data)
-            for message in self.target.scan()
-            if not message.subject.startswith("ledger.")
-        )
-        lost = self.rows - len(found)
-        return lost, sum(found.values()) - len(found)
+        return lost_and_twice(self.target, self.rows)
 
 
 @pytest.fixture

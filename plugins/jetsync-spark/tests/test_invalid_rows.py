@@ -15,7 +15,6 @@ from invalid_rows import (
     both_ways,
     good_and_bad,
     in_each_mode,
-    plan_maker,
     stored,
     write,
 )
@@ -31,14 +30,6 @@ from jetsync_spark.write.metrics import count_written
 from jetsync_spark.write.options import WriteOptions
 from jetsync_spark.write.plan import columns_of
 from jetsync_spark.write.written import Written
-
-
-@pytest.fixture
-def plan(nats_server, target):
-    """
-    A factory of plans.
-    """
-    return plan_maker(nats_server, target)
 
 
 @in_each_mode

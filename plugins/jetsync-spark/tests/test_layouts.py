@@ -2,13 +2,12 @@
 Writes that are repeated in other partitions, or as another job, without Spark.
 """
 
-import collections
 import pickle
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from writing import in_task, payloads, plan_for, rows_of, run
+from writing import in_task, lost_and_twice, plan_for, rows_of, run
 
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.task import Task
@@ -46,14 +45,6 @@ class Job:
             mock.patch.object(writers, "this_task", return_value=task),
         ):
             return copy.write(iter([pa.RecordBatch.from_pydict(rows)]))
-
-
-def lost_and_twice(stream, count):
-    """
-    Return the numbers of rows that are missing, and that are there more than once.
-    """
-    found = collections.Counter(payloads(stream))
-    return count - len(found), sum(found.values()) - len(found)
 
 
 class TestBatchWrites:

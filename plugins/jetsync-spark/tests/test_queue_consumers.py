@@ -15,28 +15,11 @@ from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="consumers need PySpark 4.2")
 
 from queries import Rows
-from queues_to_read import be_impatient, next_batch, queries_on, queue
+from queues_to_read import next_batch, queue
 
 from jetsync_spark.read import durable, work_queue
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """
-    Do not wait for messages that a test has not published.
-    """
-    be_impatient(monkeypatch)
-
-
-@pytest.fixture
-def reads(nats_server):
-    """
-    A factory of queries, which are stopped afterwards.
-    """
-    with queries_on(nats_server) as start:
-        yield start
 
 
 class TestConsumers:

@@ -11,9 +11,9 @@ import os
 import random
 import signal
 import time
-import traceback
 
 import pytest
+from children import end, start
 from streams_to_read import extend, numbered
 from waiting import eventually
 
@@ -84,28 +84,13 @@ def query(options, checkpoint):
         commits += 1
 
 
-def start(*work):
-    """
-    Fork a process that runs the query, and return its id.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            query(*work)
-        except BaseException:  # noqa: BLE001 - the child must not continue as a copy of the test.
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return child
-
-
 def kill(child):
     """
     Kill a process, which must not have failed before.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert end(child) == -signal.SIGKILL
 
 
 # Newer Pythons warn of forks in processes with threads; these children use none of the parent's.
@@ -134,7 +119,7 @@ def test_each_message_is_in_one_batch(nats_server, js, tmp_path, subjects):
         }
         for _ in range(KILLS):
             extend(js, stream, 60, subjects=subjects)
-            child = start(options, checkpoint)
+            child = start(query, options, checkpoint)
             try:
                 wanted = committed() + chance.choice([0, 0, 1, 2])
                 until = time.monotonic() + 1.0
@@ -143,7 +128,7 @@ def test_each_message_is_in_one_batch(nats_server, js, tmp_path, subjects):
             finally:
                 kill(child)
         expected = [*range(subjects, KILLS * 60 + 1, subjects)]
-        child = start(options, checkpoint)
+        child = start(query, options, checkpoint)
         try:
             eventually(lambda: sum(map(len, checkpoint.read("rows"))) >= len(expected), 60)
             eventually(lambda: stream.info().state.messages == KILLS * 60 - len(expected), 60)

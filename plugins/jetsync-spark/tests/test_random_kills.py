@@ -12,9 +12,9 @@ import os
 import random
 import signal
 import time
-import traceback
 
 import pytest
+from children import end, start
 from waiting import eventually
 from writing import payloads, plan_for, rows_of, run
 
@@ -41,30 +41,15 @@ def write_on(server, name, commits, until):
         (commits / str(batch)).touch(exist_ok=False)
 
 
-def start(*work):
+def try_to_write(*work):
     """
-    Fork a process that writes, and return its id.
+    Write, and return the status of the process.
     """
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            write_on(*work)
-            status = 0
-        except (OvertakenError, FileExistsError):
-            status = OVERTAKEN
-        except BaseException:  # noqa: BLE001 - the child must not continue as a copy of the test.
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return child
-
-
-def end(child):
-    """
-    Wait for the end of a process and return its status, negative for a signal.
-    """
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        write_on(*work)
+    except (OvertakenError, FileExistsError):
+        return OVERTAKEN
+    return 0
 
 
 # Newer Pythons warn of forks in processes with threads; these children use none of the parent's.
@@ -92,13 +77,13 @@ def test_each_row_is_stored_once(nats_server, target, tmp_path, rollup):
     happened = collections.Counter()
     while happened["killed"] + happened["stopped"] < 25:
         before = target.info().state.last_seq
-        child = start(nats_server, target.name, commits, until)
+        child = start(try_to_write, nats_server, target.name, commits, until)
         try:
             eventually(lambda before=before, until=until: has_written(before, until), 60)
             time.sleep(random.random() * 0.05)
             if random.random() < 0.3:
                 os.kill(child, signal.SIGSTOP)
-                other = start(nats_server, target.name, commits, until)
+                other = start(try_to_write, nats_server, target.name, commits, until)
                 assert end(other) == 0
                 os.kill(child, signal.SIGCONT)
                 status = end(child)
@@ -115,7 +100,7 @@ def test_each_row_is_stored_once(nats_server, target, tmp_path, rollup):
             raise
         if len(list(commits.iterdir())) == until:
             until += 10
-    assert end(start(nats_server, target.name, commits, until)) == 0
+    assert end(start(try_to_write, nats_server, target.name, commits, until)) == 0
 
     print(dict(happened), until, "micro-batches")  # noqa: T201 - as above.
     found = collections.Counter(payloads(target))

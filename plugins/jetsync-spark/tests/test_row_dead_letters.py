@@ -9,17 +9,16 @@ import os
 import random
 import signal
 import time
-import traceback
 
 import attrs
 import pyarrow as pa
 import pytest
+from children import end, start
 from invalid_rows import (
     REASON,
     Row,
     Strict,
     good_and_bad,
-    plan_maker,
     stored,
     write,
 )
@@ -38,14 +37,6 @@ from jetsync_spark.write.invalid import InvalidRows
 from jetsync_spark.write.ledger import LayoutError
 from jetsync_spark.write.options import WriteOptions
 from jetsync_spark.write.plan import columns_of
-
-
-@pytest.fixture
-def plan(nats_server, target):
-    """
-    A factory of plans.
-    """
-    return plan_maker(nats_server, target)
 
 
 class TestDeadLetters:
@@ -341,26 +332,11 @@ def test_each_dead_letter_is_stored_once(nats_server, target, tmp_path):
     commits = tmp_path / "commits"
     commits.mkdir()
 
-    def start(until):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                write_on(nats_server, target.name, commits, until)
-                status = 0
-            except BaseException:  # noqa: BLE001 - the child must not continue as a copy of the test.
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        return child
-
-    def end(child):
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
+    work = write_on, nats_server, target.name, commits
     kills, until = 0, 6
     while kills < 15:
         before = target.info().state.last_seq
-        child = start(until)
+        child = start(*work, until)
         eventually(
             lambda before=before, until=until: (
                 target.info().state.last_seq > before or len(list(commits.iterdir())) == until
@@ -372,7 +348,7 @@ def test_each_dead_letter_is_stored_once(nats_server, target, tmp_path):
         kills += end(child) < 0
         if len(list(commits.iterdir())) == until:
             until += 6
-    assert end(start(until)) == 0
+    assert end(start(*work, until)) == 0
 
     rows, letters = stored(target)
     assert collections.Counter(rows) == collections.Counter(n for n in range(until * 600) if n % 7)

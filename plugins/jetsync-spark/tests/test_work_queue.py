@@ -18,30 +18,13 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="consumers need P
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from queries import EVERYTHING, SCHEMA, Rows
-from queues_to_read import QueueQuery, batches, be_impatient, next_batch, queries_on, queue, stored
+from queues_to_read import QueueQuery, batches, be_impatient, next_batch, queue, stored
 
 from jetsync_spark.read import durable, work_queue
 from jetsync_spark.read.work_queue import QueueReader
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """
-    Do not wait for messages that a test has not published.
-    """
-    be_impatient(monkeypatch)
-
-
-@pytest.fixture
-def reads(nats_server):
-    """
-    A factory of queries, which are stopped afterwards.
-    """
-    with queries_on(nats_server) as start:
-        yield start
 
 
 class TestBatches:
@@ -237,8 +220,9 @@ class TestRestarts:
             old.stop()
             assert sorted(batches(reads(stream), 5)) == [6, 7, 8, 9, 10]
 
-    def test_a_restarted_server(self):
+    def test_a_restarted_server(self, monkeypatch):
         """A query goes on after the server was restarted, wherever it was."""
+        be_impatient(monkeypatch)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
             with queue(js, 10, storage="file") as stream:

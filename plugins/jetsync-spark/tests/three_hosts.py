@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pyspark
-from standalone import kill, processes_of
+from standalone import end_session
 from waiting import eventually
 
 import jetsync
@@ -150,10 +150,7 @@ class ThreeHosts:
         """
         Kill a process and everything that it started, and wait for it.
         """
-        for pid in processes_of(process.pid):
-            kill(pid)
-        process.wait(60)
-        eventually(lambda: not processes_of(process.pid), 60)
+        end_session(process, 60)
 
     def _start_server(self, host):
         """Start the server of a host."""

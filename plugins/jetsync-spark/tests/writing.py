@@ -4,6 +4,7 @@ Tasks of writers without Spark, and the contents of their streams.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import uuid
 from unittest import mock
@@ -18,7 +19,16 @@ from jetsync_spark.write.columns import Columns
 from jetsync_spark.write.options import WriteOptions
 from jetsync_spark.write.plan import make_plan
 
-__all__ = ["again", "entries", "in_task", "payloads", "plan_for", "rows_of", "run"]
+__all__ = [
+    "again",
+    "entries",
+    "in_task",
+    "lost_and_twice",
+    "payloads",
+    "plan_for",
+    "rows_of",
+    "run",
+]
 
 
 def plan_for(server, stream, *, columns=None, **options):
@@ -77,6 +87,14 @@ def payloads(stream):
         for message in stream.scan()
         if not message.subject.startswith("ledger.")
     ]
+
+
+def lost_and_twice(stream, count):
+    """
+    Return the numbers of rows that are missing, and that are there more than once.
+    """
+    found = collections.Counter(payloads(stream))
+    return count - len(found), sum(found.values()) - len(found)
 
 
 def ids(stream):
