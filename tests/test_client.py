@@ -39,7 +39,7 @@ def run_python(program, *arguments):
 
 
 class TestClass:
-    """The class of clients, as somebody may try it who knows other libraries."""
+    """The class of clients, which users of other libraries may call."""
 
     @pytest.mark.parametrize("arguments", [(), ("nats://127.0.0.1:4222",)])
     def test_call(self, arguments):

@@ -30,7 +30,7 @@ except Exception as error:  # noqa: BLE001 - no error may break other data sourc
 
         class DefaultSource(DataSource):  # type: ignore[no-redef]
             """
-            Stands for the data source that cannot be imported.
+            Report why the data source cannot be imported.
             """
 
             def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -221,7 +221,7 @@ class TestRestarts:
             assert sorted(batches(reads(stream), 5)) == [6, 7, 8, 9, 10]
 
     def test_a_restarted_server(self, monkeypatch):
-        """A query goes on after the server was restarted, wherever it was."""
+        """A query continues if the server restarts before the read or before the commit."""
         be_impatient(monkeypatch)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()

@@ -7,8 +7,8 @@ are many consumers. If the planner is killed, the server deletes the consumer af
 :data:`INACTIVE` seconds, or :data:`LONG_INACTIVE` if there are many.
 
 There is no cheaper way to wait for many streams. A subscription to their subjects would get no
-messages that come from other streams, and publishers would no longer learn at once that a stream
-has no leader, because the server had delivered their message to somebody.
+messages that come from other streams. It would also hide from publishers that a stream has no
+leader: the server reports "no responders" only if a subject has no subscriber at all.
 
 A consumer stays in place while a query reads batches. Afterwards it skips the messages of these
 batches, or is replaced if there were many of them.

@@ -32,9 +32,9 @@ is at least once. These conditions apply:
   between steps 1 and 3, the tasks find fewer messages than planned and report data loss.
 - The checkpoint is kept. A new checkpoint reads all messages that are not acknowledged.
 
-What a killed query leaves behind:
+What happens if the query is killed:
 
-- Between steps 1 and 2, the messages are in no batch. The server redelivers them after
+- Between steps 1 and 2, the messages are in no batch yet. The server redelivers them after
   ``ack_wait``, and they become part of a later batch.
 - After step 2, Spark runs the batch again, from the checkpoint.
 - After the commit, and before or during step 4, Spark passes the end of the committed batch to the
