@@ -30,6 +30,9 @@ _STREAM: Final = b"Nats-Stream: "
 _STREAM_PLACE: Final = 8
 
 _SHORTEST_TIME: Final = len("2026-11-20T16:38:27Z")
+# Texts of times in this range are nanoseconds in 64 bits. Old versions of Arrow wrap others around.
+_FIRST_TIME: Final = "1678"
+_TOO_LATE: Final = "2262"
 
 _FEWEST_LINES: Final = 9
 """The lines of a block: one of the publisher, six of the server, and two empty ones."""
@@ -140,6 +143,9 @@ class _Splitter:
         else:
             is_utc = pc.all(pc.ends_with(values, "Z")).as_py()
             if not is_utc or pc.min(pc.binary_length(values)).as_py() < _SHORTEST_TIME:
+                return ()
+            extremes = pc.min_max(values)
+            if not _FIRST_TIME <= extremes["min"].as_py() <= extremes["max"].as_py() < _TOO_LATE:
                 return ()
             values = values.cast(pa.timestamp("ns", "UTC"))
         return tuple(values.buffers()[1:])

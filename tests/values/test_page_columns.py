@@ -184,6 +184,26 @@ class TestProperties:
         assert from_columns(run) == from_messages(run)
 
 
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("time", "fits"),
+        [
+            (b"0001-01-01T00:00:00Z", False),
+            (b"1677-12-31T23:59:59.999999999Z", False),
+            (b"1678-01-01T00:00:00Z", True),
+            (b"2261-12-31T23:59:59.999999999Z", True),
+            (b"2262-01-01T00:00:00Z", False),
+        ],
+        ids=ascii,
+    )
+    def test_times_that_may_not_fit_into_64_bits_are_read_message_by_message(self, time, fits):
+        """No time is wrapped around, which Arrow did before version 18."""
+        run = run_of([block_of(), block_of(time=time)])
+        assert ("timestamp" in columns_of(run)) is fits
+        if fits:
+            assert from_columns(run) == from_messages(run)
+
+
 class TestHeaders:
     @pytest.mark.parametrize(
         "own",
