@@ -571,6 +571,19 @@ class TestNotSupported:
         assert sequences(stream.get_last_for([f"{unique}.*"], batch=1)) == [19, 20]
 
 
+def is_served(client, subject):
+    """
+    Return whether a server believes that somebody answers requests on *subject*.
+    """
+    try:
+        client.request(subject, timeout=0.5)
+    except jetsync.NoRespondersError:
+        return False
+    except jetsync.RequestTimeoutError:
+        return True
+    return True
+
+
 class TestWithoutLeader:
     def test_the_only_server_is_down(self, unique):
         """
@@ -596,6 +609,8 @@ class TestWithoutLeader:
                 "scan": lambda time: stream.scan(end=1, timeout=time),
             }
             server.kill(leader)
+            # Until the server of this client sees that, nothing answers a request.
+            eventually(lambda: not is_served(clients[leader - 1], f"$JS.API.DIRECT.GET.{unique}"))
             with ThreadPoolExecutor(len(reads)) as pool:
 
                 def begin(time):
