@@ -87,10 +87,14 @@ def test_aborted_session_leaves_no_process(suite, how):
     )
     command = [sys.executable, "-m", "pytest", "-p", "jetsync.testing.plugin"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=suite.path) as session:
-        pid = int(wait_for(lambda: (suite.path / "pid").read_text().strip()))
-        assert exists(pid)
-        session.send_signal(getattr(signal, how))
-        session.wait(20)
+        try:
+            pid = int(wait_for(lambda: (suite.path / "pid").read_text().strip()))
+            assert exists(pid)
+            session.send_signal(getattr(signal, how))
+            session.wait(20)
+        finally:
+            # If this fails, the end of the block would wait for ever.
+            session.kill()
     assert wait_for(lambda: not exists(pid))
 
 
