@@ -23,6 +23,7 @@ from helpers.streams import memory_stream, messages_in
 from helpers.waiting import eventually, holds, timed
 from jetsync import Expect, OutboundMessage, PublishReport
 from jetsync.devserver import DevServer
+from jetsync.events import PublishCountsEvent
 from jetsync.hookspecs import hookimpl
 from jetsync.publish import hooks
 from jetsync.testing import HookRecorder
@@ -630,14 +631,19 @@ class TestHooks:
         recorder = HookRecorder("jetsync_status")
         client = jetsync.connect(nats_server.url, plugins=[recorder])
         messages = [(f"{stream.name}.A", b"")] * 5 + [(f"{silent.name}.a", b"")]
+
+        def reported():
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+            return [event for event in events if type(event) is PublishCountsEvent]
+
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(client.jetstream().publish_many, messages, ack_timeout=60)
-            (call,) = recorder.wait_for("jetsync_status", timeout=20)
-            assert (call["event"].acknowledged, running.done()) == (5, False)
+            eventually(lambda: sum(event.acknowledged for event in reported()) == 5)
+            assert not running.done()
             client.close()
             with pytest.raises(jetsync.PublishManyError):
                 running.result(20)
-        last = recorder.of("jetsync_status")[1]["event"]
+        last = reported()[-1]
         assert (last.acknowledged, last.failed, last.unknown) == (0, 1, 1)
         js.delete_stream(silent.name)
 
