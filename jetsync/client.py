@@ -455,6 +455,15 @@ class Client:
         frame = connection.exchange(target, header, payload, connection.deadline(timeout))
         return Message(*frame, connection)
 
+    def new_inbox(self) -> str:
+        """
+        Return a subject that this client has not used before and that nobody else uses.
+
+        Use it for answers, or as the ``deliver_subject`` of an ephemeral push consumer. It lies
+        below the client's ``inbox_prefix``. Nothing is sent. Thread-safe.
+        """
+        return self._connection.new_inbox()
+
     @hide_extra
     def subscribe(
         self,

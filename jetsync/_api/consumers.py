@@ -16,6 +16,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._base.log import get_logger
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
+from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.server_versions import (
     CONSUMER_COMMAND_NEEDS,
@@ -24,7 +25,13 @@ from jetsync.values.server_versions import (
     explain_refusal,
     require,
 )
-from jetsync.values.subjects import overlap, validate_filter, validate_name
+from jetsync.values.subjects import (
+    overlap,
+    validate_filter,
+    validate_name,
+    validate_queue,
+    validate_subject,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -39,6 +46,9 @@ _logger = get_logger("jetsync.consumer")
 
 # What a request does; ADR-37 calls it the action.
 Action: TypeAlias = Literal["create", "update", "create_or_update"]
+
+# The shortest heartbeat of a push consumer that servers accept, in seconds.
+SHORTEST_BEAT: Final = 0.1
 
 # Seconds that are reserved to find out why a command was not answered.
 _PROBE_SECONDS: Final = 1.0
@@ -62,6 +72,9 @@ def create(
     """
     validate_name("stream", stream)
     name = _validate(config)
+    if action != "update":
+        # An update sends back what the server has accepted before.
+        _check_delivery(config)
     asked = to_wire(config)
     asked.setdefault("ack_policy", "explicit")
     if name is None:
@@ -110,6 +123,50 @@ def _validate(config: ConsumerConfig) -> str | None:
     for subject in _filters(config):
         validate_filter(subject)
     return given[0] if given else None
+
+
+def _check_delivery(config: ConsumerConfig) -> None:
+    """
+    Check the fields that only a push consumer, or only a pull consumer, can have.
+
+    Servers refuse these combinations, except that they ignore the ``deliver_group`` of a pull
+    consumer.
+
+    Raises:
+        InvalidArgumentError: The fields do not fit together.
+    """
+    beat, flow_acks = config.idle_heartbeat, config.ack_policy is AckPolicy.FLOW_CONTROL
+    if not config.deliver_subject:
+        for name in ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps"):
+            if getattr(config, name):
+                raise errors.InvalidArgumentError(
+                    f"{name} is for push consumers: set deliver_subject, too, or leave it out",
+                    argument=name,
+                )
+        return
+    validate_subject(config.deliver_subject)
+    if config.deliver_group:
+        validate_queue(config.deliver_group)
+    if config.max_waiting or config.priority_groups:
+        name = "max_waiting" if config.max_waiting else "priority_groups"
+        raise errors.InvalidArgumentError(
+            f"{name} is for pull consumers: leave it or deliver_subject out", argument=name
+        )
+    if beat and beat < SHORTEST_BEAT:
+        raise errors.InvalidArgumentError(
+            f"idle_heartbeat must be at least {SHORTEST_BEAT:g} s, not {beat:g} s",
+            argument="idle_heartbeat",
+        )
+    if config.flow_control and not beat and not flow_acks:
+        raise errors.InvalidArgumentError(
+            "flow_control needs idle_heartbeat, for example idle_heartbeat=5",
+            argument="idle_heartbeat",
+        )
+    if config.ack_policy is AckPolicy.NONE and (config.max_ack_pending or 0) > 0:
+        raise errors.InvalidArgumentError(
+            "max_ack_pending has no effect on a push consumer with ack_policy='none': leave it out",
+            argument="max_ack_pending",
+        )
 
 
 def _filters(config: ConsumerConfig) -> list[str]:

@@ -244,7 +244,9 @@ class ConsumerConfig(ConfigModel):
     """
 
     flow_control: bool | None = None
-    """Enable flow control for a push consumer."""
+    """
+    Stop sending to a push consumer until its client has answered. Needs ``idle_heartbeat``.
+    """
 
     headers_only: bool | None = None
     """Deliver the headers and the size of the payload, without the payload."""
@@ -259,13 +261,19 @@ class ConsumerConfig(ConfigModel):
     """Maximum number of bytes per pull."""
 
     deliver_subject: str | None = None
-    """Delivery subject of a push consumer. Without it, the consumer is a pull consumer."""
+    """
+    The subject that a push consumer delivers to, outside of the stream's subjects. Without it, the
+    consumer is a pull consumer.
+    """
 
     deliver_group: str | None = None
-    """Queue group of a push consumer."""
+    """The queue group whose members share the messages of a push consumer."""
 
     idle_heartbeat: float | None = attrs.field(default=None, converter=duration)
-    """Seconds between the heartbeats of a push consumer."""
+    """
+    Seconds between the heartbeats of a push consumer, from 0.1. Without heartbeats, jetsync learns
+    only after a minute of silence that the consumer was deleted.
+    """
 
     inactive_threshold: float | None = attrs.field(default=None, converter=duration)
     """
