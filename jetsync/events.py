@@ -27,6 +27,7 @@ __all__ = [
     "HandlerErrorEvent",
     "HeartbeatMissedEvent",
     "LameDuckEvent",
+    "MessagesLostEvent",
     "Operation",
     "OrderedResetEvent",
     "PermissionDeniedEvent",
@@ -57,6 +58,9 @@ class StatusKind(str, enum.Enum):
 
     HEARTBEAT_MISSED = "heartbeat_missed"
     """Neither a message nor a heartbeat arrived for two heartbeat intervals."""
+
+    MESSAGES_LOST = "messages_lost"
+    """Messages of a push consumer without acks did not reach the client."""
 
     DISCONNECTED = "disconnected"
     """The connection was lost."""
@@ -157,7 +161,8 @@ class PullStatusEvent(StatusEvent):
     The server answered a pull with a status line, such as ``404 No Messages``.
 
     Every status except heartbeats is reported, even if the call returns normally, as for an empty
-    fetch. A status that arrives after a complete fetch is reported by the next fetch.
+    fetch. This includes statuses of push consumers. A status that arrives after a complete fetch is
+    reported by the next fetch.
     """
 
     code: int
@@ -179,7 +184,7 @@ class PullStatusEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class HeartbeatMissedEvent(StatusEvent):
     """
-    Neither a message nor a heartbeat of a pull arrived for two heartbeat intervals.
+    Neither a message nor a heartbeat of a pull or a push consumer arrived for two intervals.
     """
 
     heartbeat: float
@@ -187,6 +192,19 @@ class HeartbeatMissedEvent(StatusEvent):
 
     silent_for: float
     """Seconds since the last message, heartbeat or other status."""
+
+
+@attrs.frozen(kw_only=True)
+class MessagesLostEvent(StatusEvent):
+    """
+    Messages of a push consumer did not reach the client, and the server will not send them again.
+
+    jetsync notices this if the consumer has the ``ack_policy`` none and no ``deliver_group``. The
+    usual reason is a lost connection.
+    """
+
+    messages: int
+    """How many messages are lost."""
 
 
 @attrs.frozen(kw_only=True)
@@ -250,11 +268,12 @@ class SlowConsumerEvent(StatusEvent):
     """
     A subscription drops messages because its buffer is full.
 
-    Emitted when the first message is dropped, and again with SlowConsumerError.
+    Emitted when the first message is dropped, and again with SlowConsumerError. For a consumption
+    from a push consumer without flow control, emitted once, when it ends.
     """
 
     subject: str
-    """The subscription's subject."""
+    """The subject that is subscribed to."""
 
     dropped: int
     """How many messages the subscription has dropped since the last SlowConsumerError."""

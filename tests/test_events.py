@@ -42,6 +42,7 @@ SAMPLES = [
         description="Exceeded MaxRequestBatch of 10",
         outcome=events.PullOutcome.FAILED,
     ),
+    events.MessagesLostEvent(stream="S", consumer="C", messages=2),
     events.HeartbeatMissedEvent(stream="S", consumer="C", heartbeat=1.0, silent_for=2.0),
     events.DisconnectedEvent(server="127.0.0.1:4222"),
     events.ReconnectedEvent(server="127.0.0.1:4222", reconnects=1),

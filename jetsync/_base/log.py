@@ -27,6 +27,7 @@ Your handlers can rely on these events:
 - ``pull_status``: The server answered a pull with a status line.
 - ``pulls_refused``: The server refused several pulls of a consumption in a row. The consumption
   retries.
+- ``messages_lost``: Messages of a push consumer without acks did not reach the client.
 - ``heartbeat_missed``: Neither a message nor a heartbeat arrived for two heartbeat intervals.
 - ``consumer_reset``: An ordered consumer has replaced its consumer on the server.
 - ``consumption_ended``: An error ended a consumption with a handler.

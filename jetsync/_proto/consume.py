@@ -21,13 +21,12 @@ Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from jetsync import errors
+from jetsync._proto.buffered import Buffered, Probe, read_gone
 from jetsync._proto.pull import (
     NO_PRIORITIES,
     PULL_RETRY_WAIT,
@@ -42,24 +41,18 @@ from jetsync._proto.pull import (
 )
 from jetsync._proto.pull_size import pull_size
 from jetsync._proto.status import Effect, Status
-from jetsync.errors.answers import from_api_error
 from jetsync.events import PullOutcome
-from jetsync.values.server_info import decode_json
 from jetsync.values.ttl import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jetsync._proto.pull import Pull
-    from jetsync.errors import JetSyncError
     from jetsync.values.frame import Frame
 
 # If a pull ends empty before this fraction of its `expires`, the next one waits. Otherwise a
 # consumer that refuses pulls without saying so would be asked in a tight loop.
 QUICK: Final = 0.5
-
-# Seconds without an answer after which a probe is repeated.
-PROBE_INTERVAL: Final = 1.0
 
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
 LOST_WAIT: Final = 1.0
@@ -100,7 +93,7 @@ class ConsumeOptions:
     inactive_threshold: float | None = None
 
 
-class ConsumeEngine:
+class ConsumeEngine(Buffered):
     """
     Keep a buffer filled.
 
@@ -113,28 +106,11 @@ class ConsumeEngine:
     def __init__(
         self, pulls: PullEngine, options: ConsumeOptions, pins: Pins | None = None
     ) -> None:
+        super().__init__(options.stop_after)
         self.pulls = pulls
         # Changed if a status names a limit of the consumer.
         self.options: ConsumeOptions = options
         self._pins: Pins = {} if pins is None else pins
-        # The messages that arrived and were not taken, oldest first.
-        self.buffer: deque[Frame] = deque()
-        # Takes the oldest message, or raises IndexError; any thread. It is the deque's own method,
-        # because every message goes through it.
-        self.take_first: Callable[[], Frame] = self.buffer.popleft
-        # Messages that were taken out of the buffer and still count as if they were in it.
-        self.parked = 0
-        self.parked_bytes = 0
-        # Messages that arrived beyond `stop_after`, to be given back.
-        self.refused: list[Frame] = []
-        # The fault that ended it.
-        self.error: BaseException | None = None
-        # Whether no more pulls are sent.
-        self.draining = False
-        # How many messages have arrived in the buffer so far.
-        self.admitted: int = 0
-        # How often two heartbeats in a row were missed.
-        self.misses: int = 0
         # How many pulls in a row were refused or not answered.
         self.refusals: int = 0
         # No pull is sent before this moment; 0 for no such moment.
@@ -148,22 +124,9 @@ class ConsumeEngine:
         self._left: float | None = None
         # Whether silence was ignored since the last frame, because no thread was driving.
         self._excused = False
-        self._wants_probe = False
-        self._probe: bytes | None = None
-        self._probes = 0
-        self._probe_again = 0.0
+        self._probe = Probe(pulls.prefix + b"i")
         # When silent pulls count as lost, because their consumer exists.
         self._lost_at: float | None = None
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether no more messages are wanted."""
-        limit = self.options.stop_after
-        return (
-            self.draining
-            or self.error is not None
-            or (limit is not None and self.admitted >= limit)
-        )
 
     def low_mark(self) -> int:
         """
@@ -220,28 +183,19 @@ class ConsumeEngine:
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
-        if not self._wants_probe or self.is_ending:
-            return None
-        if self._probe is not None and now < self._probe_again:
-            return None
-        self._wants_probe = False
-        self._probes += 1
-        self._probe = b"%bi%d" % (self.pulls.prefix, self._probes)
-        self._probe_again = now + PROBE_INTERVAL
-        return self._probe
+        return None if self.is_ending else self._probe.due(now)
 
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` and :meth:`next_pull` again; None for no such moment."""
-        moments = [self._lost_at, self._not_before, self.pulls.next_expiry()]
-        if self._wants_probe and self._probe is not None:
-            moments.append(self._probe_again)
-        if not self.pulls.is_idle:
-            moments.append(self.pulls.next_miss())
+        pulls, probe = self.pulls, self._probe
+        moments = [self._lost_at, self._not_before, pulls.next_expiry(), probe.next_due()]
+        if not pulls.is_idle:
+            moments.append(pulls.next_miss())
         return min(filter(None, moments), default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
         """Put the messages of *frames* into the buffer; return each status and its outcome."""
-        if self._probes:
+        if self._probe.asked:
             frames = self._take_answers(frames, now)
         if not frames:
             return []
@@ -272,7 +226,7 @@ class ConsumeEngine:
         self._silent_before += now - pulls.heard
         pulls.heard = now
         self.misses += 1
-        self._wants_probe = True
+        self._probe.want()
         return self._silent_before
 
     def leave(self, now: float) -> None:
@@ -294,36 +248,10 @@ class ConsumeEngine:
             self._silent_before = 0.0
             self.pulls.heard = now
 
-    def drain(self) -> None:
-        """Send no more pulls."""
-        self.draining = True
-
-    def park(self, frame: Frame) -> None:
-        """Count a message that was taken as if it were in the buffer; one thread at a time."""
-        self.parked += 1
-        self.parked_bytes += message_size(frame)
-
-    def unpark(self, frame: Frame) -> None:
-        """No longer count a parked message; one thread at a time."""
-        self.parked -= 1
-        self.parked_bytes -= message_size(frame)
-
-    def take_all(self) -> list[Frame]:
-        """Take the refused messages and those in the buffer; other threads may take some, too."""
-        taken, self.refused = self.refused, []
-        with contextlib.suppress(IndexError):  # None is left.
-            taken.extend(iter(self.take_first, None))
-        return taken
-
-    def take_refused(self) -> list[Frame]:
-        """Take the messages that arrived beyond ``stop_after``."""
-        refused, self.refused = self.refused, []
-        return refused
-
     def lost(self, epoch: int, now: float) -> None:
         """Remove the pulls that were sent on connections up to *epoch*, which are lost."""
         self.pulls.lost(epoch)
-        self._probe = None
+        self._probe.lost()
         self._lost_at = None
         self._silent_before = 0.0
         self._excused = False
@@ -331,40 +259,13 @@ class ConsumeEngine:
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
 
-    def fail(self, error: BaseException) -> None:
-        """End with *error*, unless it has ended with another error."""
-        if self.error is None:
-            self.error = error
-
-    def after_fork(self, error: BaseException) -> None:
-        """
-        End with *error* in a forked child, without the messages: they belong to the parent.
-
-        The deque is replaced, because a thread that does not exist here may have locked it.
-        """
-        self.buffer = deque()
-        self.take_first = self.buffer.popleft
-        self.fail(error)
-
-    def snapshot(self) -> list[Frame]:
-        """Return the messages in the buffer, while other threads may take some."""
-        while True:
-            with contextlib.suppress(RuntimeError):  # Another thread took one.
-                return list(self.buffer)
-
     def _admit(self, messages: Sequence[Frame]) -> None:
-        limit = self.options.stop_after
-        if limit is not None and self.admitted + len(messages) > limit:
-            room = limit - self.admitted
-            self.refused.extend(messages[room:])
-            messages = messages[:room]
-        self.admitted += len(messages)
         self._wait = PULL_RETRY_WAIT
         self.refusals = 0
         self._until_empty = False
         if self.options.priorities.group is not None:
             learn_pin(self._pins, self.options.priorities.group, messages)
-        self.buffer.extend(messages)
+        self.admit(messages)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
@@ -398,7 +299,7 @@ class ConsumeEngine:
         self._learn_limit(status)
         self.refusals += 1
         if status.effect is Effect.ABSENT:
-            self._wants_probe = True
+            self._probe.want()
         self._back_off(now)
         return PullOutcome.RETRIED
 
@@ -428,37 +329,14 @@ class ConsumeEngine:
 
     def _take_answers(self, frames: Sequence[Frame], now: float) -> Sequence[Frame]:
         """Take the answers to probes, including late ones, out of a block of frames."""
-        prefix = self.pulls.prefix + b"i"
-        answers = [frame for frame in frames if frame[0].startswith(prefix)]
-        if not answers:
-            return frames
-        for answer in answers:
+        rest, answers = self._probe.take(frames)
+        for answer, is_last in answers:
             gone = read_gone(answer[3], self.options.stream, self.options.consumer)
             if gone is not None:
                 self.fail(gone)
-            if answer[0] == self._probe:
-                self._probe = None
-                silent = self._silent_before > 0.0 and not self.pulls.is_idle
-                if answer[2] is None and gone is None and silent:
-                    # The consumer exists, and would have sent heartbeats for pulls that it knows.
-                    # If it was suspended, they arrive soon after its answer.
-                    self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
-        return [frame for frame in frames if not frame[0].startswith(prefix)]
-
-
-def read_gone(
-    answer: bytes, stream: str | None = None, consumer: str | None = None
-) -> JetSyncError | None:
-    """Return the error in a consumer info reply, or ProtocolError if the reply is malformed."""
-    if not answer:
-        return None
-    try:
-        found = decode_json(answer).get("error")
-        error = None if found is None else from_api_error(found, stream, consumer)
-    except errors.ProtocolError as broken:
-        return broken
-    return (
-        error
-        if isinstance(error, (errors.ConsumerNotFoundError, errors.StreamNotFoundError))
-        else None
-    )
+            silent = self._silent_before > 0.0 and not self.pulls.is_idle
+            if is_last and answer[2] is None and gone is None and silent:
+                # The consumer exists, and would have sent heartbeats for pulls that it knows. If
+                # it was suspended, they arrive soon after its answer.
+                self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
+        return rest

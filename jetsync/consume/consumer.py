@@ -1,5 +1,5 @@
 """
-The handle of a pull consumer.
+The handle of a consumer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from jetsync._api.consumers import info as consumer_info
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
+from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
@@ -18,8 +19,10 @@ from jetsync.consume.options import (
     consume_options,
     fetch_request,
     handler_options,
+    push_options,
     require_priorities,
 )
+from jetsync.consume.push import bind
 from jetsync.consume.target import PullTarget
 from jetsync.errors import NotPullConsumerError
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._base.keywords import NoKeywords
+    from jetsync._proto.consume import ConsumeOptions
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -42,7 +46,8 @@ class Consumer:
     A durable or ephemeral consumer on the server; made by a stream or a JetStream context.
 
     Thread-safe. Each fetch sends its own *pull*, a request for messages. The server sends each
-    message to one of the pulls.
+    message to one of the pulls. From a push consumer, which has a ``deliver_subject``, messages can
+    only be read with :meth:`consume`.
     """
 
     # Threads: any.
@@ -263,6 +268,14 @@ class Consumer:
         connection, the first pull is sent after the reconnect. Thread-safe, and threads may share
         the iterator.
 
+        A push consumer sends messages as they come, so there are no pulls. Its ``flow_control``
+        limits the buffer: jetsync answers the server after your code has taken the messages before
+        its request. Without flow control, the buffer is limited to *max_messages* (65,536) and
+        *max_bytes* (64 MiB). If it is full, the consumption ends with SlowConsumerError after the
+        buffered messages. With ``ack_policy`` none, the dropped messages are lost. Unless the
+        consumer has a ``deliver_group``, this call asks the server whether there is another
+        subscriber, and waits for the answer up to the timeout of the :class:`JetStream` object.
+
         If a handler raises an exception, jetsync emits a HandlerErrorEvent, logs the error and
         counts it in ``statistics()``. The first exception of each type and line also goes to
         ``threading.excepthook``, which prints it. An exception ends the consumption only if
@@ -272,18 +285,22 @@ class Consumer:
 
         Args:
             handler: Called with each message, in threads of the consumption.
-            max_messages: The size of the buffer in messages. Default: 500. Messages that are not
+            max_messages: The size of the buffer in messages. Default: 500. Not allowed for a push
+                consumer with flow control. Messages that are not
                 handled within the consumer's ``ack_wait`` are redelivered.
             max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Cannot be
                 combined with *max_messages*. Set it for messages of more than 64 KiB: by default,
                 servers disconnect a client for which 64 MiB wait to be sent.
-            expires: Seconds that the server keeps one pull open, at least 1. Default: 30.
+            expires: Seconds that the server keeps one pull open, at least 1. Default: 30. Like all
+                other options of pulls, it is refused for a push consumer.
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
             threshold_messages: jetsync refills the buffer when this many messages are left.
                 Default: half of *max_messages*.
             threshold_bytes: The same in bytes. Default: half of *max_bytes*.
             stop_after: End after this many messages, and pull no more than that. Default: no end.
+                From a push consumer more may arrive, and are given back. So its ``ack_policy`` must
+                not be none.
             ack: ``"explicit"``, the default: your code acknowledges each message. ``"auto"``
                 acknowledges a message when its handler has returned. Without a handler, it does so
                 when the same thread takes its next message or leaves the ``with`` block without an
@@ -308,8 +325,11 @@ class Consumer:
             InvalidArgumentError: An option is invalid; nothing was sent.
             InvalidGroupError: *group* is missing or unknown, or the consumer's priority policy does
                 not allow *min_pending* or *min_ack_pending*.
-            NotSupportedError: As for :meth:`fetch`.
-            NotPullConsumerError: This is a push consumer; nothing was sent.
+            NotSupportedError: As for :meth:`fetch`, or the ``ack_policy`` is ``flow_control``.
+            ConsumerInUseError: This is a push consumer that another client is reading, without
+                ``deliver_group``.
+            ConsumerNotFoundError: This is a push consumer that no longer exists.
+            DisconnectedError: This is a push consumer, and there was no connection in time.
             ConnectionClosedError: The client is closed.
 
         See ADR-37, "Consume".
@@ -319,9 +339,8 @@ class Consumer:
         if _extra:
             refuse_position(Consumer.consume)
         config = self._info.config
-        if config.deliver_subject:
-            raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        wanted = consume_options(
+        options = push_options if config.deliver_subject else consume_options
+        wanted: ConsumeOptions | PushOptions = options(
             self._stream_name,
             self.name,
             config,
@@ -346,7 +365,9 @@ class Consumer:
             on_error=on_error,
             keep_alive=keep_alive,
         )
-        if wanted.priorities != NO_PRIORITIES:
+        if isinstance(wanted, PushOptions):
+            wanted = bind(self._target, wanted, self._context.deadline(None))
+        elif wanted.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, wanted.priorities)
         return Consumption(self._target, wanted, handling)
 

@@ -14,6 +14,7 @@ from jetsync._base.dropped import disown
 from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
+from jetsync._proto.push import PushEngine
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
 from jetsync.errors import ConflictingUseError, ConsumptionClosedError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.push import PushOptions
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
@@ -71,6 +73,12 @@ class ConsumptionStatistics:
     Without a handler, this is 0.
     """
 
+    lost: int = 0
+    """
+    Messages of a push consumer with ``ack_policy`` none that did not reach this client, for example
+    because the connection was lost. With a ``deliver_group``, this cannot be known and is 0.
+    """
+
 
 class _LastTaken(threading.local):
     """The message that each thread took last, for ``ack="auto"``."""
@@ -99,7 +107,7 @@ class Consumption:
     __reduce__ = refuse_copy
 
     def __init__(
-        self, target: PullTarget, options: ConsumeOptions, handling: HandlerOptions
+        self, target: PullTarget, options: ConsumeOptions | PushOptions, handling: HandlerOptions
     ) -> None:
         handler = None if handling.handler is None else handling
         # With a handler, its threads acknowledge.
@@ -190,7 +198,8 @@ class Consumption:
 
     def drain(self) -> None:
         """
-        Stop pulling, and end once all messages that have arrived are taken.
+        Stop pulling, or unsubscribe from a push consumer. End once all messages that have arrived
+        are taken.
 
         Messages that arrive later are given back to the server. Does not wait, see :meth:`wait`.
         Thread-safe, safe to repeat and safe in a signal handler.
@@ -218,16 +227,18 @@ class Consumption:
     def statistics(self) -> ConsumptionStatistics:
         """Return the current counters."""
         core = self._core
-        engine, pulls = core.engine, core.engine.pulls
+        engine = core.engine
+        pulls = None if isinstance(engine, PushEngine) else engine.pulls
         return ConsumptionStatistics(
             received=engine.admitted,
             buffered=len(core.buffer),
-            pending=pulls.pending_messages,
-            pending_bytes=pulls.pending_bytes,
-            pulls=pulls.opened,
+            pending=0 if pulls is None else pulls.pending_messages,
+            pending_bytes=0 if pulls is None else pulls.pending_bytes,
+            pulls=0 if pulls is None else pulls.opened,
             heartbeats_missed=engine.misses,
             connections_lost=core.losses,
             failures=0 if core.pool is None else core.pool.failures,
+            lost=engine.lost_messages if isinstance(engine, PushEngine) else 0,
         )
 
     def _make(self, frame: Frame) -> Message:

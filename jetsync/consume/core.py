@@ -24,21 +24,18 @@ from jetsync import errors
 from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.locks import Latch, Locked
 from jetsync._base.log import get_logger
-from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
-from jetsync._proto import frames
-from jetsync._proto.consume import ConsumeEngine
+from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
-from jetsync.consume.inbox import ConsumerKeeper, PullInbox
+from jetsync.consume.pull_feed import PullFeed
+from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
-from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from jetsync._hooks.calls import Entered
-    from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.consume import ConsumeEngine, ConsumeOptions
+    from jetsync._proto.push import PushEngine
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
@@ -54,9 +51,6 @@ END_POLL: Final = 0.2
 # Longest wait for a connection, in seconds, before the driving thread checks for the end again.
 CONNECTION_WAIT: Final = 0.1
 
-# After this many refused pulls in a row, a warning is logged: the server may refuse all later ones.
-REFUSALS_WARNED: Final = 5
-
 # Why a consumption is closed after Ctrl-C or another exception of a signal handler.
 INTERRUPTED: Final = "a call was interrupted while it changed the consumption; make another one"
 
@@ -67,15 +61,17 @@ class ConsumptionCore:
     """
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
+    Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer.
+
     Threads: any, and signal handlers.
-    Locks: the turn lock, ``reading.turn_lock``, protects the inbox and the engine. The pool lock of
+    Locks: the turn lock, ``reading.turn_lock``, protects the feed and the engine. The pool lock of
     the handlers protects the engine's count of parked messages. Taking a message from the buffer
     needs no lock, and neither does setting ``closing`` or ending the engine, because each is one
     step.
 
     Args:
         target: The consumer.
-        options: What to pull.
+        options: What to pull, or which push consumer to read.
         recovers: Whether it continues after lost connections and missed heartbeats. Otherwise they
             end it with NoHeartbeatError.
         handler: How to call the handler, if there is one.
@@ -84,7 +80,7 @@ class ConsumptionCore:
     def __init__(
         self,
         target: PullTarget,
-        options: ConsumeOptions,
+        options: ConsumeOptions | PushOptions,
         *,
         recovers: bool = True,
         handler: HandlerOptions | None = None,
@@ -92,17 +88,22 @@ class ConsumptionCore:
         connection = target.context.connection
         target.renew_lane()
         self.target = target
-        self.options = options
+        self.options: ConsumeOptions | PushOptions = options
         self.make: Final = target.make
         self._lane = target.lane
         self._recovers = recovers
-        self._inbox = PullInbox(target.context)
-        self.engine: Final = ConsumeEngine(self._inbox.engine, options, target.pins)
+        # What sends and receives; only the driving thread calls it.
+        self.feed: Final[PullFeed | PushFeed] = (
+            PushFeed(target, options)
+            if isinstance(options, PushOptions)
+            else PullFeed(target, options)
+        )
+        self.engine: Final[ConsumeEngine | PushEngine] = self.feed.engine
         self.buffer: Collection[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
-        # The number of buffered messages at which a pull may be due.
+        # The number of buffered messages at which something may have to be sent.
         self.low: int = -1
-        # Whether pulls may be sent.
+        # Whether messages may arrive.
         self.is_open: bool = True
         # How often the connection was lost.
         self.losses: int = 0
@@ -110,11 +111,6 @@ class ConsumptionCore:
         self._inside = False
         # Whether nothing can be sent at the moment.
         self._blocked = False
-        self._keeper: ConsumerKeeper | None = None
-        if options.inactive_threshold is not None:
-            self._keeper = ConsumerKeeper(target, options.priorities, options.inactive_threshold)
-        # The plugins around the open pulls, by the reply subjects of the pulls.
-        self._entered: dict[bytes, Entered] = {}
         # Its turn lock is held by the thread that drives. Its takers are the threads that drive, or
         # wait for the driving thread, until there is a message.
         self.reading: Final = Reading("consumption", connection)
@@ -135,10 +131,10 @@ class ConsumptionCore:
         # No thread can be driving, because it would hold a reference.
         if getattr(self, "is_open", False):
             self.closing = True
-            if self._keeper is not None:
-                self._keeper.stopped = True
+            if self.feed.keeper is not None:
+                self.feed.keeper.stopped = True
             with contextlib.suppress(Exception):  # A plugin around a pull may raise.
-                self._end_pulls()
+                self._end_feed()
 
     # How it ends.
 
@@ -314,7 +310,7 @@ class ConsumptionCore:
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
-        keeper = self._keeper
+        keeper = self.feed.keeper
         try:
             if keeper is not None:
                 keeper.paused = True
@@ -331,7 +327,7 @@ class ConsumptionCore:
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
-            self._lane.interrupt(self._inbox.box)
+            self._lane.interrupt(self.feed.box)
 
     def _drive(self) -> None:
         """Do what is due; the turn lock is held."""
@@ -346,19 +342,19 @@ class ConsumptionCore:
             engine.fail(error)
         self._inside = False
         if self.is_open and (self.closing or engine.is_ending):
-            self._end_pulls()
+            self._end_feed()
         elif self.closing and self.buffer:
             self.target.give_back(engine.take_all())
         self.low = engine.low_mark()
         if not self.is_open and not self.buffer:
-            if self._keeper is not None:
-                self._keeper.stopped = True
+            if self.feed.keeper is not None:
+                self.feed.keeper.stopped = True
             self.reading.end(engine.error)
 
     def _step(self) -> None:
         """Take what has arrived, and send what is due."""
         engine, now = self.engine, time.monotonic()
-        if self._inbox.box.ready:
+        if self.feed.box.ready:
             self._take_news(now)
         self._blocked = self._lane.state is not LaneState.OPEN
         if not self._blocked:
@@ -369,17 +365,16 @@ class ConsumptionCore:
             engine.fail(
                 errors.NoHeartbeatError(consumer=self.options.consumer, stream=self.options.stream)
             )
-        if not self._blocked:
-            self._send(now)
-        if self._entered:
-            self._leave_ended()
+        if not self._blocked and not self.feed.send(now):
+            self._blocked = True
+        if self.feed.entered:
+            self.feed.leave_ended()
 
     def _take_news(self, now: float) -> None:
         """Take frames, losses and refusals out of the mailbox."""
-        box, engine = self._inbox.box, self.engine
+        box, engine = self.feed.box, self.engine
         box.interrupted = False
-        if box.frames:
-            self._receive(now)
+        self.feed.receive(now)
         lost = box.take_lost()
         if lost:
             engine.lost(lost, now)
@@ -392,7 +387,7 @@ class ConsumptionCore:
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there is something to do, at most until *deadline*."""
-        box = self._inbox.box
+        box = self.feed.box
         if self._blocked:
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
@@ -404,84 +399,16 @@ class ConsumptionCore:
             deadline = Deadline(due, deadline.total)
         self._lane.wait(box, deadline)
 
-    def _end_pulls(self) -> None:
-        """
-        Send no more pulls, unsubscribe, and give back what will not be taken.
-
-        While it drains, the messages that have arrived can still be taken.
-        """
-        engine, inbox = self.engine, self._inbox
-        if not self.closing:
-            self._receive(time.monotonic())
-        unused = engine.take_all() if self.closing else engine.take_refused()
-        # Servers before 2.14 refuse a pull for its group and still serve it.
-        maybe_served = isinstance(engine.error, errors.InvalidGroupError)
-        if engine.pulls.is_idle and not inbox.box.frames and not maybe_served:
-            inbox.close()
-            self.target.give_back(unused)
-        else:
-            inbox.abandon(unused, acked=self.target.wants_acks)
-        engine.pulls.clear()
+    def _end_feed(self) -> None:
+        """Receive no more messages; while it drains, those that have arrived can be taken."""
+        self.feed.end(closing=self.closing)
         self.is_open = False
-        if self._entered:
-            self._leave_ended()
-
-    def _receive(self, now: float) -> None:
-        engine = self.engine
-        for status, outcome in engine.receive(take_all(self._inbox.box.frames), now):
-            self.target.report_status(status, outcome)
-            if outcome is PullOutcome.RETRIED and engine.refusals == REFUSALS_WARNED:
-                _logger.warning(
-                    "pulls_refused",
-                    stream=self.options.stream,
-                    consumer=self.options.consumer,
-                    code=status.code,
-                    description=status.description,
-                )
-        if engine.refused:
-            self.target.give_back(engine.take_refused())
-
-    def _send(self, now: float) -> None:
-        """Send the pulls that are due, and the probe of the consumer."""
-        engine = self.engine
-        while (request := engine.next_pull(now)) is not None:
-            if not self._pull(request):
-                self._blocked = True
-                return
-        probe = engine.probe_due(now)
-        if probe is not None:
-            with contextlib.suppress(errors.TransportError, errors.CallInSignalHandlerError):
-                block = frames.pub(self.target.info_subject, probe, b"")
-                self._lane.write(block, Deadline(now, 0.0))
-
-    def _pull(self, request: PullRequest) -> bool:
-        """Send one pull; return False if that is not possible now."""
-        target = self.target
-        entered: Entered | None = None
-        if target.context.plugins.enter_fetch is not None:
-            entered = target.enter("consume", request, request.expires)
-        try:
-            pull = self._inbox.pull(target.subject, request, Deadline(time.monotonic(), 0.0))
-        except BaseException as error:
-            if entered is not None:
-                with contextlib.suppress(type(error)):
-                    entered.leave(None, error)
-            # The call that a signal handler interrupted sends the pull later.
-            if isinstance(error, (errors.DisconnectedError, errors.CallInSignalHandlerError)):
-                return False
-            raise
-        if entered is not None:
-            self._entered[pull.subject] = entered
-        return True
-
-    def _leave_ended(self) -> None:
-        """Leave the plugins around pulls that have ended."""
-        pulls = self.engine.pulls
-        for subject in [subject for subject in self._entered if subject not in pulls]:
-            self._entered.pop(subject).leave(None, None)
+        if self.feed.entered:
+            self.feed.leave_ended()
 
     def _report_silence(self, silent_for: float) -> None:
         options = self.options
+        assert options.heartbeat
         self.target.context.connection.probe()
         _logger.warning(
             "heartbeat_missed",

@@ -8,6 +8,7 @@ server redelivers them at once, and not only after the consumer's ``ack_wait``.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest
 from jetsync.consume.acks import give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
@@ -76,22 +77,35 @@ class PullInbox:
             unused: Messages that arrived and were not taken.
             acked: Whether the consumer wants acknowledgements. If not, there is nothing to nak.
         """
-        lane, box = self.lane, self.box
-        if not acked:
+        if acked:
+            abandon(self.box, self._listener, unused, functools.partial(give_back, self.lane))
+        else:
             self._listener.end()
-            return
-        arrived = box.frames
-        # The reading thread calls it after it has added frames. So each frame is found, either
-        # here or by that thread.
-        box.wake = lambda: give_back(lane, take_all(arrived))  # type: ignore[method-assign]
-        # Unsubscribed before the naks: the server would redeliver the messages to this very pull.
-        self._listener.end(grace=LATE_MESSAGES)
-        give_back(lane, unused)
-        box.wake()
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
         self._listener.end()
+
+
+def abandon(
+    box: Mailbox,
+    listener: Listener,
+    unused: Iterable[Frame],
+    give: Callable[[Iterable[Frame]], None],
+) -> None:
+    """
+    Unsubscribe and call *give* with *unused* and with all frames that still arrive; never waits.
+
+    *give* must not refer to the owner of the mailbox.
+    """
+    arrived = box.frames
+    # The reading thread calls it after it has added frames. So each frame is found, either here or
+    # by that thread.
+    box.wake = lambda: give(take_all(arrived))  # type: ignore[method-assign]
+    # Unsubscribed before the naks: the server would redeliver the messages to this very client.
+    listener.end(grace=LATE_MESSAGES)
+    give(unused)
+    box.wake()
 
 
 def empty_pull(

@@ -14,8 +14,14 @@ from jetsync._base.fields import check_count, wrong_type
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import Priorities, PullRequest
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
+from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
-from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidGroupError,
+    InvalidTypeError,
+    NotSupportedError,
+)
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
 from jetsync.values.server_versions import PULL_NEEDS, require
 
@@ -60,6 +66,11 @@ LEAST: Final = {
     "min_ack_pending": 1,
     "priority": 0,
 }
+
+# The buffer of a consumption from a push consumer without flow control, in messages and bytes, as
+# for core subscriptions.
+PUSH_MESSAGES: Final = 65_536
+PUSH_BYTES: Final = 64 << 20
 
 # The default of servers.
 DEFAULT_ACK_WAIT: Final = 30.0
@@ -193,6 +204,58 @@ def consume_options(
             if config.priority_policy is PriorityPolicy.PINNED_CLIENT
             else config.inactive_threshold or None
         ),
+    )
+
+
+def push_options(
+    stream: str, consumer: str, config: ConsumerConfig, /, **options: Any
+) -> PushOptions:
+    """
+    Check the options of a consumption from a push consumer, and complete them.
+
+    Args:
+        stream: The stream's name.
+        consumer: The consumer's name.
+        config: The consumer's configuration.
+        **options: As for :func:`consume_options`.
+    """
+    _check_counts(options)
+    allowed = {"max_messages", "max_bytes", "stop_after"}
+    for name, value in options.items():
+        if value is not None and name not in allowed:
+            raise InvalidArgumentError(
+                f"{name} is an option of pulls, but {consumer!r} is a push consumer: leave it out",
+                argument=name,
+            )
+    flow_control, acked = config.flow_control, config.ack_policy is not AckPolicy.NONE
+    if config.ack_policy is AckPolicy.FLOW_CONTROL:
+        raise NotSupportedError(
+            f"consume() on consumer {consumer!r}, whose ack_policy is 'flow_control'",
+            needs="a server that sources the stream",
+        )
+    max_messages, max_bytes = options.get("max_messages"), options.get("max_bytes")
+    stop_after = options.get("stop_after")
+    if flow_control and (max_messages, max_bytes) != (None, None):
+        raise InvalidArgumentError(
+            "flow control limits the buffer: leave max_messages and max_bytes out",
+            argument="max_messages" if max_bytes is None else "max_bytes",
+        )
+    if stop_after is not None and not acked:
+        raise InvalidArgumentError(
+            "stop_after would lose the messages that arrive after it, because the ack_policy of "
+            "the consumer is 'none': leave the loop instead, or use a pull consumer",
+            argument="stop_after",
+        )
+    return PushOptions(
+        stream=stream,
+        consumer=consumer,
+        deliver_subject=config.deliver_subject or "",
+        deliver_group=config.deliver_group or None,
+        expires=DEFAULT_EXPIRES,
+        heartbeat=config.idle_heartbeat or 0.0,
+        max_messages=None if flow_control else max_messages or PUSH_MESSAGES,
+        max_bytes=None if flow_control else max_bytes or PUSH_BYTES,
+        stop_after=stop_after,
     )
 
 

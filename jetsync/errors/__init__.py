@@ -62,6 +62,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │   ├── ConsumptionClosedError
     │   └── BatchClosedError
     ├── ConflictingUseError (RuntimeError)
+    │   └── ConsumerInUseError                a push consumer with another subscriber
     ├── ResetAttemptsExceededError            an ordered consumer could not be recreated
     ├── KeyNotFoundError (KeyError)
     ├── KeysVanishedError                     a snapshot that is no longer complete

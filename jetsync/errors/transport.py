@@ -152,18 +152,27 @@ class PermissionDeniedError(TransportError, PermissionError):
 
 class SlowConsumerError(TransportError):
     """
-    The subscription's buffer was full and messages were dropped. The subscription stays open.
+    The buffer was full and messages were dropped.
 
-    ``dropped`` is the number of messages dropped since the last such error.
+    A subscription stays open, and ``dropped`` is the number of messages dropped since the last such
+    error. A consumption from a push consumer without flow control ends, and ``consumer`` is the
+    consumer's name. If the consumer wants acks, the server redelivers the dropped messages.
     """
 
-    def __init__(self, subject: str, dropped: int) -> None:
-        super().__init__(
-            f"slow consumer: the subscription to {subject!r} dropped {dropped} messages;"
-            " take messages faster, or raise max_pending and max_pending_bytes"
-        )
+    def __init__(self, subject: str, dropped: int, *, consumer: str | None = None) -> None:
+        if consumer is None:
+            what = f"subscription to {subject!r}"
+            advice = "take messages faster, or raise max_pending and max_pending_bytes"
+        else:
+            what = f"consumption from push consumer {consumer!r}"
+            advice = (
+                "create the consumer with flow_control and idle_heartbeat, lower its "
+                "max_ack_pending, or raise max_messages and max_bytes"
+            )
+        super().__init__(f"slow consumer: the {what} dropped {dropped} messages; {advice}")
         self.subject = subject
         self.dropped = dropped
+        self.consumer = consumer
 
 
 class ForkedProcessError(TransportError, RuntimeError):

@@ -310,6 +310,22 @@ class ConflictingUseError(JetSyncError, RuntimeError):
     """
 
 
+class ConsumerInUseError(ConflictingUseError):
+    """
+    The push consumer already has a subscriber, and no ``deliver_group`` to share it.
+
+    The server would send each message to both subscribers.
+    """
+
+    def __init__(self, consumer: str, *, stream: str) -> None:
+        super().__init__(
+            f"push consumer {consumer!r} of stream {stream!r} already has a subscriber; give it a "
+            "deliver_group to share its messages, or use a pull consumer"
+        )
+        self.consumer = consumer
+        self.stream = stream
+
+
 class ResetAttemptsExceededError(JetSyncError):
     """
     An ordered consumer could not be recreated within the permitted number of attempts.

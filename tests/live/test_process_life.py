@@ -652,7 +652,7 @@ class TestInterruptedReads:
                 eventually(connected)
                 messages = worker.consume(max_messages=2, expires=2)
                 js.publish(f"{stream.name}.a", b"1")
-                eventually(lambda made=messages: made._core._inbox.box.frames)
+                eventually(lambda made=messages: made._core.feed.box.frames)
                 ended = interrupted_at(step, lambda made=messages: made.next(timeout=5))
                 try:
                     # Repeated, because a message may be lost with the connection.

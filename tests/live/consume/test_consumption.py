@@ -503,14 +503,6 @@ class TestGone:
             messages.next(timeout=30)
         assert messages.closed
 
-    def test_consume_of_a_push_consumer_sends_nothing(self, stream):
-        """
-        consume() of a push consumer raises an error before anything is sent.
-        """
-        pusher = stream.create_consumer("p", deliver_subject="x.y")
-        with pytest.raises(jetsync.NotPullConsumerError):
-            pusher.consume()
-
     def test_the_client_gives_up(self, unique):
         """
         If the client gives up reconnecting, the consumption ends with that error.

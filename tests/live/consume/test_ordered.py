@@ -238,7 +238,7 @@ class TestReset:
         messages = ordered.consume()
         assert take(messages, 1) == [0]
         core = messages._core
-        eventually(lambda: core._inbox.box.frames or len(core.buffer) == 2)
+        eventually(lambda: core.feed.box.frames or len(core.buffer) == 2)
         core.take_first()
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
@@ -826,7 +826,7 @@ class TestUse:
         """
         fill(js, stream, 30)
         with ordered.consume(max_messages=10) as messages:
-            eventually(lambda: len(messages._core._inbox.box.frames) == 10)
+            eventually(lambda: len(messages._core.feed.box.frames) == 10)
             assert take(messages, 6) == [*range(6)]
             pulling = stream.consumer(ordered.name)
             assert eventually(lambda: pulling.info().delivered.consumer_seq > 10)

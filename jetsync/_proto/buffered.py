@@ -1,0 +1,191 @@
+"""
+What the engines of consumptions share: the messages that wait to be taken, and questions to the
+server whether the consumer still exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from jetsync import errors
+from jetsync._proto.pull import message_size
+from jetsync.errors.answers import from_api_error
+from jetsync.values.server_info import decode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jetsync.errors import JetSyncError
+    from jetsync.values.frame import Frame
+
+# Seconds without an answer after which a probe is repeated.
+PROBE_INTERVAL: Final = 1.0
+
+
+class Buffered:
+    """
+    The messages that arrived and were not taken, and whether more are wanted.
+
+    Args:
+        stop_after: How many messages are wanted; None for no limit.
+    """
+
+    def __init__(self, stop_after: int | None) -> None:
+        self.stop_after = stop_after
+        # The messages that arrived and were not taken, oldest first.
+        self.buffer: deque[Frame] = deque()
+        # Takes the oldest message, or raises IndexError; any thread. It is the deque's own method,
+        # because every message goes through it.
+        self.take_first: Callable[[], Frame] = self.buffer.popleft
+        # Messages that were taken out of the buffer and still count as if they were in it.
+        self.parked = 0
+        self.parked_bytes = 0
+        # Messages that arrived beyond `stop_after`, to be given back.
+        self.refused: list[Frame] = []
+        # The fault that ended it.
+        self.error: BaseException | None = None
+        # Whether it ends once the messages in the buffer are taken.
+        self.draining = False
+        # How many messages have arrived in the buffer so far.
+        self.admitted: int = 0
+        # How often two heartbeats in a row were missed.
+        self.misses: int = 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no more messages are wanted."""
+        limit = self.stop_after
+        return (
+            self.draining
+            or self.error is not None
+            or (limit is not None and self.admitted >= limit)
+        )
+
+    def admit(self, messages: Sequence[Frame]) -> None:
+        """Put messages into the buffer, and those beyond ``stop_after`` aside."""
+        limit = self.stop_after
+        if limit is not None and self.admitted + len(messages) > limit:
+            room = limit - self.admitted
+            self.refused.extend(messages[room:])
+            messages = messages[:room]
+        self.admitted += len(messages)
+        self.buffer.extend(messages)
+
+    def drain(self) -> None:
+        """Want no more messages."""
+        self.draining = True
+
+    def park(self, frame: Frame) -> None:
+        """Count a message that was taken as if it were in the buffer; one thread at a time."""
+        self.parked += 1
+        self.parked_bytes += message_size(frame)
+
+    def unpark(self, frame: Frame) -> None:
+        """No longer count a parked message; one thread at a time."""
+        self.parked -= 1
+        self.parked_bytes -= message_size(frame)
+
+    def take_all(self) -> list[Frame]:
+        """Take the refused messages and those in the buffer; other threads may take some, too."""
+        taken, self.refused = self.refused, []
+        with contextlib.suppress(IndexError):  # None is left.
+            taken.extend(iter(self.take_first, None))
+        return taken
+
+    def take_refused(self) -> list[Frame]:
+        """Take the messages that arrived beyond ``stop_after``."""
+        refused, self.refused = self.refused, []
+        return refused
+
+    def fail(self, error: BaseException) -> None:
+        """End with *error*, unless it has ended with another error."""
+        if self.error is None:
+            self.error = error
+
+    def after_fork(self, error: BaseException) -> None:
+        """
+        End with *error* in a forked child, without the messages: they belong to the parent.
+
+        The deque is replaced, because a thread that does not exist here may have locked it.
+        """
+        self.buffer = deque()
+        self.take_first = self.buffer.popleft
+        self.fail(error)
+
+    def snapshot(self) -> list[Frame]:
+        """Return the messages in the buffer, while other threads may take some."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # Another thread took one.
+                return list(self.buffer)
+
+
+class Probe:
+    """
+    Questions to the server for the consumer's info, one at a time.
+
+    Args:
+        prefix: How the reply subjects of the questions start.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        # Whether a question is to be asked.
+        self.wanted = False
+        # How many questions were asked.
+        self.asked = 0
+        self._open: bytes | None = None
+        self._again = 0.0
+
+    def due(self, now: float) -> bytes | None:
+        """Return the reply subject of the question to ask now, or None."""
+        if not self.wanted or (self._open is not None and now < self._again):
+            return None
+        self.wanted = False
+        self.asked += 1
+        self._open = b"%b%d" % (self._prefix, self.asked)
+        self._again = now + PROBE_INTERVAL
+        return self._open
+
+    def next_due(self) -> float | None:
+        """Return when :meth:`due` has another question; None for no such moment."""
+        return self._again if self.wanted and self._open is not None else None
+
+    def want(self) -> None:
+        """Ask as soon as possible."""
+        self.wanted = True
+
+    def lost(self) -> None:
+        """Wait for no answer, because the connection was lost."""
+        self._open = None
+
+    def take(self, frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[Frame, bool]]]:
+        """Return the other frames, and each answer with whether it is to the last question."""
+        answers = [frame for frame in frames if frame[0].startswith(self._prefix)]
+        if not answers:
+            return frames, []
+        found = []
+        for answer in answers:
+            found.append((answer, answer[0] == self._open))
+            if answer[0] == self._open:
+                self._open = None
+        return [frame for frame in frames if not frame[0].startswith(self._prefix)], found
+
+
+def read_gone(
+    answer: bytes, stream: str | None = None, consumer: str | None = None
+) -> JetSyncError | None:
+    """Return the error in a consumer info reply, or ProtocolError if the reply is malformed."""
+    if not answer:
+        return None
+    try:
+        found = decode_json(answer).get("error")
+        error = None if found is None else from_api_error(found, stream, consumer)
+    except errors.ProtocolError as broken:
+        return broken
+    return (
+        error
+        if isinstance(error, (errors.ConsumerNotFoundError, errors.StreamNotFoundError))
+        else None
+    )
