@@ -183,12 +183,16 @@ class ConsumeEngine(Buffered):
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
-        return None if self.is_ending else self._probe.due(now)
+        if not self._probe.wanted or self.is_ending:
+            return None
+        return self._probe.due(now)
 
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` and :meth:`next_pull` again; None for no such moment."""
         pulls, probe = self.pulls, self._probe
-        moments = [self._lost_at, self._not_before, pulls.next_expiry(), probe.next_due()]
+        moments = [self._lost_at, self._not_before, pulls.next_expiry()]
+        if probe.wanted:
+            moments.append(probe.next_due())
         if not pulls.is_idle:
             moments.append(pulls.next_miss())
         return min(filter(None, moments), default=None)
@@ -204,7 +208,12 @@ class ConsumeEngine(Buffered):
         self._lost_at = None
         received = self.pulls.receive(frames, now)
         if received.messages:
-            self._admit(received.messages)
+            self._wait = PULL_RETRY_WAIT
+            self.refusals = 0
+            self._until_empty = False
+            if self.options.priorities.group is not None:
+                learn_pin(self._pins, self.options.priorities.group, received.messages)
+            self.admit(received.messages)
         return [
             (status, PullOutcome.IGNORED if pull is None else self._judge(status, pull, now))
             for status, pull in received.statuses
@@ -258,14 +267,6 @@ class ConsumeEngine(Buffered):
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
-
-    def _admit(self, messages: Sequence[Frame]) -> None:
-        self._wait = PULL_RETRY_WAIT
-        self.refusals = 0
-        self._until_empty = False
-        if self.options.priorities.group is not None:
-            learn_pin(self._pins, self.options.priorities.group, messages)
-        self.admit(messages)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""

@@ -131,14 +131,18 @@ class PushEngine(Buffered):
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
-        return None if self.is_ending else self._probe.due(now)
+        if not self._probe.wanted or self.is_ending:
+            return None
+        return self._probe.due(now)
 
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` again; None for no such moment."""
         if self.answer_due() is not None:
             # Another thread has taken the last message before the request just now.
             return 0.0
-        moments = [self._next_silence(), self._probe.next_due()]
+        moments = [self._next_silence()]
+        if self._probe.wanted:
+            moments.append(self._probe.next_due())
         return min(filter(None, moments), default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:

@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,8 +17,8 @@ import jetsync
 from helpers.connections import connection_of
 from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
-from helpers.streams import fill
-from helpers.waiting import eventually
+from helpers.streams import fill, fill_in_trouble
+from helpers.waiting import CLUSTER_CLIENT, eventually
 from jetsync._proto.push import PushEngine
 from jetsync.consume.push import PushFeed
 from jetsync.devserver import DevServer
@@ -438,20 +439,20 @@ class TestFailures:
         Messages in flight on a connection that is lost do not come again, and their number is told.
         """
         recorder, client = distant
-        push(stream, ack_policy="none", **FLOW)
-        publish(js, stream, 1000, size=20_000)
-        found = []
+        consumer = push(stream, ack_policy="none", **FLOW)
         with client.jetstream().consumer(stream.name, "p").consume() as messages:
-            found += numbers(messages, 100)
+            fill(js, stream, 5)
+            assert numbers(messages, 5) == list(range(5))
+            proxy.pause("to_client")
+            fill(js, stream, 10, start=5)
+            eventually(lambda: consumer.info().delivered.consumer_seq == 15)
             proxy.cut()
+            proxy.resume()
             eventually(lambda: client.statistics().reconnects == 1)
-            publish(js, stream, 1, start=1000)
-            while found[-1] != 1000:
-                found += numbers(messages, 1)
-            lost = messages.statistics().lost
-        assert found == sorted(found)
-        assert lost == 1001 - len(found) > 0
-        assert sum(event.messages for event in seen(recorder, "messages_lost")) == lost
+            fill(js, stream, 1, start=15)
+            assert numbers(messages, 1) == [15]
+            assert messages.statistics().lost == 10
+        eventually(lambda: [event.messages for event in seen(recorder, "messages_lost")] == [10])
         assert "messages_lost" in caplog.text
 
     def test_a_user_who_may_only_subscribe(self):
@@ -596,3 +597,39 @@ class TestOptions:
         consumer = push(stream, ack_policy="flow_control", max_ack_pending=10)
         with pytest.raises(jetsync.NotSupportedError, match="flow_control"):
             consumer.consume()
+
+
+@pytest.mark.cluster
+class TestCluster:
+    def test_leaders_come_and_go(self, unique):
+        """
+        If the consumer's leader steps down, or its server stops, all messages arrive nevertheless.
+        """
+        with (
+            DevServer(cluster=3) as cluster,
+            jetsync.connect(cluster.url, **CLUSTER_CLIENT) as client,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], num_replicas=3)
+            consumer = push(stream, ack_wait=2, **FLOW)
+            got = set()
+
+            def take_up_to(count):
+                while len(got) < count:
+                    got.update(numbers(messages, 1, timeout=60))
+
+            with consumer.consume(ack="auto") as messages, ThreadPoolExecutor(1) as pool:
+                fill_in_trouble(js, stream, 10)
+                take_up_to(10)
+                for turn in range(1, 3):
+                    rest = pool.submit(take_up_to, 10 * turn + 10)
+                    client.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{unique}.p", b"")
+                    fill_in_trouble(js, stream, 10, start=10 * turn)
+                    rest.result(60)
+                index = cluster.wait_stream_leader(unique)
+                rest = pool.submit(take_up_to, 40)
+                cluster.stop(index)
+                fill_in_trouble(js, stream, 10, start=30)
+                rest.result(60)
+                assert messages.error is None
+            assert got == set(range(40))
