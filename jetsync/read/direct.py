@@ -236,6 +236,12 @@ class StreamScan(Iterator["StoredMessage"]):
         """
         return arrow_columns(columns).reader(self.pages())
 
+    def to_reader(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:
+        """
+        Do the same as :meth:`to_batches`. This is the name that scanners of pyarrow have.
+        """
+        return self.to_batches(columns)
+
     def close(self) -> None:
         """
         End the read now and drop the messages that were not taken; safe to repeat.

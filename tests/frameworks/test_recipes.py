@@ -317,6 +317,31 @@ def test_the_jupyter_recipe_runs_in_a_kernel(tmp_path, folder, monkeypatch, serv
     assert "'orders.eu.2', b'2 chairs'" in results[2]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("duckdb", marks=pytest.mark.recipe("duckdb")),
+        pytest.param("polars", marks=pytest.mark.recipe("polars")),
+    ],
+)
+def test_the_recipes_for_tables_read_all_orders(run, server, folder, name):
+    """
+    The report has all orders of more than one page, and so has the file.
+    """
+    pytest.importorskip(name)
+    with jetsync.connect(server.url) as client:
+        client.jetstream().publish_many(
+            (f"orders.{('it', 'no')[n % 2]}", b'{"total": %d.5, "article": "chair"}' % (n % 2))
+            for n in range(10_000)
+        )
+    program = run("orders")
+
+    assert program.wait() == 0, program.output
+    lines = ["it: 5000 orders, 2500.00", "no: 5000 orders, 7500.00", "10000 orders archived"]
+    assert program.output.splitlines() == lines
+    assert (folder / "orders.parquet").stat().st_size > 10_000
+
+
 @pytest.mark.recipe("pytest")
 def test_the_tests_of_the_pytest_recipe_pass(run):
     """

@@ -80,6 +80,7 @@ READS = {
     "StreamScan.__next__": lambda rig: rig.stream.scan(),
     "StreamScan.pages": lambda rig: rig.stream.scan().pages(),
     "StreamScan.to_batches": lambda rig: rig.stream.scan().to_batches(),
+    "StreamScan.to_reader": lambda rig: rig.stream.scan().to_reader(),
     "Watch.initial": lambda rig: rig.kv.watch().initial(),
 }
 """Iterators over messages that one call at a time may use."""
@@ -191,7 +192,7 @@ def test_reads_refuse_a_second_call(rig, gate, name):
     """
     A second call, of the same thread or another one, is refused, and the first one gets all.
     """
-    if name == "StreamScan.to_batches":
+    if name in {"StreamScan.to_batches", "StreamScan.to_reader"}:
         pytest.importorskip("pyarrow")
     shared = READS[name](rig)
     refused = []
@@ -210,7 +211,7 @@ def test_reads_refuse_a_second_call(rig, gate, name):
             next(shared)
         gate.go_on.set()
         found = reading.result(30)
-    in_pages = name in {"StreamScan.pages", "StreamScan.to_batches"}
+    in_pages = name in {"StreamScan.pages", "StreamScan.to_batches", "StreamScan.to_reader"}
     assert (sum(map(len, found)) if in_pages else len(found)) == COUNT
 
 

@@ -273,6 +273,21 @@ class TestPages:
             assert len(stream.scan(start=26).to_arrow()) == 0
             stream.delete()
 
+    def test_a_reader_is_one_page_ahead(self, client, unique):
+        """
+        A reader requests the next page, and no more, so memory does not grow with the stream.
+        """
+        pytest.importorskip("pyarrow")
+        stream = make(client, unique, 50)
+        with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as requests:
+            reader = stream.scan(page=10).to_reader(["subject", "sequence"])
+            for batch, asked in ((1, 2), (2, 3)):
+                assert reader.read_next_batch()["sequence"].to_pylist()[0] == 10 * batch - 9
+                client.flush()
+                assert requests.pending == asked
+            assert [len(batch) for batch in reader] == [10, 10, 10]
+        stream.delete()
+
     def test_the_headers_of_a_table(self, client, unique):
         """
         The tables of a scan and of a page have the headers that the messages were published with.
