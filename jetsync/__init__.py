@@ -28,6 +28,7 @@ from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
 from jetsync.client import *
 from jetsync.consume.acks import *
+from jetsync.consume.answers import *
 from jetsync.consume.consumer import *
 from jetsync.consume.consumption import *
 from jetsync.consume.fetch import *

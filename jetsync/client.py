@@ -13,9 +13,15 @@ import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.deadline import SHORTEST, Deadline, as_seconds
 from jetsync._base.dropped import disown
-from jetsync._base.fields import check_count, check_fields, whole_number, wrong_type
+from jetsync._base.fields import (
+    check_count,
+    check_fields,
+    check_function,
+    whole_number,
+    wrong_type,
+)
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
@@ -26,6 +32,7 @@ from jetsync._io.handles import list_of
 from jetsync._io.refusals import MOST_SUBJECTS
 from jetsync._io.session import report_at_exit
 from jetsync._proto import frames
+from jetsync.consume.answers import Answers
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
@@ -36,6 +43,8 @@ from jetsync.values.outbound import payload_bytes
 from jetsync.values.subjects import api_prefix, validate_filter, validate_queue, validate_subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self, Unpack
 
     from jetsync._base.deadline import Seconds
@@ -463,6 +472,69 @@ class Client:
         below the client's ``inbox_prefix``. Nothing is sent. Thread-safe.
         """
         return self._connection.new_inbox()
+
+    @hide_extra
+    def request_many(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *_extra: NoReturn,
+        headers: HeadersInput | None = None,
+        timeout: Seconds | None = None,
+        stall: Seconds | None = None,
+        max_messages: int | None = None,
+        until: Callable[[Message], object] | None = None,
+    ) -> Answers:
+        """
+        Send a request and return an iterator over the replies of any number of responders.
+
+        The call returns when the request is sent. The iteration raises the errors that follow. It
+        ends without an error after *timeout*, or earlier if one of the other limits is reached, the
+        connection is lost or the client closes. :attr:`Answers.reason` says which. Replies that
+        have arrived are returned also after that.
+
+        Args:
+            subject: The subject.
+            data: The payload.
+            headers: The headers. jetsync does not change this object.
+            timeout: Seconds from the call to the end of the iteration. The default is the option
+                ``request_timeout``.
+            stall: Seconds to wait for another reply, in each step of the iteration after the first.
+                By default, only *timeout* limits this.
+            max_messages: How many replies to take at most.
+            until: A function that gets each reply. If it returns true, the iteration ends, and this
+                reply is not returned.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: An argument is invalid. Nothing was sent.
+            DisconnectedError: The client did not reconnect in time. Nothing was sent.
+            NoRespondersError: The subject has no subscribers. Raised by the iteration, as are all
+                errors below.
+            PermissionDeniedError: The server refused the subject, or the subscription to replies.
+            SlowConsumerError: The buffer was full, and replies were dropped. Start another loop to
+                get those in the buffer.
+
+        ADR-47.
+        """
+        if _extra:
+            refuse_position(Client.request_many)
+        connection = self._connection
+        connection.check()
+        validate_subject(subject)
+        if max_messages is not None:
+            check_count("max_messages", max_messages, 1)
+        check_function("until", until)
+        _, payload, header = self._encode(subject, data, headers)
+        return Answers(
+            connection,
+            subject,
+            header,
+            payload,
+            connection.deadline(timeout),
+            stall=None if stall is None else as_seconds(stall, "stall", minimum=SHORTEST),
+            max_messages=max_messages,
+            until=until,
+        )
 
     @hide_extra
     def subscribe(

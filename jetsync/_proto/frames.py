@@ -312,6 +312,6 @@ def sub(subject: bytes, sid: bytes, queue: bytes = b"") -> bytes:
     return b"SUB %b\r\n" % arguments
 
 
-def unsub(sid: bytes) -> bytes:
-    """Build ``UNSUB``."""
-    return b"UNSUB %b\r\n" % sid
+def unsub(sid: bytes, after: int | None = None) -> bytes:
+    """Build ``UNSUB``; if *after* is given, it takes effect after that many messages."""
+    return b"UNSUB %b\r\n" % sid if after is None else b"UNSUB %b %d\r\n" % (sid, after)

@@ -59,9 +59,11 @@ class BoundedMailbox(Mailbox):
         max_count: int,
         max_bytes: int,
         report: Callable[[], Callable[[int], None] | None],
+        *,
+        collect_denials: bool = False,
     ) -> None:
         """*report* is a weak reference, because the connection holds the mailbox."""
-        super().__init__(interest)
+        super().__init__(interest, collect_denials=collect_denials)
         self.push: Callable[[Frame], None] = self._push
         self.dropped: int = 0
         self._max_count = max_count
@@ -113,6 +115,33 @@ class BoundedMailbox(Mailbox):
         return self._reported - before
 
 
+class DropReports:
+    """
+    Reports the messages that a :class:`BoundedMailbox` dropped, as events and in the log.
+
+    Threads: any.
+    Locks: none.
+
+    Args:
+        connection: The connection.
+        subject: The subject in the reports.
+    """
+
+    def __init__(self, connection: Connection, subject: str) -> None:
+        self._connection = connection
+        self._subject = subject
+
+    def began(self, dropped: int) -> None:
+        """Report that messages are being dropped; called by the reading thread."""
+        self.emit(dropped)
+        # Log handlers are code of the application and must not run under the read lock.
+        self._connection.lane.later(0.0, _log_drop, self._subject, dropped)
+
+    def emit(self, dropped: int) -> None:
+        """Pass the number of dropped messages to the plugins."""
+        self._connection.emit(events.SlowConsumerEvent(subject=self._subject, dropped=dropped))
+
+
 class Subscription:
     """
     A core NATS subscription: iterate over it, or ask for the next message.
@@ -154,8 +183,12 @@ class Subscription:
         self._closed = False
         # Only one thread at a time may wait for a mailbox.
         self._reading = Reading("subscription", connection)
+        self._reports = DropReports(connection, subject)
         self._box = BoundedMailbox(
-            subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
+            subject.encode(),
+            max_pending,
+            max_pending_bytes,
+            weakref.WeakMethod(self._reports.began),
         )
         self._listener = Listener(self._lane, self._box, b"" if queue is None else queue.encode())
         name = f"subscription to {subject!r}"
@@ -272,7 +305,7 @@ class Subscription:
         box = self._box
         while True:
             if box.slow and (dropped := box.take_dropped()):
-                self._emit_drop(dropped)
+                self._reports.emit(dropped)
                 raise errors.SlowConsumerError(self.subject, dropped)
             with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
                 return Message(*box.take(), self._connection)
@@ -290,15 +323,6 @@ class Subscription:
         failure = self._box.failure
         closed_here = isinstance(failure, errors.HandleClosedError) or is_own_close(failure)
         return closed_here and not self._box.frames
-
-    def _report_drop(self, dropped: int) -> None:
-        """Report that messages are being dropped; called by the reading thread."""
-        self._emit_drop(dropped)
-        # Log handlers are code of the application and must not run under the read lock.
-        self._lane.later(0.0, _log_drop, self.subject, dropped)
-
-    def _emit_drop(self, dropped: int) -> None:
-        self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
 
 
 def _unsubscribe(lane: Lane, listener: Listener) -> bool:

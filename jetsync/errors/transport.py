@@ -154,22 +154,29 @@ class SlowConsumerError(TransportError):
     """
     The buffer was full and messages were dropped.
 
-    A subscription stays open, and ``dropped`` is the number of messages dropped since the last such
-    error. A consumption from a push consumer without flow control ends, and ``consumer`` is the
-    consumer's name. If the consumer wants acks, the server redelivers the dropped messages.
+    A subscription and a request with many answers stay open, and ``dropped`` is the number of
+    messages dropped since the last such error. A consumption from a push consumer without flow
+    control ends, and ``consumer`` is the consumer's name. If the consumer wants acks, the server
+    redelivers the dropped messages.
     """
 
-    def __init__(self, subject: str, dropped: int, *, consumer: str | None = None) -> None:
-        if consumer is None:
-            what = f"subscription to {subject!r}"
-            advice = "take messages faster, or raise max_pending and max_pending_bytes"
-        else:
-            what = f"consumption from push consumer {consumer!r}"
-            advice = (
-                "create the consumer with flow_control and idle_heartbeat, lower its "
-                "max_ack_pending, or raise max_messages and max_bytes"
+    def __init__(
+        self, subject: str, dropped: int, *, consumer: str | None = None, is_request: bool = False
+    ) -> None:
+        if is_request:
+            text = f"{dropped} answers to {subject!r} were dropped; take answers faster"
+        elif consumer is None:
+            text = (
+                f"the subscription to {subject!r} dropped {dropped} messages;"
+                " take messages faster, or raise max_pending and max_pending_bytes"
             )
-        super().__init__(f"slow consumer: the {what} dropped {dropped} messages; {advice}")
+        else:
+            text = (
+                f"the consumption from push consumer {consumer!r} dropped {dropped} messages;"
+                " create the consumer with flow_control and idle_heartbeat, lower its"
+                " max_ack_pending, or raise max_messages and max_bytes"
+            )
+        super().__init__(f"slow consumer: {text}")
         self.subject = subject
         self.dropped = dropped
         self.consumer = consumer

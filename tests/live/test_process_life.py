@@ -64,6 +64,7 @@ FORK = """
     stream = js.create_stream(name, subjects=[name + ".>"], storage="memory")
     consumer = stream.create_consumer("c")
     subscription = client.subscribe(name + ".*")
+    answers = client.request_many("quiet." + name, timeout=60)
     js.publish(name + ".parent", b"1")
     message = consumer.next(expires=20)
     # One thread reads the socket at the moment of the fork.
@@ -75,6 +76,8 @@ FORK = """
         calls = [
             lambda: client.publish(name),
             lambda: client.request(name, timeout=1),
+            lambda: client.request_many(name, timeout=1),
+            lambda: next(answers),
             lambda: client.subscribe(name),
             lambda: client.flush(),
             lambda: client.rtt(),
@@ -534,8 +537,11 @@ class TestInterrupt:
             interrupted(lambda: subscription.next(timeout=30))
             interrupted(lambda: list(subscription))
             interrupted(lambda: client.request("quiet." + name, timeout=30))
+            with client.request_many("quiet." + name, timeout=30) as answers:
+                interrupted(lambda: list(answers))
+                assert answers.reason is None
             client.publish("quiet." + name, b"3")
-            assert [subscription.next(timeout=20).data for _ in range(2)] == [b"", b"3"]
+            assert [subscription.next(timeout=20).data for _ in range(3)] == [b"", b"", b"3"]
             eventually(lambda: not consumer.info().num_waiting)
             assert client.statistics().requests_in_flight == 0
             assert client.statistics().reconnects == 0
@@ -783,7 +789,10 @@ class TestInterruptedSubscriptions:
     Ctrl-C at any step of a call leaves no subscription. After a reconnect it would exist again.
     """
 
-    @pytest.mark.parametrize("what", ["subscribe", "fetch", "consume", "scan", "publisher", "fast"])
+    @pytest.mark.parametrize(
+        "what",
+        ["subscribe", "request_many", "fetch", "consume", "scan", "publisher", "fast"],
+    )
     def test_none_is_left(self, client, js, unique, what):
         """
         Each kind of subscription.
@@ -805,6 +814,7 @@ class TestInterruptedSubscriptions:
 
         makers = {
             "subscribe": lambda: client.subscribe(unique),
+            "request_many": lambda: client.request_many(unique, timeout=30),
             "fetch": lambda: consumer.fetch(1, expires=30),
             "consume": consumer.consume,
             "scan": stream.scan,

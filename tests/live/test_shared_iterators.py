@@ -54,6 +54,8 @@ class Rig:
         )
         self.kv = self.js.create_key_value(name, storage="memory")
         self.subscription = client.subscribe(f"core.{name}")
+        self.answers = client.request_many(f"core.{name}", timeout=60)
+        self.reply = self.subscription.next(timeout=20).reply
         self.fill()
 
     def fill(self):
@@ -61,10 +63,12 @@ class Rig:
             self.js.publish(f"{self.name}.{number}", b"x")
             self.kv.put(f"key{number}", b"x")
             self.client.publish(f"core.{self.name}", b"%d" % number)
+            self.client.publish(self.reply, b"%d" % number)
         self.client.flush()
 
     def close(self):
         self.subscription.close()
+        self.answers.close()
         self.stream.delete()
         self.js.delete_key_value(self.name)
 
@@ -95,6 +99,7 @@ LISTS = {
 """Iterators over lists that the server sends in pages; the same holds for them."""
 
 SHARED = {
+    "Answers.__next__": lambda rig: rig.answers,
     "Consumption.__next__": lambda rig: rig.stream.create_consumer("c").consume(),
     "Subscription.__next__": lambda rig: rig.subscription,
     "Watch.__next__": lambda rig: rig.kv.watch(),

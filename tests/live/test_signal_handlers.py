@@ -313,6 +313,7 @@ INNER = {
     "subscription_next": lambda rig: subscription_next(rig, 0),
     "client_publish": lambda rig: rig.client.publish(f"nobody.{rig.name}"),
     "client_request": lambda rig: rig.client.request(f"nobody.{rig.name}", timeout=5),
+    "request_many": lambda rig: list(rig.client.request_many(f"nobody.{rig.name}", timeout=5)),
     "new_subscription": lambda rig: rig.client.subscribe(f"nobody.{rig.name}").close(),
     "stop": lambda rig: rig.consumption.close(),
     "drain": lambda rig: rig.consumption.drain(),
@@ -464,11 +465,13 @@ class Handles:
         self.ordered = stream.ordered_consumer()
         self.watch = js.create_key_value(name, storage="memory").watch(updates_only=True)
         self.subscription = client.subscribe(f"core.{name}")
+        self.answers = client.request_many(f"core.{name}", timeout=60)
         client.flush(timeout=5)
 
     def close(self):
         """End all calls and all handles."""
-        for handle in (self.consumption, self.watch, self.subscription, self.ordered):
+        reading = self.consumption, self.watch, self.subscription, self.answers, self.ordered
+        for handle in reading:
             handle.close()
         self.batch.discard()
         self.publisher.close(timeout=5)
@@ -515,6 +518,7 @@ MEETINGS = {
         lambda h: h.subscription.next(timeout=30),
         lambda h: next(h.subscription),
     ),
+    "answers.next": (lambda h: list(h.answers), lambda h: next(h.answers)),
 }
 
 

@@ -308,6 +308,7 @@ CALLS = {
     "Client.publish": lambda made, h: made.publish(h.subject),
     "Client.reconnect": lambda made, h: made.reconnect(timeout=h.seconds),
     "Client.request": lambda made, h: made.request("quiet", timeout=h.seconds),
+    "Client.request_many": lambda made, h: list(made.request_many("quiet", timeout=h.seconds)),
     "Client.rtt": lambda made, h: made.rtt(timeout=h.seconds),
     "Client.subscribe": lambda made, h: made.subscribe(h.subject).close(),
     "Consumer.delete": lambda made, h: made.delete(timeout=h.seconds),
