@@ -52,6 +52,7 @@ from jetsync.publish.fast import *
 from jetsync.publish.publisher import *
 from jetsync.read.direct import *
 from jetsync.stream import *
+from jetsync.system import *
 from jetsync.typing import *
 from jetsync.values.account import *
 from jetsync.values.consumer_config import *
@@ -63,6 +64,7 @@ from jetsync.values.server_info import *
 from jetsync.values.stored import *
 from jetsync.values.stream_config import *
 from jetsync.values.stream_info import *
+from jetsync.values.system_info import *
 from jetsync.values.ttl import *
 
 __version__ = "0.1.0"

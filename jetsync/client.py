@@ -37,6 +37,7 @@ from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions
+from jetsync.system import System
 from jetsync.values.headers import encode_headers, header_pairs
 from jetsync.values.message import Message
 from jetsync.values.outbound import payload_bytes
@@ -582,6 +583,37 @@ class Client:
         if self._connection.stopping:
             subscription.drain()
         return subscription
+
+    # The system account.
+
+    def system(
+        self,
+        *,
+        timeout: Seconds | None = None,
+        stall: Seconds = 0.3,
+        servers: int | None = None,
+    ) -> System:
+        """
+        Return an object that asks the servers about themselves. Sends no request.
+
+        Only users of the system account get answers.
+
+        Args:
+            timeout: Timeout of each call, in seconds. The default is the option
+                ``request_timeout``.
+            stall: Seconds to wait for another answer, if a call asks all servers.
+            servers: How many servers there are, if you know. A call that asks all of them then ends
+                with the last answer, instead of waiting *stall* seconds for another one.
+        """
+        default = self.options.request_timeout if timeout is None else timeout
+        if servers is not None:
+            check_count("servers", servers, 1)
+        return System(
+            self._connection,
+            timeout=as_seconds(default),
+            stall=as_seconds(stall, "stall", minimum=SHORTEST),
+            servers=servers,
+        )
 
     # JetStream.
 

@@ -44,6 +44,7 @@ ARGUMENTS = {
     "message": "it failed",
     "reason": "it is late",
     "reply": "r.1",
+    "server_id": "NA",
 }
 
 

@@ -31,8 +31,10 @@ from jetsync.values.server_info import ServerInfo, clean_info, decode_json, pars
 from jetsync.values.stored import StoredMessage, StoredPage
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
+from jetsync.values.system_info import Connz, Healthz, Jsz, Statsz, Subsz, Varz
 
 MODELS = [AccountInfo, ConsumerConfig, ConsumerInfo, PauseState, StreamConfig, StreamInfo]
+MODELS += [Connz, Healthz, Jsz, Statsz, Subsz, Varz]
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NUMBERS = st.sampled_from(

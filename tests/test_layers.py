@@ -24,6 +24,7 @@ devserver
 __init__
 typing
 client
+system
 jetstream
 kv
 stream

@@ -33,6 +33,7 @@ COVERED_BY = {
     "live/consume/test_consumption.py": "consume/core consume/pull_feed consume/target",
     "live/consume/test_ordered.py": "consume/ordered_reads consume/ordered_source",
     "live/test_client.py": "consume/subscription",
+    "live/test_system.py": "values/system_info",
     "live/kv/test_handle.py": "kv/bucket kv/entry",
     "live/read/test_pages.py": "read/last",
     "publish/test_publisher.py": "publish/window publish/future",

@@ -25,6 +25,8 @@ as attributes, can be pickled and copied, and never contain secrets::
     │   ├── DisconnectedError (ConnectionError, TimeoutError)
     │   ├── ConnectionLostError (ConnectionError)
     │   ├── NoRespondersError
+    │   │   ├── NotSystemAccountError         only users of the system account get an answer
+    │   │   └── ServerNotFoundError
     │   ├── PermissionDeniedError (PermissionError)
     │   ├── SubscriptionLimitError
     │   ├── SlowConsumerError

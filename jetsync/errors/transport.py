@@ -123,9 +123,36 @@ class NoRespondersError(TransportError):
     No server or client is subscribed to the subject of a request.
     """
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(f"no responders on {subject!r}")
+    def __init__(self, subject: str, text: str | None = None) -> None:
+        super().__init__(text or f"no responders on {subject!r}")
         self.subject = subject
+
+
+class NotSystemAccountError(NoRespondersError):
+    """
+    Servers answer this request only to users of the system account.
+    """
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            subject,
+            f"no server answers {subject!r} to this user: connect as a user of the system account,"
+            " which is $SYS unless system_account in the server's configuration names another one",
+        )
+
+
+class ServerNotFoundError(NoRespondersError):
+    """
+    No server with this id can be reached. A server gets another id when it restarts.
+    """
+
+    def __init__(self, server_id: str, subject: str) -> None:
+        super().__init__(
+            subject,
+            f"no server has the id {server_id!r}, or it cannot be reached;"
+            " a server that restarts gets another id",
+        )
+        self.server_id = server_id
 
 
 class PermissionDeniedError(TransportError, PermissionError):

@@ -237,6 +237,12 @@ def _integer(value: Any, _: Any = None) -> int:
     return value
 
 
+def _number(value: Any, _: Any = None) -> float:
+    if type(value) is not float:
+        value = _integer(value)
+    return float(value)
+
+
 def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
     """Return a hook that accepts only one JSON type; the one of cattrs would convert any value."""
 
@@ -259,7 +265,8 @@ def _seconds(nanoseconds: int) -> float:
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
-    # Every float is a duration: seconds here, integer nanoseconds on the wire.
+    # Every `float | None` is a duration: seconds here, integer nanoseconds on the wire. A plain
+    # `float` is a number in a server's report.
     parts = get_args(attribute.type)
     if float in parts:
         return _WireField(
@@ -385,6 +392,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, take_text)
     converter.register_structure_hook(bool, _exact(bool))
     converter.register_structure_hook(int, _integer)
+    converter.register_structure_hook(float, _number)
     converter.register_structure_hook(dt.datetime, _structure_time)
     converter.register_structure_hook(bytes, _structure_bytes)
     return converter

@@ -66,6 +66,7 @@ TIMES = {"timeout", "ack_timeout", "expires", "connect_timeout"}
 LATER = {
     "Acker.acknowledge_sync": "messages call it",
     "Client.jetstream": "for the calls of the context",
+    "Client.system": "for the calls of the object",
     "Client.stop_on_signal": "for what follows the signal",
     "Consumer.consume": "for the pulls",
     "JetStream.atomic_batch": "for the calls of the batch",
