@@ -8,6 +8,7 @@ import importlib.metadata
 import platform
 import statistics
 import sys
+from itertools import starmap
 from typing import Any, Final
 
 import attrs
@@ -36,11 +37,22 @@ from jetsync.cli._output import (
     size,
 )
 from jetsync.cli.plugins import describe
-from jetsync.errors import ApiError, JetSyncError, NoRespondersError
+from jetsync.errors import (
+    ApiError,
+    JetSyncError,
+    NoRespondersError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+)
 from jetsync.values.codec import to_wire
 
 # Enough for a median that one slow answer does not move.
 _PINGS: Final = 5
+
+# Seconds to wait for another server of a cluster, which may be far away.
+_STALL: Final = 1.0
+
+_SYSTEM_ACCOUNT: Final = "this user belongs to the system account, which has no JetStream"
 
 
 @attrs.frozen
@@ -61,6 +73,25 @@ class Report:
     """Why there is no JetStream; `None` if there is."""
 
     verdicts: tuple[Verdict, ...]
+
+    servers: tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...] = ()
+    """
+    All servers and their health, if the user belongs to the system account. The health is `None` if
+    the server did not answer that question.
+    """
+
+    @property
+    def problems(self) -> list[str]:
+        """
+        What is wrong.
+        """
+        if not self.servers:
+            return [] if self.jetstream is None else [self.jetstream]
+        return [
+            f"server {varz.server.name} is not healthy: {_health(health)}"
+            for varz, health in self.servers
+            if health is None or not health.ok
+        ]
 
     def as_json(self, problems: list[str]) -> dict[str, Any]:
         """
@@ -84,6 +115,7 @@ class Report:
             "api_level": self.level,
             "account": None if self.account is None else to_wire(self.account),
             "features": [verdict.as_json() for verdict in self.verdicts],
+            **({"servers": [*starmap(_server_as_json, self.servers)]} if self.servers else {}),
         }
 
     @property
@@ -123,7 +155,9 @@ def doctor(
     The exit status is 1 if there is no connection or no JetStream, or if a feature that --require
     names does not work.
 
-    In a cluster, the report is about the server that answered. Others may run another version.
+    In a cluster, the report is about the server that answered. Others may run another version. If
+    the user belongs to the system account, the report lists all servers with their health. That
+    account has no JetStream, so the exit status then depends on the health of the servers instead.
     """
     if url is not None:
         options = options.evolve(servers=url)
@@ -137,7 +171,7 @@ def doctor(
             print_json({"ok": False, "problems": [str(error)], "client": client})
             sys.exit(1)
         raise
-    problems = [] if report.jetstream is None else [report.jetstream]
+    problems = report.problems
     problems += [f"{name} does not work" for name in missing(report.verdicts, required)]
     if as_json:
         print_json({**report.as_json(problems), "client": client})
@@ -207,11 +241,13 @@ def examine(options: jetsync.ConnectOptions) -> Report:
     with connect(options) as client:
         rtt = statistics.median(client.rtt() for _ in range(_PINGS))
         account, jetstream = None, None
+        servers: tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...] = ()
         try:
             account = client.jetstream().account_info()
         except (ApiError, NoRespondersError) as error:
             # JetStream is off on the server or for the account, or the domain is wrong.
-            jetstream = str(error)
+            servers = ask_servers(client)
+            jetstream = _SYSTEM_ACCOUNT if servers else str(error)
         server = client.server
         level = server.api_level if account is None else account.api.level
         return Report(
@@ -222,7 +258,45 @@ def examine(options: jetsync.ConnectOptions) -> Report:
             account=account,
             jetstream=jetstream,
             verdicts=verdicts(server.version, level, jetstream=jetstream),
+            servers=servers,
         )
+
+
+def ask_servers(
+    client: jetsync.Client,
+) -> tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...]:
+    """
+    Return all servers and their health; nothing if the user may not ask them.
+    """
+    try:
+        found = client.system(stall=_STALL).varz()
+        healthy = client.system(stall=_STALL, servers=len(found)).healthz()
+    except (ApiError, NoRespondersError, PermissionDeniedError, RequestTimeoutError):
+        return ()
+    by_id = {each.server.id: each for each in healthy}
+    return tuple((each, by_id.get(each.server.id)) for each in found)
+
+
+def _health(health: jetsync.Healthz | None) -> str:
+    if health is None:
+        return "no answer"
+    return "ok" if health.ok else health.error or health.status
+
+
+def _server_as_json(varz: jetsync.Varz, health: jetsync.Healthz | None) -> dict[str, Any]:
+    return {
+        "name": varz.server.name,
+        "id": varz.server.id,
+        "cluster": varz.server.cluster,
+        "version": varz.server.ver,
+        "jetstream": varz.server.jetstream,
+        "healthy": health is not None and health.ok,
+        "health": _health(health),
+        "uptime": varz.uptime,
+        "connections": varz.connections,
+        "memory": varz.mem,
+        "cpu": varz.cpu,
+    }
 
 
 def show(report: Report) -> None:
@@ -255,6 +329,25 @@ def show(report: Report) -> None:
                 ("consumers", f"{account.consumers:,}", limit(limits.max_consumers)),
             ],
             numbers=("used", "limit"),
+        )
+    if report.servers:
+        say()
+        print_table(
+            ("servers", "version", "cluster", "health", "uptime", "connections", "memory", "load"),
+            (
+                (
+                    varz.server.name,
+                    varz.server.ver,
+                    varz.server.cluster or "",
+                    Styled(_health(health), GOOD if health is not None and health.ok else ERROR),
+                    varz.uptime,
+                    f"{varz.connections:,}",
+                    size(varz.mem),
+                    f"{varz.cpu:.0f} %",
+                )
+                for varz, health in report.servers
+            ),
+            numbers=("connections", "memory", "load"),
         )
     say()
     print_table(

@@ -20,6 +20,7 @@ import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import click
 import pytest
 from click.testing import CliRunner
@@ -393,6 +394,45 @@ class TestErrors:
         output = capsys.readouterr().out
         assert re.search(r"^variant +(.*?) *$", output, re.MULTILINE)[1] == variant
         assert (re.search(r"^ +install it *$", output, re.MULTILINE) is None) is (advice is None)
+
+    def test_doctor_names_servers_that_are_not_healthy(self, capsys):
+        """
+        The problems of a system account's report are the servers that are not healthy.
+        """
+        named = [
+            jetsync.Varz(server=jetsync.ServerIdentity(name=name, ver="2.15.1")) for name in "abc"
+        ]
+        healths = [
+            jetsync.Healthz(status="ok"),
+            jetsync.Healthz(status="unavailable", error="no leader"),
+            None,
+        ]
+        report = doctor.Report(
+            server=jetsync.ServerInfo(),
+            tls=False,
+            rtt=0.001,
+            account=None,
+            jetstream="no JetStream here",
+            verdicts=(),
+            servers=tuple(zip(named, healths, strict=True)),
+        )
+        doctor.show(report)
+
+        shown = capsys.readouterr().out
+        assert report.problems == [
+            "server b is not healthy: no leader",
+            "server c is not healthy: no answer",
+        ]
+        assert re.findall(
+            r"^([abc]) +2\.15\.1 +(ok|no leader|no answer) ", shown, re.MULTILINE
+        ) == [
+            ("a", "ok"),
+            ("b", "no leader"),
+            ("c", "no answer"),
+        ]
+        listed = report.as_json(report.problems)["servers"]
+        assert [each["healthy"] for each in listed] == [True, False, False]
+        assert attrs.evolve(report, servers=()).problems == ["no JetStream here"]
 
     @pytest.mark.parametrize(
         ("version", "shown"), [("2.16.4", "2.16.4"), ("2.17.0", "2.17.0 (tested: 2.10 to 2.16)")]

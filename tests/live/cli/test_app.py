@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import jetsync
 from helpers.certificates import Authority
-from helpers.waiting import at_some_pace
+from helpers.waiting import at_some_pace, eventually
 from jetsync.cli import consumer as consumer_module
 from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer
@@ -711,6 +711,36 @@ class TestDoctor:
         assert "JetStream" in problem
         assert {feature["why"] for feature in report["features"]} == {problem}
         assert not any(feature["works"] for feature in report["features"])
+
+    def test_a_user_of_the_system_account_sees_all_servers(self, run):
+        """
+        The report lists all servers, and the exit status is 0 if they are healthy.
+        """
+        accounts = {
+            "$SYS": {"users": [{"user": "sys", "password": "s"}]},
+            "APP": {"jetstream": "enabled", "users": [{"user": "app", "password": "a"}]},
+        }
+        config = {"accounts": accounts, "no_auth_user": "app"}
+        login = ["--user", "sys", "--password", "s"]
+        with DevServer(cluster=3, name="c", config=config) as cluster:
+            with jetsync.connect(cluster.url, user="sys", password="s") as client:
+                eventually(lambda: all(each.ok for each in client.system(servers=3).healthz()))
+            output = checked(run("doctor", cluster.url, *login))
+            report = json.loads(checked(run("doctor", cluster.url, "--json", *login)))
+            other = json.loads(checked(run("doctor", cluster.url, "--json")))
+            failed = run("doctor", cluster.url, "--require", "pause", *login)
+
+        assert re.findall(rf"^(c-\d) +{cluster.version} +c +ok ", output, re.MULTILINE) == [
+            "c-0",
+            "c-1",
+            "c-2",
+        ]
+        assert "belongs to the system account" in output
+        assert (report["ok"], report["problems"]) == (True, [])
+        assert [each["name"] for each in report["servers"]] == ["c-0", "c-1", "c-2"]
+        assert {each["healthy"] for each in report["servers"]} == {True}
+        assert "servers" not in other
+        assert failed.exit_code == 1
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
