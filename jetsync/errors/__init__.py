@@ -58,6 +58,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │       └── IncompleteMirrorError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
+    ├── DecodeError (ValueError)              a payload, key or value in another format
     ├── CopiedMessageError                    only the original message can be acknowledged
     ├── AcksNotWantedError
     ├── HandleClosedError                     the object is closed

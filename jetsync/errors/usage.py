@@ -1,5 +1,6 @@
 """
-Arguments that are rejected before anything is sent, and calls that an object's state forbids.
+Arguments that are rejected before anything is sent, calls that an object's state forbids, and data
+that your code cannot read.
 """
 
 from __future__ import annotations
@@ -243,6 +244,44 @@ class MessageAlreadyAckedError(JetSyncError):
         super().__init__(f"message on {subject!r} is already acknowledged (reply {reply!r})")
         self.subject = subject
         self.reply = reply
+
+
+class DecodeError(JetSyncError, ValueError):
+    """
+    The payload of a message, or the key or value of a key-value entry, cannot be decoded.
+
+    ``what`` is ``"payload"``, ``"key"`` or ``"value"``, and ``reason`` says what is wrong, without
+    quoting the data. ``stream`` and ``sequence`` are None if the message is not from a stream.
+    ``bucket`` and ``key`` are those of an entry, whose revision is ``sequence``. If its key cannot
+    be decoded, ``key`` is the stored key. ``subject`` is None if only the entry is known.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        reason: str,
+        *,
+        subject: str | None = None,
+        stream: str | None = None,
+        sequence: int | None = None,
+        bucket: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        if bucket is not None:
+            of = "" if what == "key" else "the value of "
+            which = f"{of}key {key!r} in bucket {bucket!r}, revision {sequence}"
+        elif stream is not None:
+            which = f"the {what} of message {sequence} on {subject!r} in stream {stream!r}"
+        else:
+            which = f"the {what} of the message on {subject!r}"
+        super().__init__(f"cannot decode {which}: {reason}")
+        self.what = what
+        self.reason = reason
+        self.subject = subject
+        self.stream = stream
+        self.sequence = sequence
+        self.bucket = bucket
+        self.key = key
 
 
 class CopiedMessageError(JetSyncError):

@@ -5,12 +5,14 @@ One revision of a key.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from jetsync._base.integers import read_digits
-from jetsync._proto.kv import KeyOperation, operation_of
+from jetsync._proto.kv import STREAM_PREFIX, KeyOperation, operation_of
+from jetsync.errors import DecodeError
+from jetsync.values.json_payloads import parse_json
 from jetsync.values.stored import quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
@@ -61,6 +63,28 @@ class Entry:
     def is_deleted(self) -> bool:
         """Whether this is a marker."""
         return self.operation is not KeyOperation.PUT
+
+    def json(self) -> Any:
+        """
+        Return the value of the JSON document that the entry holds. Each call parses it.
+
+        Raises:
+            DecodeError: The value is not JSON, or the entry is a marker. The error names the
+                bucket, the key and the revision.
+        """
+        if not isinstance(self.value, bytes):
+            raise self._undecodable("the bucket's codec has decoded it already: use entry.value")
+        return parse_json(self.value, self._undecodable)
+
+    def _undecodable(self, reason: str) -> DecodeError:
+        return DecodeError(
+            "value",
+            reason,
+            stream=STREAM_PREFIX + self.bucket,
+            sequence=self.revision,
+            bucket=self.bucket,
+            key=self.key,
+        )
 
 
 def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:

@@ -17,6 +17,7 @@ from jetsync._base.speedups import with_twin
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import Headers
+from jetsync.values.json_payloads import parse_json
 from jetsync.values.ttl import marker_in, ttl_in
 
 if TYPE_CHECKING:
@@ -214,6 +215,28 @@ class Message(MessageStorage):
         The time-to-live in seconds, ``"never"``, or ``None`` if it has none (ADR-43).
         """
         return ttl_in(self.raw_headers, self)
+
+    def json(self) -> Any:
+        """
+        Return the payload as the value of its JSON document. Each call parses the payload.
+
+        Raises:
+            DecodeError: The payload is not JSON. The error names the stream, the sequence and the
+                subject. The message is not acknowledged: terminate it if it can never be read.
+        """
+        return parse_json(self.data, self._undecodable)
+
+    def _undecodable(self, reason: str) -> errors.DecodeError:
+        said = parse_ack_reply(self.raw_reply)
+        if said is None:
+            return errors.DecodeError("payload", reason, subject=self.subject)
+        return errors.DecodeError(
+            "payload",
+            reason,
+            subject=self.subject,
+            stream=said.stream,
+            sequence=said.stream_sequence,
+        )
 
     @property
     def is_acked(self) -> bool:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 from jetsync._base.integers import read_digits
 from jetsync._base.iterations import ListIteration
 from jetsync._base.speedups import with_twin
-from jetsync.errors import InvalidArgumentError, ProtocolError
+from jetsync.errors import DecodeError, InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import NO_OWN_HEADERS, TTL, Headers, find_last, own_size
+from jetsync.values.json_payloads import parse_json
 from jetsync.values.page_columns import shifted
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
@@ -221,6 +222,25 @@ class StoredMessage(StoredStorage):
         """
         block = self.raw_headers
         return parse_ttl(self.headers.get(TTL)) if block is None else ttl_in(block, self)
+
+    def json(self) -> Any:
+        """
+        Return the payload as the value of its JSON document. Each call parses the payload.
+
+        Raises:
+            DecodeError: The payload is not JSON. The error names the stream, the sequence and the
+                subject.
+        """
+        return parse_json(self.data, self._undecodable)
+
+    def _undecodable(self, reason: str) -> DecodeError:
+        return DecodeError(
+            "payload",
+            reason,
+            subject=self.subject,
+            stream=self.stream,
+            sequence=self.sequence,
+        )
 
     def _values(self) -> tuple[object, ...]:
         """Return what makes messages equal."""

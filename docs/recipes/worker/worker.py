@@ -38,7 +38,7 @@ def handle(js: jetsync.JetStream, message: jetsync.Message) -> None:
         move(js, message, f"failed {ATTEMPTS} times")
         return
     try:
-        order = json.loads(message.data)
+        order = message.json()
         order["article"]
     except (ValueError, LookupError, TypeError) as error:
         move(js, message, f"not an order: {error!r}")
