@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from jetsync.values.outbound import Payload
 
 __all__ = ["KeyValue"]
+
+T = TypeVar("T")
+
+# The default of `get` that stands for no default.
+NO_DEFAULT: Final = object()
 
 # Default timeout, in seconds, of calls that read many keys one after another.
 READING: Final = 30.0
@@ -93,6 +98,7 @@ class KeyValue:
 
     # Single keys
 
+    @overload
     def get(
         self,
         key: str,
@@ -100,7 +106,28 @@ class KeyValue:
         *,
         direct: bool | None = None,
         timeout: Seconds | None = None,
-    ) -> Entry:
+    ) -> Entry: ...
+
+    @overload
+    def get(
+        self,
+        key: str,
+        revision: int | None = None,
+        *,
+        default: T,
+        direct: bool | None = None,
+        timeout: Seconds | None = None,
+    ) -> Entry | T: ...
+
+    def get(
+        self,
+        key: str,
+        revision: int | None = None,
+        *,
+        default: Any = NO_DEFAULT,
+        direct: bool | None = None,
+        timeout: Seconds | None = None,
+    ) -> Any:
         """
         Return the value of a key.
 
@@ -110,6 +137,7 @@ class KeyValue:
         Args:
             key: The key.
             revision: An earlier revision of this key. The default is the last one.
+            default: What to return if the key has no value, instead of raising KeyNotFoundError.
             direct: ``False`` asks the leader, which knows every change. ``True`` sends a direct get
                 and trusts the replica or mirror that answers. ``None``, the default, sends a direct
                 get if the bucket allows it, and asks the leader if the answer has no message.
@@ -122,6 +150,7 @@ class KeyValue:
         """
         bucket = self._bucket
         subject = bucket.layout.read_prefix + check_key(key)
+        message = entry = None
         try:
             if revision is None:
                 message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
@@ -129,15 +158,22 @@ class KeyValue:
                 number = whole_number("revision", revision)
                 message = bucket.stream.get_message(number, direct=direct, timeout=timeout)
         except errors.MessageNotFoundError:
-            raise bucket.not_found(key, revision=revision) from None
+            pass
         except errors.StreamNotFoundError as error:
             raise errors.BucketNotFoundError(bucket.name) from error
-        if revision is not None and message.subject != subject:
-            raise bucket.not_found(key, revision=revision)
-        entry = stored_entry(bucket.name, key, message)
-        if entry.is_deleted:
-            raise bucket.not_found(key, entry, revision=revision)
-        return entry
+        if message is not None and (revision is None or message.subject == subject):
+            entry = stored_entry(bucket.name, key, message)
+            if not entry.is_deleted:
+                return entry
+        if default is not NO_DEFAULT:
+            return default
+        raise bucket.not_found(key, entry, revision=revision)
+
+    def __contains__(self, key: str) -> bool:
+        """
+        Return whether a key has a value. Asks the server, as :meth:`get` does.
+        """
+        return self.get(key, default=None) is not None
 
     @hide_extra
     def put(

@@ -70,6 +70,41 @@ class TestKeys:
         """
         basics(kv)
 
+    def test_a_default_replaces_only_the_error_for_a_missing_key(self, kv):
+        """
+        A key that was never set, was deleted, or did not have the revision has the default.
+        """
+        kv.put("a", b"one")
+        kv.put("b", b"")
+        kv.delete("b")
+
+        assert kv.get("a", default=None).value == b"one"
+        assert kv.get("never", default=None) is None
+        assert kv.get("b", default=7) == 7
+        assert kv.get("a", 2, default=7) == kv.get("a", 99, default=7) == 7
+        for key in ("a b", ">"):
+            with pytest.raises(jetsync.InvalidKeyError):
+                kv.get(key, default=None)
+        kv.stream.delete()
+        with pytest.raises(jetsync.BucketNotFoundError):
+            kv.get("a", default=None)
+
+    def test_in_says_whether_a_key_has_a_value(self, kv):
+        """
+        A key with a value is in the bucket, also if the value is empty; a deleted key is not.
+        """
+        kv.put("a", b"")
+        kv.put("b", b"x")
+        kv.purge("b")
+
+        assert "a" in kv
+        assert "b" not in kv
+        assert "never" not in kv
+        with pytest.raises(jetsync.InvalidKeyError):
+            assert "a.*" in kv
+        with pytest.raises(jetsync.InvalidTypeError):
+            assert 5 in kv
+
     @pytest.mark.versions
     @pytest.mark.parametrize("version", OLD)
     def test_the_basic_operations_work_on_every_server(self, server_for, unique, version):
