@@ -40,6 +40,7 @@ from jetsync.errors import *
 from jetsync.events import *
 from jetsync.hookspecs import hookimpl as hookimpl
 from jetsync.jetstream import *
+from jetsync.kv.codecs import *
 from jetsync.kv.config import *
 from jetsync.kv.entry import *
 from jetsync.kv.handle import *

@@ -5,14 +5,18 @@ The state that all handles of a bucket share, and the basic operations on its st
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.fields import check_count
-from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
+from jetsync._proto.kv import STREAM_PREFIX, check_key, check_pattern, layout_of, why_gone
+from jetsync.kv.codecs import reason_of
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
 from jetsync.stream import Stream
@@ -21,22 +25,33 @@ from jetsync.values.server_versions import api_level_of
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
 
     from jetsync._base.deadline import Deadline, Seconds
+    from jetsync.kv.codecs import Codecs
     from jetsync.kv.entry import Entry
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload
     from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo
 
 
 class Bucket:
     """
-    The state that all handles of one bucket share. Thread-safe.
+    The state that all handles of one bucket share, and the codecs of one of them. Thread-safe.
     """
 
-    __slots__ = ("context", "layout", "name", "origin", "stream")
+    __slots__ = (
+        "codecs",
+        "context",
+        "layout",
+        "name",
+        "origin",
+        "stored_key",
+        "stored_pattern",
+        "stream",
+    )
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name: str = name
@@ -46,6 +61,10 @@ class Bucket:
         self.origin: Context = context
         """The context for requests to the origin stream, which stores written values."""
 
+        self.codecs: Codecs | None = None
+        # Check a key or a pattern, and return its stored form.
+        self.stored_key: Callable[[str], str] = check_key
+        self.stored_pattern: Callable[[str], str] = check_pattern
         if self.layout.origin_api != context.prefix:
             self.origin = Context(
                 context.connection,
@@ -53,6 +72,65 @@ class Bucket:
                 domain=None,
                 default_timeout=context.default_timeout,
             )
+
+    def with_codecs(self, codecs: Codecs) -> Self:
+        """Return the same bucket with other codecs."""
+        other = copy.copy(self)
+        other.codecs = codecs
+        other.stored_key, other.stored_pattern = codecs.stored_key, codecs.stored_pattern
+        return other
+
+    def shown(self, entry: Entry[Any], *, with_value: bool = True) -> Entry[Any]:
+        """
+        Return a stored entry with its key and its value as the codecs show them.
+
+        Raises:
+            DecodeError: A codec cannot decode it.
+        """
+        if self.codecs is None:
+            return entry
+        what, key, value = "key", entry.key, entry.value
+        try:
+            key = self.codecs.shown_key(entry.key)
+            if with_value and self.codecs.values is not None and not entry.is_deleted:
+                what = "value"
+                value = self.codecs.values.decode(key, value)
+        except Exception as error:
+            raise errors.DecodeError(
+                what,
+                reason_of(error),
+                subject=self.layout.read_prefix + entry.key,
+                stream=self.stream.name,
+                sequence=entry.revision,
+                bucket=self.name,
+                key=key,
+            ) from error
+        return attrs.evolve(entry, key=key, value=value)
+
+    def all_shown(
+        self, entries: Iterable[Entry[Any]], *, with_value: bool = True
+    ) -> list[Entry[Any]]:
+        """Return the entries that the codecs can decode; see ``on_undecodable`` of the codecs."""
+        found = []
+        for entry in entries:
+            try:
+                found.append(self.shown(entry, with_value=with_value))
+            except errors.DecodeError as error:
+                self.report(error)
+        return found
+
+    def readable(self, stored: str) -> str:
+        """Return the key of a stored one for an error; the stored one if it cannot be decoded."""
+        with contextlib.suppress(Exception):
+            return stored if self.codecs is None else self.codecs.shown_key(stored)
+        return stored
+
+    def report(self, error: errors.DecodeError) -> None:
+        """Tell the caller's function that an entry is left out, or raise the error."""
+        assert self.codecs is not None
+        if self.codecs.on_undecodable is None:
+            raise error
+        self.codecs.on_undecodable(error)
 
     @property
     def config(self) -> StreamConfig:
@@ -96,7 +174,7 @@ class Bucket:
         The leader of the origin stream answers, so the result is up to date.
         """
         layout = self.layout
-        request = {"last_by_subj": layout.origin_subject(key)}
+        request = {"last_by_subj": layout.origin_subject(self.stored_key(key))}
         try:
             with self.named(origin=True):
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
@@ -105,8 +183,8 @@ class Bucket:
         show = shown_by(self.context)
         return stored_entry(self.name, key, found if show is None else show(found))
 
-    def write(self, key: str, value: Payload, deadline: Deadline, **options: Any) -> int:
-        """Store a revision of a valid key, and return its number. See :meth:`change`."""
+    def write(self, key: str, value: Any, deadline: Deadline, **options: Any) -> int:
+        """Store a revision of a key, and return its number. See :meth:`change`."""
         message, storing = self.change(key, value, deadline, **options)
         try:
             return publish_one(self.context, message, deadline, config=storing).sequence
@@ -117,7 +195,7 @@ class Bucket:
     def change(
         self,
         key: str,
-        value: Payload,
+        value: Any,
         deadline: Deadline,
         *,
         headers: HeadersInput | None = None,
@@ -138,13 +216,15 @@ class Bucket:
             last: The expected revision of the key; None expects nothing.
             creates: Whether the change expects that the key has no value.
         """
+        subject = self.layout.write_prefix + self.stored_key(key)
         expect = storing = None
         if last is not None:
             check_count("last", last, 0)
             expect = Expect(last_subject_sequence=last)
         if ttl is not None:
             storing = self._require_ttl(ttl, deadline, replaces=headers is None and not creates)
-        subject = self.layout.write_prefix + key
+        if headers is None and self.codecs is not None:
+            value = self.codecs.stored_value(key, value)
         return OutboundMessage(subject, value, headers, None, ttl, expect), storing
 
     def _require_ttl(

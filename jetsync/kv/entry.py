@@ -5,7 +5,7 @@ One revision of a key.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 
 import attrs
 
@@ -17,8 +17,17 @@ from jetsync.values.stored import quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from jetsync.values.message import Message
     from jetsync.values.stored import StoredMessage
+
+    ValueT = TypeVar("ValueT", default=bytes)
+else:
+    # Python has defaults of type variables from 3.13 on. Only type checkers use them.
+    from typing import TypeVar
+
+    ValueT = TypeVar("ValueT")
 
 __all__ = ["Entry"]
 
@@ -27,7 +36,7 @@ ORDINARY: Final = 9
 
 
 @attrs.frozen(slots=True)
-class Entry:
+class Entry(Generic[ValueT]):
     """
     A revision of a key: a value, or a delete or purge marker (ADR-8).
     """
@@ -38,8 +47,11 @@ class Entry:
     key: str
     """The key."""
 
-    value: bytes
-    """The value. Empty for markers, and in a watch with ``meta_only``."""
+    value: ValueT
+    """
+    The value: bytes, or what the bucket's codec makes of them. ``b""`` for markers, and in a watch
+    with ``meta_only``.
+    """
 
     revision: int
     """The revision. Every change of any key in the bucket increases it."""

@@ -7,33 +7,34 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, overload
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import aware, check_count, whole_number, wrong_type
+from jetsync._base.fields import aware, check_count, check_function, whole_number, wrong_type
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import (
     DELETE_MARKER,
     PURGE_MARKER,
     KeyOperation,
-    check_key,
-    check_pattern,
     covering,
 )
 from jetsync.consume.ordered import open_ordered
+from jetsync.kv.codecs import Codecs, check_codec
 from jetsync.kv.config import KeyValueStatus
-from jetsync.kv.entry import stored_entry
+from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jetsync._base.deadline import Seconds
     from jetsync.kv.bucket import Bucket
+    from jetsync.kv.codecs import KeyCodec, ValueCodec
     from jetsync.kv.entry import Entry
     from jetsync.stream import Stream
     from jetsync.values.outbound import Payload
@@ -57,7 +58,7 @@ LONGEST_CONFLICT_PAUSE: Final = 0.5
 OLD_DELETES: Final = 30 * 60.0
 
 
-class KeyValue:
+class KeyValue(Generic[ValueT]):
     """
     A bucket that stores values under keys; each change has a revision (ADR-8).
 
@@ -81,7 +82,10 @@ class KeyValue:
         self._bucket = bucket
 
     def __repr__(self) -> str:
-        return f"<KeyValue {self._bucket.name!r}>"
+        codecs = self._bucket.codecs
+        given = {"keys": codecs.keys, "values": codecs.values} if codecs else {}
+        said = [f" {name}={codec!r}" for name, codec in given.items() if codec is not None]
+        return f"<KeyValue {self._bucket.name!r}{''.join(said)}>"
 
     @property
     def bucket(self) -> str:
@@ -96,6 +100,68 @@ class KeyValue:
         """
         return self._bucket.stream
 
+    @overload
+    def with_codec(
+        self,
+        *,
+        keys: KeyCodec,
+        values: None = None,
+        on_undecodable: Callable[[errors.DecodeError], object] | None = None,
+    ) -> KeyValue[ValueT]: ...
+
+    @overload
+    def with_codec(
+        self,
+        *,
+        keys: KeyCodec | None = None,
+        values: ValueCodec[T],
+        on_undecodable: Callable[[errors.DecodeError], object] | None = None,
+    ) -> KeyValue[T]: ...
+
+    def with_codec(
+        self,
+        *,
+        keys: KeyCodec | None = None,
+        values: ValueCodec[Any] | None = None,
+        on_undecodable: Callable[[errors.DecodeError], object] | None = None,
+    ) -> KeyValue[Any]:
+        """
+        Return a handle of the same bucket that converts keys and values; this one stays as it is.
+
+        All its methods take and return the keys and values that your code uses. A key is refused
+        before anything is sent if servers would refuse the encoded key, or if decoding would not
+        return the same key. The bucket does not record the codecs, so all programs that share its
+        keys have to use the same ones.
+
+        If another program has stored a key or a value that the codecs cannot decode, :meth:`get`,
+        :meth:`keys`, :meth:`history`, :meth:`get_many` and watches raise DecodeError. A watch then
+        continues with the next entry when you call it again. Methods that only write or delete do
+        not decode values.
+
+        Args:
+            keys: The codec for keys, such as :class:`Base64Codec`. None keeps the current one.
+            values: The codec for values, such as :class:`JsonCodec`. None keeps the current one.
+            on_undecodable: Called with each DecodeError of a method that reads many entries,
+                instead of raising it. The entry is left out. None raises the error.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: No codec is given, or an argument is no codec.
+        """
+        if keys is None and values is None:
+            raise errors.InvalidArgumentError("give keys, values or both", argument="keys")
+        check_function("on_undecodable", on_undecodable)
+        if keys is not None:
+            check_codec("keys", keys, "encode_key", "decode_key")
+        if values is not None:
+            check_codec("values", values, "encode", "decode")
+        now = self._bucket.codecs or Codecs()
+        codecs = Codecs(
+            now.keys if keys is None else keys,
+            now.values if values is None else values,
+            on_undecodable or now.on_undecodable,
+        )
+        return KeyValue(self._bucket.with_codecs(codecs))
+
     # Single keys
 
     @overload
@@ -106,7 +172,7 @@ class KeyValue:
         *,
         direct: bool | None = None,
         timeout: Seconds | None = None,
-    ) -> Entry: ...
+    ) -> Entry[ValueT]: ...
 
     @overload
     def get(
@@ -117,7 +183,7 @@ class KeyValue:
         default: T,
         direct: bool | None = None,
         timeout: Seconds | None = None,
-    ) -> Entry | T: ...
+    ) -> Entry[ValueT] | T: ...
 
     def get(
         self,
@@ -148,9 +214,32 @@ class KeyValue:
                 With *revision*, the revision is not one of its values.
             BucketNotFoundError: The bucket does not exist any more.
         """
+        entry = self._find(key, revision, direct=direct, timeout=timeout)
+        if entry is not None and not entry.is_deleted:
+            return self._bucket.shown(entry)
+        if default is not NO_DEFAULT:
+            return default
+        raise self._bucket.not_found(key, entry, revision=revision)
+
+    def __contains__(self, key: str) -> bool:
+        """
+        Return whether a key has a value. Asks the server, as :meth:`get` does.
+        """
+        entry = self._find(key)
+        return entry is not None and not entry.is_deleted
+
+    def _find(
+        self,
+        key: str,
+        revision: int | None = None,
+        *,
+        direct: bool | None = None,
+        timeout: Seconds | None = None,
+    ) -> Entry | None:
+        """Return a stored revision of a key, which may be a marker; None if there is none."""
         bucket = self._bucket
-        subject = bucket.layout.read_prefix + check_key(key)
-        message = entry = None
+        stored = bucket.stored_key(key)
+        subject = bucket.layout.read_prefix + stored
         try:
             if revision is None:
                 message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
@@ -158,28 +247,18 @@ class KeyValue:
                 number = whole_number("revision", revision)
                 message = bucket.stream.get_message(number, direct=direct, timeout=timeout)
         except errors.MessageNotFoundError:
-            pass
+            return None
         except errors.StreamNotFoundError as error:
             raise errors.BucketNotFoundError(bucket.name) from error
-        if message is not None and (revision is None or message.subject == subject):
-            entry = stored_entry(bucket.name, key, message)
-            if not entry.is_deleted:
-                return entry
-        if default is not NO_DEFAULT:
-            return default
-        raise bucket.not_found(key, entry, revision=revision)
-
-    def __contains__(self, key: str) -> bool:
-        """
-        Return whether a key has a value. Asks the server, as :meth:`get` does.
-        """
-        return self.get(key, default=None) is not None
+        if revision is not None and message.subject != subject:
+            return None
+        return stored_entry(bucket.name, stored, message)
 
     @hide_extra
     def put(
         self,
         key: str,
-        value: Payload,
+        value: Payload | ValueT,
         *_extra: NoReturn,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
@@ -207,13 +286,13 @@ class KeyValue:
         """
         if _extra:
             refuse_position(KeyValue.put)
-        return self._bucket.write(check_key(key), value, self._deadline(timeout), ttl=ttl)
+        return self._bucket.write(key, value, self._deadline(timeout), ttl=ttl)
 
     @hide_extra
     def create(
         self,
         key: str,
-        value: Payload,
+        value: Payload | ValueT,
         *_extra: NoReturn,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
@@ -236,7 +315,6 @@ class KeyValue:
         if _extra:
             refuse_position(KeyValue.create)
         bucket, deadline = self._bucket, self._deadline(timeout)
-        check_key(key)
         last, pause = 0, 0.0
         while True:
             try:
@@ -257,7 +335,7 @@ class KeyValue:
     def update(
         self,
         key: str,
-        value: Payload,
+        value: Payload | ValueT,
         *_extra: NoReturn,
         last: int,
         ttl: Seconds | Literal["never"] | None = None,
@@ -354,17 +432,23 @@ class KeyValue:
                 faster than they could be read.
             BucketNotFoundError: The bucket does not exist any more.
         """
+        bucket = self._bucket
         deadline = Deadline.after(READING if timeout is None else timeout)
-        found: dict[str, None] = {}
+        found: dict[str, Entry | None] = {}
+        patterns = [*map(bucket.stored_pattern, filters)]
         policy = DeliverPolicy.LAST_PER_SUBJECT
-        with self._watch(filters, policy, deadline, meta_only=True, complete=True) as watch:
+        with self._watch(patterns, policy, deadline, meta_only=True, complete=True) as watch:
             for entry in watch.initial(timeout=deadline.remaining()):
                 found.pop(entry.key, None)
                 if not entry.is_deleted:
-                    found[entry.key] = None
-        return [*found]
+                    # Keys alone take a fifth of the memory.
+                    found[entry.key] = None if bucket.codecs is None else entry
+        if bucket.codecs is None:
+            return [*found]
+        stored = [entry for entry in found.values() if entry is not None]
+        return [entry.key for entry in bucket.all_shown(stored, with_value=False)]
 
-    def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
+    def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry[ValueT]]:
         """
         Return the stored revisions of a key, oldest first, including its markers.
 
@@ -378,12 +462,12 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
-        check_key(key)
-        with self.watch(key, include_history=True, timeout=deadline.remaining()) as watch:
+        stored = self._bucket.stored_key(key)
+        with self._watch([stored], DeliverPolicy.ALL, deadline) as watch:
             found = list(watch.initial(timeout=deadline.remaining()))
         if not found:
             raise self._bucket.not_found(key)
-        return found
+        return self._bucket.all_shown(found)
 
     def get_many(
         self,
@@ -391,7 +475,7 @@ class KeyValue:
         at: int | dt.datetime | None = None,
         *,
         timeout: Seconds | None = None,
-    ) -> dict[str, Entry]:
+    ) -> dict[str, Entry[ValueT]]:
         """
         Return a consistent snapshot of the values of many keys (ADR-31).
 
@@ -419,7 +503,8 @@ class KeyValue:
         if not isinstance(keys, Iterable):
             raise wrong_type("keys", "a key or a list of keys", keys)
         bucket, deadline = self._bucket, self._deadline(timeout)
-        patterns = covering([*map(check_pattern, [keys] if isinstance(keys, str) else keys)])
+        given = [keys] if isinstance(keys, str) else [*keys]
+        patterns = covering([*map(bucket.stored_pattern, given)])
         if not patterns:
             raise errors.InvalidArgumentError("at least one key is needed", argument="keys")
         prefix = bucket.layout.read_prefix
@@ -437,10 +522,12 @@ class KeyValue:
                     found[key] = stored_entry(bucket.name, key, message)
             missing = [subject.removeprefix(prefix) for subject in batch.missing]
             if not missing and not batch.vanished:
-                return {key: entry for key, entry in found.items() if not entry.is_deleted}
+                values = [entry for entry in found.values() if not entry.is_deleted]
+                return {entry.key: entry for entry in bucket.all_shown(values)}
             if at is not None:
                 revision = at if isinstance(at, int) else None
-                raise errors.KeysVanishedError(bucket.name, missing or patterns, revision=revision)
+                keys = [*map(bucket.readable, missing)] or given
+                raise errors.KeysVanishedError(bucket.name, keys, revision=revision)
             if deadline.expired():
                 # Values are overwritten faster than a snapshot can be read.
                 raise errors.RequestTimeoutError(subjects[0], deadline.total)
@@ -454,7 +541,7 @@ class KeyValue:
         ignore_deletes: bool = False,
         meta_only: bool = False,
         timeout: Seconds | None = None,
-    ) -> Watch:
+    ) -> Watch[ValueT]:
         """
         Return a watch, which yields the current entries and then every change.
 
@@ -487,15 +574,16 @@ class KeyValue:
         elif updates_only:
             policy = DeliverPolicy.NEW
         return self._watch(
-            keys,
+            [*map(self._bucket.stored_pattern, keys)],
             policy,
             self._deadline(timeout),
             from_revision=from_revision,
             ignore_deletes=ignore_deletes,
             meta_only=meta_only,
+            shown=True,
         )
 
-    def atomic(self, *, timeout: Seconds | None = None) -> Transaction:
+    def atomic(self, *, timeout: Seconds | None = None) -> Transaction[ValueT]:
         """
         Return a transaction, which changes many keys together or none of them (ADR-50).
 
@@ -543,7 +631,7 @@ class KeyValue:
         age = as_seconds(older_than, "older_than")
         bucket = self._bucket
         deleted: dict[str, Entry] = {}
-        with self.watch(meta_only=True, timeout=deadline.remaining()) as watch:
+        with self._watch([], DeliverPolicy.LAST_PER_SUBJECT, deadline, meta_only=True) as watch:
             for entry in watch.initial(timeout=deadline.remaining()):
                 deleted.pop(entry.key, None)
                 if entry.is_deleted:
@@ -588,7 +676,7 @@ class KeyValue:
 
     def _watch(
         self,
-        keys: Sequence[str],
+        patterns: Sequence[str],
         policy: DeliverPolicy,
         deadline: Deadline,
         *,
@@ -596,22 +684,23 @@ class KeyValue:
         ignore_deletes: bool = False,
         meta_only: bool = False,
         complete: bool = False,
-    ) -> Watch:
+        shown: bool = False,
+    ) -> Watch[Any]:
         """
         Create a watch.
 
         Args:
-            keys: Keys and patterns; all keys if there are none.
+            patterns: Stored keys and patterns; all keys if there are none.
             policy: Where the watch starts.
             deadline: Deadline of the requests that create it.
             from_revision: As for :meth:`watch`.
             ignore_deletes: As for :meth:`watch`.
             meta_only: As for :meth:`watch`.
             complete: As for :class:`Watch`.
+            shown: Whether the entries are as the codecs show them, and not as they are stored.
         """
         bucket = self._bucket
         prefix = bucket.layout.read_prefix
-        patterns = covering([*map(check_pattern, keys or (">",))])
         with bucket.named():
             before = 0
             if policy is not DeliverPolicy.NEW:
@@ -622,19 +711,24 @@ class KeyValue:
                 bucket.stream.name,
                 bucket.stream.cached_info,
                 deadline,
-                [prefix + pattern for pattern in patterns],
+                [prefix + pattern for pattern in covering(patterns or [">"])],
                 deliver_policy=policy,
                 opt_start_seq=from_revision,
                 headers_only=meta_only or None,
             )
             return Watch(
-                bucket, ordered, before=before, complete=complete, ignore_deletes=ignore_deletes
+                bucket,
+                ordered,
+                before=before,
+                complete=complete,
+                ignore_deletes=ignore_deletes,
+                shown=partial(bucket.shown, with_value=not meta_only) if shown else None,
             )
 
     def _change(
         self,
         key: str,
-        value: Payload,
+        value: Any,
         last: int | None,
         timeout: Seconds | None,
         *,
@@ -644,9 +738,7 @@ class KeyValue:
         """Store a revision of a key, with *last* as its expected revision unless that is None."""
         bucket, deadline = self._bucket, self._deadline(timeout)
         try:
-            return bucket.write(
-                check_key(key), value, deadline, headers=headers, ttl=ttl, last=last
-            )
+            return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
         except errors.WrongLastSequenceError as error:
             current = error.last_sequence
             if current is None:

@@ -5,7 +5,7 @@ Transactions, which change many keys of a bucket together or none of them (ADR-5
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 
 import attrs
 
@@ -14,7 +14,8 @@ from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX, check_key
+from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX
+from jetsync.kv.entry import ValueT
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.batch_support import find_capable, require_atomic
@@ -70,7 +71,7 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
     return attrs.evolve(known, config=attrs.evolve(known.config, subjects=subjects))
 
 
-class Transaction:
+class Transaction(Generic[ValueT]):
     """
     Changes of a bucket that the server stores together or not at all. Made by ``KeyValue.atomic``.
 
@@ -130,7 +131,7 @@ class Transaction:
         return self._revisions
 
     def put(
-        self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
+        self, key: str, value: Payload | ValueT, *, ttl: Seconds | Literal["never"] | None = None
     ) -> None:
         """
         Set the value of a key.
@@ -150,7 +151,7 @@ class Transaction:
         self._add(key, value, ttl=ttl)
 
     def create(
-        self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
+        self, key: str, value: Payload | ValueT, *, ttl: Seconds | Literal["never"] | None = None
     ) -> None:
         """
         Set the value of a key. The transaction fails if the key already has a value.
@@ -162,7 +163,7 @@ class Transaction:
     def update(
         self,
         key: str,
-        value: Payload,
+        value: Payload | ValueT,
         *,
         last: int,
         ttl: Seconds | Literal["never"] | None = None,
@@ -242,18 +243,19 @@ class Transaction:
     def _add(
         self,
         key: str,
-        value: Payload,
+        value: Any,
         headers: dict[str, str] | None = None,
         *,
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
         creates: bool = False,
     ) -> None:
-        data = bytes(payload_bytes(value))
         deadline = Deadline.after(self._timeout)
         change, _ = self._bucket.change(
-            check_key(key), data, deadline, headers=headers, ttl=ttl, last=last, creates=creates
+            key, value, deadline, headers=headers, ttl=ttl, last=last, creates=creates
         )
+        # A copy, because the caller may change its buffer before the commit.
+        change.data = bytes(payload_bytes(change.data))
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()

@@ -9,7 +9,7 @@ watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
@@ -19,11 +19,11 @@ from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.ordered_reads import nudge
 from jetsync.consume.reading import Reading, shown
-from jetsync.kv.entry import delivered_entry
+from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from typing_extensions import Self
 
@@ -58,7 +58,7 @@ INFO_TIMEOUT: Final = 1.0
 MISSING: Final = errors.StreamNotFoundError().description
 
 
-class Watch:
+class Watch(Generic[ValueT]):
     """
     The entries of a bucket and their changes. Made by ``KeyValue.watch``.
 
@@ -77,6 +77,10 @@ class Watch:
     The watch raises BucketNotFoundError if servers report for two seconds that the bucket does not
     exist. It also does so if the bucket was deleted and created again, because revisions then start
     over.
+
+    If the codecs of the bucket cannot decode an entry, the call for it raises DecodeError. This
+    does not end the watch: the next call, or another loop, continues after this entry. See
+    ``on_undecodable`` of ``KeyValue.with_codec``.
     """
 
     # Threads: any, and signal handlers.
@@ -93,8 +97,13 @@ class Watch:
         before: int,
         complete: bool,
         ignore_deletes: bool,
+        shown: Callable[[Entry], Entry[Any]] | None = None,
     ) -> None:
         self._bucket = bucket
+        # Decodes an entry; None returns it as it is stored.
+        self._shown = None if bucket.codecs is None else shown
+        # The entry that is being decoded: after Ctrl-C, the next call decodes it again.
+        self._held: Entry | None = None
         self._ordered = ordered
         self._ignore_deletes = ignore_deletes
         self._reading = Reading("watch", bucket.context.connection)
@@ -139,13 +148,13 @@ class Watch:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> Entry[ValueT]:
         entry = self._take(None, initial=False)
         if entry is None:
             self._reading.end_loop()
         return entry
 
-    def next(self, *, timeout: Seconds | None = None) -> Entry | None:
+    def next(self, *, timeout: Seconds | None = None) -> Entry[ValueT] | None:
         """
         Wait for the next entry and return it, or None if none arrives in time.
 
@@ -167,7 +176,7 @@ class Watch:
             self._reading.end_next()
         return entry
 
-    def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
+    def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry[ValueT]]:
         """
         Yield the entries that existed when the watch was created, and then end.
 
@@ -186,7 +195,7 @@ class Watch:
         """
         return Iteration(self._initial(timeout), "watch")
 
-    def _initial(self, timeout: Seconds | None) -> Generator[Entry, None, None]:
+    def _initial(self, timeout: Seconds | None) -> Generator[Entry[ValueT], None, None]:
         """Yield the initial entries."""
         deadline = Deadline.after(timeout)
         while True:
@@ -261,10 +270,27 @@ class Watch:
         if self._bucket.context.connection.is_connected:
             self._ordered.close()
 
-    def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
+    def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
         until = Deadline.after(None) if deadline is None else deadline
+        while True:
+            try:
+                return self._take_one(until, initial=initial)
+            except errors.DecodeError as error:
+                self._bucket.report(error)
+            if until.expired():
+                raise errors.WaitTimeoutError("an entry", until.total)
+
+    def _take_one(self, until: Deadline, *, initial: bool) -> Entry[Any] | None:
+        """
+        Do the work of :meth:`_take` for one entry.
+
+        Raises:
+            DecodeError: The codecs cannot decode it.
+        """
         with self._reading.turn(until):
+            if self._held is not None:
+                return self._decoded(self._held)
             while not self._reading.over.is_set():
                 if initial and self._is_current:
                     return None
@@ -285,7 +311,7 @@ class Watch:
                     continue
                 if entry is not None:
                     if not (self._ignore_deletes and entry.is_deleted):
-                        return entry
+                        return entry if self._shown is None else self._decoded(entry)
                 elif self._messages.closed:
                     self._end()
                 else:
@@ -294,6 +320,18 @@ class Watch:
                     if until.expired():
                         raise errors.WaitTimeoutError("an entry", until.total)
             return None
+
+    def _decoded(self, entry: Entry) -> Entry[Any]:
+        """Return a stored entry as the codecs show it."""
+        assert self._shown is not None
+        self._held = entry
+        try:
+            shown = self._shown(entry)
+        except errors.DecodeError:
+            self._held = None
+            raise
+        self._held = None
+        return shown
 
     def _receive(self, until: Deadline) -> Entry | None:
         """Return the next entry within *until* or until it is time to ask the server."""
