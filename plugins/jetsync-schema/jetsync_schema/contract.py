@@ -57,6 +57,24 @@ class Contract(abc.ABC):
             MismatchError: The document does not match.
         """
 
+    def encode(self, key: str, value: Any) -> bytes:  # noqa: ARG002
+        """
+        Convert a document to the value of a key. `jetsync.KeyValue.with_codec` calls this.
+
+        Raises:
+            MismatchError: The document does not match.
+        """
+        return self.dump(value)
+
+    def decode(self, key: str, value: bytes) -> Any:  # noqa: ARG002
+        """
+        Convert the value of a key to a document. `jetsync.KeyValue.with_codec` calls this.
+
+        Raises:
+            MismatchError: The value does not match.
+        """
+        return self.load(value)
+
     def describe(self) -> dict[str, Any]:
         """
         Return the fields of the contract's definition as JSON values, without the subjects.

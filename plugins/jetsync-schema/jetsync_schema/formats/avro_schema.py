@@ -42,6 +42,14 @@ SOURCE: Final = "Avro"
 LONG: Final = re.compile(rb"[\x80-\xff]{4}")
 """The start of every encoded integer of more than 32 bits."""
 
+SINGLE_OBJECT: Final = b"\xc3\x01"
+"""
+The start of a document in Avro's single-object encoding. The fingerprint of its schema follows, in
+8 bytes, little-endian.
+"""
+
+PREFIX_SIZE: Final = len(SINGLE_OBJECT) + 8
+
 Versions = Sequence[Any] | Mapping[str, Any]
 
 
@@ -94,18 +102,22 @@ class AvroSchema(Contract):
     _own_id: str = attrs.field(init=False, eq=False)
     _own: _Writer = attrs.field(init=False, eq=False)
     _writers: dict[str, _Writer] = attrs.field(init=False, eq=False)
+    _ids: dict[bytes, str] = attrs.field(init=False, eq=False)
+    """The ids of the schemas by the starts of their values in buckets; that of *schema* first."""
 
     def __attrs_post_init__(self) -> None:
         library = _fastavro()
         own = _parsed(library, self.schema)
         own_id = fingerprint(library, self.schema) if self.id is None else self.id
         writers = {own_id: own}
+        ids = {_prefix(library, self.schema): own_id}
         for each_id, schema in _by_id(library, self.versions):
             writer = _parsed(library, schema)
             problem = Resolution(writer.names, own.names).problem(writer.parsed, own.parsed)
             if problem is not None:
                 raise DefinitionError(SOURCE, f"version {each_id} cannot be read: {problem}")
             writers.setdefault(each_id, writer)
+            ids.setdefault(_prefix(library, schema), each_id)
         given: list[Any] = list(writers)
         for each in given:
             if not isinstance(each, str) or not each.strip():
@@ -115,6 +127,7 @@ class AvroSchema(Contract):
             ("_own_id", own_id),
             ("_own", own),
             ("_writers", writers),
+            ("_ids", ids),
         ):
             object.__setattr__(self, name, value)
 
@@ -168,6 +181,27 @@ class AvroSchema(Contract):
             # Does not quote the library's error, because that contains values.
             raise MismatchError(found or Violation("$", f"cannot be written: {kind}"))
         return data
+
+    def encode(self, key: str, value: Any) -> bytes:  # noqa: ARG002
+        """
+        Convert a document to the value of a key, in Avro's single-object encoding.
+
+        A codec sees no headers, so the fingerprint of the schema is in the value.
+        """
+        return next(iter(self._ids)) + self.dump(value)
+
+    def decode(self, key: str, value: bytes) -> Any:  # noqa: ARG002
+        """
+        Convert the value of a key, written with any of the schemas, to a document of *schema*.
+        """
+        if not value.startswith(SINGLE_OBJECT) or len(value) < PREFIX_SIZE:
+            raise MismatchError(Violation("$", "it is not in Avro's single-object encoding"))
+        prefix = value[:PREFIX_SIZE]
+        schema_id = self._ids.get(prefix)
+        if schema_id is None:
+            found = prefix[:1:-1].hex()
+            raise MismatchError(Violation("$", f"no schema has its fingerprint {found}"))
+        return self.load(value[PREFIX_SIZE:], schema_id)
 
     def describe(self) -> dict[str, Any]:
         """
@@ -252,6 +286,10 @@ def fingerprint(library: ModuleType, schema: Any) -> str:
     except Exception as error:
         # A broken schema can make fastavro raise any exception.
         raise DefinitionError(SOURCE, reason_of(error)) from error
+
+
+def _prefix(library: ModuleType, schema: Any) -> bytes:
+    return SINGLE_OBJECT + bytes.fromhex(fingerprint(library, schema))[::-1]
 
 
 def _fastavro() -> ModuleType:
