@@ -52,6 +52,7 @@ from jetsync.publish.errors import *
 from jetsync.publish.fast import *
 from jetsync.publish.publisher import *
 from jetsync.read.direct import *
+from jetsync.schedules import *
 from jetsync.stream import *
 from jetsync.system import *
 from jetsync.typing import *

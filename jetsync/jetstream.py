@@ -406,10 +406,10 @@ class JetStream:
         Have the server publish a message later or repeatedly (ADR-51).
 
         The schedule is stored as a message on *subject*, in a stream with ``allow_msg_schedules``.
-        A new schedule on the same subject replaces it, and purging the subject ends it. The server
-        removes a schedule with *at* after it has published the message. The published messages have
-        the payload and headers of the schedule, and a header that names the schedule. Any thread
-        may call this.
+        A new schedule on the same subject replaces it. ``Stream.cancel_schedule`` removes it, and
+        ``Stream.schedules`` lists all of them. The server removes a schedule with *at* after it has
+        published the message. The published messages have the payload and headers of the schedule,
+        and a header that names the schedule. Any thread may call this.
 
         Args:
             subject: The subject that stores the schedule.

@@ -33,6 +33,7 @@ from jetsync.read.direct import (
 )
 from jetsync.read.last import LastPlan
 from jetsync.read.pages import PAGE_BYTES, PageReader, check_stream, repeated
+from jetsync.schedules import cancel, read_schedules
 from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.counters import CounterEntry
     from jetsync.read.pages import ReadPlan
+    from jetsync.schedules import Schedule
     from jetsync.values.consumer_config import ConsumerFields, DeliverPolicyInput, ReplayPolicyInput
     from jetsync.values.consumer_info import PauseState
     from jetsync.values.stored import StoredMessage
@@ -846,6 +848,46 @@ class Stream:
         """
         found = self.get_last_for(subjects, reread=True, timeout=timeout)
         return {message.subject: read_entry(message, self) for message in found}
+
+    def schedules(
+        self, subjects: Iterable[str] | str = ">", *, timeout: Seconds | None = None
+    ) -> list[Schedule]:
+        """
+        List the schedules of the stream (ADR-51), in stored order. ``JetStream.schedule`` makes
+        them.
+
+        jetsync reads the headers of the last message of each subject. So if the stream has many
+        subjects, give those of the schedules. Schedules that change during the call may be missing.
+
+        Args:
+            subjects: Subjects and wildcards that store schedules. They must not overlap.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            SchedulesDisabledError: The stream does not allow schedules.
+            RequestTimeoutError: Not all schedules arrived in time.
+        """
+        filters = subject_filters(subjects)
+        return read_schedules(self._context, self, filters, self._context.deadline(timeout))
+
+    def cancel_schedule(self, subject: str, *, timeout: Seconds | None = None) -> bool:
+        """
+        Remove the schedule of a subject, so that the server publishes no more of its messages.
+
+        Messages that it has published stay. You can repeat the call, for example if its answer was
+        lost.
+
+        Args:
+            subject: The subject that stores the schedule, not its target.
+            timeout: Seconds for all requests together.
+
+        Returns:
+            Whether there was a schedule. False if the server has published its only message.
+
+        Raises:
+            ApiError: The stream does not allow clients to delete messages (``deny_delete``).
+        """
+        return cancel(self, subject, self._context.deadline(timeout))
 
     def delete_message(
         self,

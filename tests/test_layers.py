@@ -28,7 +28,7 @@ system
 jetstream
 kv
 stream
-counters
+counters schedules
 publish consume read
 _api
 _io

@@ -1,0 +1,180 @@
+"""
+The message schedules of a stream: list and cancel them (ADR-51).
+
+``JetStream.schedule`` makes them (:mod:`jetsync.publish.schedules`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import attrs
+
+from jetsync import errors
+from jetsync.consume.ordered import open_ordered
+from jetsync.values import headers as names
+from jetsync.values.codec import parse_time
+from jetsync.values.consumer_config import DeliverPolicy
+from jetsync.values.subjects import validate_subject
+from jetsync.values.ttl import parse_duration, parse_ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync.values.message import Message
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_info import StreamInfo
+
+__all__ = ["Schedule"]
+
+# Messages per pull.
+PAGE: Final = 1000
+
+
+class SchedulingStream(Protocol):
+    """
+    What this module needs of the handle of the stream, whose class is in a higher layer.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info as the handle knows it."""
+
+    def info(self, *, timeout: Seconds | None) -> StreamInfo:
+        """Ask for the info."""
+
+    def get_last(self, subject: str, *, direct: bool, timeout: Seconds | None) -> StoredMessage:
+        """Read the last message of a subject."""
+
+    def delete_message(self, sequence: int, *, timeout: Seconds | None) -> None:
+        """Delete a message."""
+
+
+@attrs.frozen
+class Schedule:
+    """
+    A schedule in a stream. ``stream.get_message(schedule.sequence)`` returns its payload.
+    """
+
+    subject: str
+    """The subject that stores the schedule."""
+
+    target: str
+    """The subject that the server publishes to."""
+
+    pattern: str
+    """When the server publishes: ``@at`` and a time, ``@every`` and a duration, or a cron text."""
+
+    sequence: int
+    """The stream sequence."""
+
+    created: dt.datetime
+    """When the schedule was stored, in UTC."""
+
+    source: str | None = None
+    """The subject whose last message the server publishes instead of the payload."""
+
+    time_zone: str | None = None
+    """The time zone of a cron pattern; None for UTC."""
+
+    ttl: float | Literal["never"] | None = None
+    """The time-to-live of the published messages."""
+
+    rollup: bool = False
+    """Whether each published message replaces all earlier ones on the target."""
+
+    @property
+    def at(self) -> dt.datetime | None:
+        """The time of a schedule that publishes once; None for others."""
+        return parse_time(self.pattern[4:]) if self.pattern.startswith("@at ") else None
+
+    @property
+    def every(self) -> float | None:
+        """The interval in seconds of a schedule with an interval; None for others."""
+        return parse_duration(self.pattern[7:]) if self.pattern.startswith("@every ") else None
+
+
+def read_schedules(
+    context: Context, stream: SchedulingStream, subjects: Sequence[str], deadline: Deadline
+) -> list[Schedule]:
+    """
+    Return the schedules of a stream; see ``Stream.schedules``.
+    """
+    known = stream.cached_info
+    if not known.config.allow_msg_schedules:
+        known = stream.info(timeout=deadline.remaining())
+    if not known.config.allow_msg_schedules:
+        raise errors.SchedulesDisabledError(
+            description="message schedules is disabled: the stream needs allow_msg_schedules=True",
+            stream=stream.name,
+        )
+    # With a consumer, because streams need not allow direct gets.
+    with open_ordered(
+        context,
+        stream.name,
+        known,
+        deadline,
+        subjects,
+        deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+        headers_only=True,
+    ) as ordered:
+        found: list[Schedule] = []
+        while True:
+            messages = list(ordered.fetch(PAGE, no_wait=True))
+            found += _schedules_in(messages)
+            # Servers send nothing once if the next message was removed meanwhile.
+            if not messages and not ordered.info(timeout=deadline.remaining()).num_pending:
+                return found
+            if deadline.expired():
+                raise errors.RequestTimeoutError(
+                    subjects[0],
+                    deadline.total,
+                    what=f"stream {stream.name!r} did not send all schedules",
+                )
+
+
+def _schedules_in(messages: Sequence[Message]) -> Iterator[Schedule]:
+    """Yield the schedules among messages that may be others."""
+    for message in messages:
+        headers = message.headers
+        pattern = headers.get(names.SCHEDULE)
+        if pattern is not None:
+            yield Schedule(
+                message.subject,
+                headers.get(names.SCHEDULE_TARGET) or "",
+                pattern,
+                message.sequence,
+                message.metadata.timestamp,
+                headers.get(names.SCHEDULE_SOURCE),
+                headers.get(names.SCHEDULE_TIME_ZONE),
+                parse_ttl(headers.get(names.SCHEDULE_TTL)),
+                headers.get(names.SCHEDULE_ROLLUP) is not None,
+            )
+
+
+def cancel(stream: SchedulingStream, subject: str, deadline: Deadline) -> bool:
+    """
+    Delete the schedule of a subject; see ``Stream.cancel_schedule``.
+    """
+    validate_subject(subject)
+    while True:
+        try:
+            last = stream.get_last(subject, direct=False, timeout=deadline.remaining())
+            if names.SCHEDULE not in last.headers:
+                return False
+        except errors.MessageNotFoundError:
+            return False
+        try:
+            # By its sequence, so that nothing else on the subject is removed.
+            stream.delete_message(last.sequence, timeout=deadline.remaining())
+        except errors.MessageNotFoundError:
+            # It was replaced meanwhile, or the server has published its message.
+            continue
+        return True
