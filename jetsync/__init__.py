@@ -59,6 +59,7 @@ from jetsync.typing import *
 from jetsync.values.account import *
 from jetsync.values.consumer_config import *
 from jetsync.values.consumer_info import *
+from jetsync.values.dead_letter import *
 from jetsync.values.headers import *
 from jetsync.values.message import *
 from jetsync.values.outbound import *

@@ -5,7 +5,6 @@ The client: one connection, core NATS, and access to JetStream.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -142,7 +141,7 @@ class Client:
             text = "make a client with jetsync.connect(), which takes addresses and options"
             raise errors.InvalidTypeError(text, argument="connection")
         self._connection = connection
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._subscriptions = connection.subscriptions
         # Those that a signal has ended.
         self._stopping: list[Subscription] = []
         disown(connection.lane.later, self, connection)

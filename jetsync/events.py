@@ -20,6 +20,7 @@ __all__ = [
     "BatchCommitOperation",
     "BatchGapEvent",
     "ClosedEvent",
+    "DeadLetterEvent",
     "DirectReadOperation",
     "DisconnectedEvent",
     "FetchOperation",
@@ -88,6 +89,9 @@ class StatusKind(str, enum.Enum):
 
     HANDLER_ERROR = "handler_error"
     """A message handler raised."""
+
+    DEAD_LETTER = "dead_letter"
+    """A message became a dead letter, or its dead letter could not be stored."""
 
     ORDERED_RESET = "ordered_reset"
     """An ordered consumer has replaced its consumer on the server."""
@@ -318,6 +322,34 @@ class HandlerErrorEvent(StatusEvent):
 
     sequence: int | None = None
     """The message's stream sequence."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterEvent(StatusEvent):
+    """
+    A message was given up, and its dead letter is stored. If not, *error* says why.
+
+    If the dead letter is not stored, the message is not terminated. ``Stream.dead_letters`` tries
+    again, and so does the next delivery if there is one.
+    """
+
+    subject: str
+    """The message's subject."""
+
+    sequence: int
+    """The message's stream sequence."""
+
+    deliveries: int
+    """How many times the message was delivered."""
+
+    reason: str
+    """Why it was given up."""
+
+    dead_letter: str
+    """The subject of the dead letter."""
+
+    error: Exception | None = None
+    """Why the dead letter is not stored, or not known to be stored; ``None`` if it is stored."""
 
 
 @attrs.frozen(kw_only=True)

@@ -18,6 +18,7 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync.consume.consumer import Consumer
+from jetsync.consume.dead_workers import open_dead_letters
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entry
 from jetsync.errors import ApiError, InvalidArgumentError, InvalidTypeError, MessageNotFoundError
@@ -383,6 +384,61 @@ class Stream:
             max_reset_attempts=max_reset_attempts,
             name_prefix=name_prefix,
             metadata=None if metadata is None else dict(metadata),
+        )
+
+    def dead_letters(
+        self,
+        consumer: str,
+        subject: str,
+        *,
+        advisories: str | None = None,
+        idle: Seconds | None = None,
+        timeout: Seconds | None = None,
+    ) -> Iterator[StoredMessage]:
+        """
+        Copy the messages whose workers died, and yield each message after its copy is stored.
+
+        ``consume`` with ``dead_letter`` copies the messages that its handler gives up. It cannot do
+        so if its process dies during the last delivery that ``max_deliver`` allows, or if the copy
+        could not be stored. Only the server then knows that the message is given up. It says so
+        once, in an *advisory*. Run this iterator in one or more processes, all the time: it
+        listens to the advisories, and stores the same copy as the worker. A message that has a copy
+        gets no second one. The server is then told to keep the message no longer for this consumer.
+
+        Advisories are lost while no iterator runs, unless a stream stores them. If this stream is a
+        work queue, it still has these messages, and the iterator finds them as soon as no message
+        of the consumer is in flight. On other streams, servers do not tell which messages were
+        given up, so let a stream store the advisories.
+
+        A copy that cannot be stored is tried again after 1, 2, 4, ... seconds, at most 30. Events
+        and the log report it. One call at a time may take the next message. The iteration ends when
+        the client is closed or drained.
+
+        Args:
+            consumer: The consumer, with ``ack_policy`` explicit and a ``max_deliver``.
+            subject: The subject of the copies, as *dead_letter* in :meth:`Consumer.consume`.
+            advisories: A stream that stores the subject
+                ``$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.<stream>.<consumer>`` or a wildcard for
+                it. The call creates a durable consumer on it. Default: listen only.
+            idle: End after this many seconds without a message. Default: no end.
+            timeout: Seconds for all requests of this call together.
+
+        Raises:
+            InvalidArgumentError, InvalidSubjectError: An argument is invalid, the server never
+                gives up messages of this consumer, or the consumer would get its own dead letters.
+            ConsumerNotFoundError: The stream has no consumer of that name.
+            NoStreamResponseError: No stream stores the subject.
+            PermissionDeniedError: The user may not listen to the advisories, or may not read the
+                stream. Raised when the first message is taken.
+        """
+        return open_dead_letters(
+            self._context,
+            self._name,
+            consumer,
+            subject,
+            self._context.deadline(timeout),
+            advisories=advisories,
+            idle=idle,
         )
 
     def delete_consumer(self, name: str, *, timeout: Seconds | None = None) -> None:

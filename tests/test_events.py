@@ -53,6 +53,15 @@ SAMPLES = [
     events.PermissionDeniedEvent(subject="a", operation="publish"),
     events.AsyncErrorEvent(error=None),
     events.HandlerErrorEvent(stream="S", consumer="C", error=None, subject="a", sequence=7),
+    events.DeadLetterEvent(
+        stream="S",
+        consumer="C",
+        subject="a",
+        sequence=7,
+        deliveries=3,
+        reason="no",
+        dead_letter="dead.a",
+    ),
     events.OrderedResetEvent(
         stream="S", consumer="C_2", before="C_1", reason="gap", last_sequence=7, attempts=1
     ),

@@ -29,7 +29,8 @@ jetstream
 kv
 stream
 counters schedules
-publish consume read
+consume
+publish read
 _api
 _io
 _hooks

@@ -34,6 +34,12 @@ Your handlers can rely on these events:
 - ``ack_ignored``: An acknowledgement was wanted for a consumer that takes none. Logged once for
   each consumer object.
 - ``handler_failed``: A message handler raised an exception.
+- ``dead_letter_stored``, ``dead_letter_failed``: The dead letter of a message is stored, or is not
+  known to be stored.
+- ``dead_letter_gone``: The stream no longer has a message that was to become a dead letter.
+- ``dead_letters_may_be_missing``: Messages may have been given up while nobody listened, and this
+  kind of stream does not tell which.
+- ``advisory_invalid``: A message on the subject of advisories is not an advisory.
 - ``callback_failed``: A callback of the application raised an exception.
 - ``plugin_failed``: A plugin raised an exception, and there is no call that could raise it in your
   code, for example because the hook only observes.

@@ -106,6 +106,7 @@ class Connection:
         self.closed: Latch = session.closed
         self.pull_boxes: weakref.WeakSet[Mailbox] = session.handles.pull_boxes
         self.consumptions: weakref.WeakSet[Any] = session.handles.consumptions
+        self.subscriptions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.writers: weakref.WeakSet[Writer] = session.handles.writers
         # Last: until now, calls in a forked child wait for the fork lock.
         self.session: Session = session

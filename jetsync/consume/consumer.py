@@ -13,6 +13,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
+from jetsync.consume.dead_letters import check_target
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     cached_request,
@@ -254,6 +255,7 @@ class Consumer:
         ordered_by: Literal["subject"] | None = None,
         on_error: Literal["nak", "leave", "stop"] = "nak",
         keep_alive: bool = False,
+        dead_letter: str | None = None,
         group: str | None = None,
         min_pending: int | None = None,
         min_ack_pending: int | None = None,
@@ -316,6 +318,12 @@ class Consumer:
                 ``"stop"`` has it redelivered and ends the consumption.
             keep_alive: Whether to restart the ``ack_wait`` of buffered messages, and of messages
                 that a handler is processing, before it runs out. Default: False.
+            dead_letter: A subject for copies of messages that are given up: if the handler raises
+                :class:`DeadLetter`, or if the last delivery that the consumer's ``max_deliver``
+                allows fails. The message is terminated after its copy is stored. If that fails, it
+                is not terminated: after the last delivery, :meth:`Stream.dead_letters` copies it.
+                Needs ``ack="auto"``. The call asks the server which stream stores the subject.
+                Default: none.
             group: As for :meth:`fetch`.
             min_pending: As for :meth:`fetch`.
             min_ack_pending: As for :meth:`fetch`.
@@ -331,6 +339,7 @@ class Consumer:
             ConsumerNotFoundError: This is a push consumer that no longer exists.
             DisconnectedError: This is a push consumer, and there was no connection in time.
             ConnectionClosedError: The client is closed.
+            NoStreamResponseError: No stream stores the subject *dead_letter*.
 
         See ADR-37, "Consume".
         """
@@ -364,7 +373,12 @@ class Consumer:
             ordered_by=ordered_by,
             on_error=on_error,
             keep_alive=keep_alive,
+            dead_letter=dead_letter,
         )
+        if handling.dead_letter is not None:
+            context = self._context
+            until = context.deadline(None)
+            check_target(context, self._stream_name, config, handling.dead_letter, until)
         if isinstance(wanted, PushOptions):
             wanted = bind(self._target, wanted, self._context.deadline(None))
         elif wanted.priorities != NO_PRIORITIES:

@@ -28,10 +28,15 @@ from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._hooks.errors import PluginError
+from jetsync._proto.dead_letters import is_last
 from jetsync._proto.frames import ack_block
 from jetsync.consume.acks import answer_soon, nak_body
+from jetsync.consume.dead_letters import store
 from jetsync.errors import InvalidTypeError, JetSyncError, NotJetStreamMessageError
-from jetsync.values.message import ACK, IN_PROGRESS, Message
+from jetsync.values.ack_subject import parse_ack_reply
+from jetsync.values.dead_letter import DeadLetter, dead_letter, reason_of
+from jetsync.values.message import ACK, IN_PROGRESS, TERM, Message
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from jetsync.consume.core import ConsumptionCore
@@ -67,8 +72,12 @@ class HandlerOptions:
     ordered_by: Literal["subject"] | None = None
     on_error: Literal["nak", "leave", "stop"] = "nak"
     keep_alive: bool = False
-    # That of the consumer, in seconds.
+    dead_letter: str | None = attrs.field(
+        default=None, converter=attrs.converters.optional(validate_subject)
+    )
+    # Those of the consumer; the first one is in seconds.
     ack_wait: float = attrs.field(default=0.0, converter=float)
+    max_deliver: int = 0
 
 
 NO_HANDLER: Final = HandlerOptions()
@@ -225,15 +234,19 @@ class HandlerPool:
         except Exception as error:  # noqa: BLE001 - a plugin usually refuses only this message.
             self._report(error, None)
             core.make_failed(error)
+            # The plugin's refusal was answered with a nak, which does not end the last delivery.
+            self._give_up(frame, Message(*frame, core.target.context.connection), error)
             return
         try:
             self._handler(message)
         except Exception as error:  # noqa: BLE001 - other messages wait to be handled.
             self._report(error, message)
-            if options.on_error == "leave":
+            is_stored, is_over = self._give_up(frame, message, error)
+            if is_stored or options.on_error == "leave":
                 return
-            with contextlib.suppress(NotJetStreamMessageError):
-                self._answer(message, nak_body(message.metadata.delivered))
+            if not is_over:
+                with contextlib.suppress(NotJetStreamMessageError):
+                    self._answer(message, nak_body(message.metadata.delivered))
             if options.on_error == "stop":
                 core.engine.fail(error)
                 core.close()
@@ -244,6 +257,48 @@ class HandlerPool:
         else:
             if options.ack == "auto":
                 self._answer(message, ACK)
+
+    def _gives_up(self, error: BaseException, message: Message | None) -> bool:
+        """Return whether the handler has decided that a message becomes a dead letter."""
+        wanted = isinstance(error, DeadLetter) and self._options.dead_letter is not None
+        return wanted and message is not None and not message.is_acked
+
+    def _give_up(self, frame: Frame, message: Message, error: Exception) -> tuple[bool, bool]:
+        """
+        Store the dead letter of a message and terminate it, if the message is to be given up.
+
+        Returns whether that was done, and whether the server will not deliver the message again. If
+        the dead letter is not stored, the message is not terminated. A nak after the last delivery
+        would be the end of it, so there is none: until ``ack_wait`` is over, a dead letter may
+        still arrive.
+        """
+        options, target, said = self._options, self._core.target, parse_ack_reply(frame[1])
+        if options.dead_letter is None or said is None or message.is_acked:
+            return False, False
+        is_over = is_last(said.delivered, options.max_deliver)
+        if not is_over and not self._gives_up(error, message):
+            return False, False
+        # Made of the frame, because plugins may have decrypted the message.
+        original = Message(*frame)
+        about: dict[str, Any] = {
+            "stream": said.stream,
+            "consumer": said.consumer,
+            "subject": original.subject,
+            "sequence": said.stream_sequence,
+            "deliveries": said.delivered,
+            "reason": reason_of(error),
+        }
+        letter = dead_letter(
+            options.dead_letter,
+            **about,
+            timestamp_ns=said.timestamp_ns,
+            raw_headers=original.raw_headers,
+            data=original.data,
+        )
+        if store(target.context, letter, about) is None:
+            return False, is_over
+        answer_soon(target.lane, message, TERM + b" dead letter")
+        return True, is_over
 
     def _answer(self, message: Message, body: bytes) -> None:
         """Acknowledge or nak a message, unless its handler did so."""
@@ -259,6 +314,9 @@ class HandlerPool:
         """Report an error of the handler, or of a plugin, to the log, the plugins and stderr."""
         with self._lock:
             self.failures += 1
+        if self._gives_up(error, message):
+            # The report about the dead letter says it.
+            return
         options, plugins = self._core.options, self._core.target.context.plugins
         subject = sequence = None
         if message is not None:

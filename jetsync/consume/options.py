@@ -272,11 +272,14 @@ def handler_options(config: ConsumerConfig, /, **options: Any) -> HandlerOptions
         return NO_HANDLER
     # The first step of a backoff replaces the ack wait of the first delivery.
     wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
-    found = HandlerOptions(ack_wait=wait, **options)
+    found = HandlerOptions(ack_wait=wait, max_deliver=config.max_deliver or 0, **options)
     if found.handler is None:
-        if found != attrs.evolve(NO_HANDLER, ack=found.ack, ack_wait=wait):
+        if found != attrs.evolve(
+            NO_HANDLER, ack=found.ack, ack_wait=wait, max_deliver=found.max_deliver
+        ):
             raise InvalidArgumentError(
-                "threads, ordered_by, on_error and keep_alive need a handler", argument="handler"
+                "threads, ordered_by, on_error, keep_alive and dead_letter need a handler",
+                argument="handler",
             )
     elif found.ack == "auto" and config.ack_policy is AckPolicy.ALL:
         raise InvalidArgumentError(
@@ -284,7 +287,22 @@ def handler_options(config: ConsumerConfig, /, **options: Any) -> HandlerOptions
             "ack_policy is 'all', so each acknowledgement covers all earlier messages",
             argument="ack",
         )
+    if found.dead_letter is not None:
+        _check_dead_letter(found, config)
     return found
+
+
+def _check_dead_letter(found: HandlerOptions, config: ConsumerConfig) -> None:
+    """Raise if the consumer, or the other options, do not allow dead letters."""
+    if found.ack != "auto":
+        problem = "needs ack='auto': jetsync terminates the message after its dead letter is stored"
+    elif config.ack_policy is AckPolicy.NONE:
+        problem = "has no effect: the consumer's ack_policy is 'none', so it redelivers nothing"
+    elif config.headers_only:
+        problem = "would lose the payload: the consumer delivers headers only"
+    else:
+        return
+    raise InvalidArgumentError(f"dead_letter {problem}", argument="dead_letter")
 
 
 def require_priorities(version: str, priorities: Priorities) -> None:

@@ -55,12 +55,13 @@ def publish_one(
     retry_wait: float = PUBLISH_RETRY_WAIT,
     config: StreamConfig | None = None,
     operation: events.PublishOperation | None = None,
+    prepare: bool = True,
 ) -> PubAck:
     """
     Publish as described at :meth:`jetsync.JetStream.publish`.
 
     Inside the plugins' wrappers, *operation* is the operation that they wrap. *config* is that of
-    the stream if the caller knows it.
+    the stream if the caller knows it. Without *prepare*, plugins do not prepare the message.
     """
     connection, plugins = context.connection, context.plugins
     if operation is None and plugins.enter_publish is not None:
@@ -74,13 +75,14 @@ def publish_one(
             retry_wait=retry_wait,
             config=config,
             operation=operation,
+            prepare=prepare,
         )
         return plugins.enter_publish(operation).run(publish)
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:
             message = with_shared(message, shared)
-    if plugins.prepare is not None:
+    if prepare and plugins.prepare is not None:
         message = plugins.prepare(message)
     name = message.subject
     subject = _encode_subject(name) if type(name) is str else validate_subject(name).encode()

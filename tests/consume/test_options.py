@@ -196,6 +196,28 @@ def test_a_value_that_equals_the_default_is_checked(consumer, argument, wrong):
         consumer.consume(**{argument: wrong})
 
 
+@pytest.mark.parametrize(
+    ("changes", "config", "problem"),
+    [
+        ({"handler": None}, {}, "dead_letter need a handler"),
+        ({"ack": "explicit"}, {}, "dead_letter needs ack='auto'"),
+        ({}, {"ack_policy": "none"}, "ack_policy is 'none'"),
+        ({}, {"ack_policy": "all"}, "ack_policy is 'all'"),
+        ({}, {"headers_only": True}, "delivers headers only"),
+        ({"dead_letter": "dead.*"}, {}, "wildcard"),
+        ({"dead_letter": ""}, {}, "empty"),
+    ],
+)
+def test_dead_letters_need_what_they_build_on(consumer, changes, config, problem):
+    """
+    Dead letters are refused with options and consumers that do not allow them; nothing is sent.
+    """
+    consumer._info.config = ConsumerConfig(**config)
+    wanted = {"handler": print, "ack": "auto", "dead_letter": "dead.orders", **changes}
+    with pytest.raises(InvalidArgumentError, match=problem):
+        consumer.consume(**wanted)
+
+
 @pytest.mark.parametrize("kind", [Consumption, OrderedConsumption])
 def test_wait_takes_its_timeout_by_name(kind):
     """

@@ -1,0 +1,327 @@
+"""
+Handlers that give messages up, on real servers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+import jetsync
+from helpers.streams import memory_stream, messages_in
+from helpers.waiting import eventually, holds
+from jetsync.testing import HookRecorder
+
+# Handlers raise here, and jetsync reports that as Python does for threads.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+LONG = 60.0
+"""An `ack_wait` that no test waits for."""
+
+
+@pytest.fixture
+def dead(js, unique):
+    """
+    The stream of the dead letters.
+    """
+    made = memory_stream(js, f"{unique}-DEAD")
+    yield made
+    js.delete_stream(made.name)
+
+
+@pytest.fixture
+def target(dead):
+    """
+    The subject of the dead letters.
+    """
+    return f"{dead.name}.orders"
+
+
+@pytest.fixture
+def worker(stream):
+    """
+    A consumer that gets each message three times.
+    """
+    return stream.create_consumer("worker", max_deliver=3, ack_wait=LONG)
+
+
+@pytest.fixture
+def recorded(nats_server):
+    """
+    A context with a recorder of its hooks.
+    """
+    recorder = HookRecorder("jetsync_status", "jetsync_publish", "jetsync_prepare_message")
+    with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+        yield client.jetstream(), recorder
+
+
+def of_kind(recorder, kind):
+    """
+    The events of one class that a recorder saw.
+    """
+    events = [call["event"] for call in recorder.of("jetsync_status")]
+    return [event for event in events if isinstance(event, kind)]
+
+
+def give_up(message):
+    """A handler that gives each message up."""
+    raise jetsync.DeadLetter(f"cannot handle {message.data.decode()}")
+
+
+def fail(message):
+    """A handler that always fails."""
+    raise ValueError(f"no price for {message.data.decode()}")
+
+
+def letters(dead, count):
+    """Wait for dead letters, and return them."""
+    eventually(lambda: dead.info().state.messages >= count)
+    return messages_in(dead)
+
+
+def is_settled(consumer):
+    """Whether no message of a consumer is in flight."""
+    info = consumer.info()
+    return info.num_ack_pending == info.num_pending == 0
+
+
+class TestGivingUp:
+    def test_the_last_delivery_fails(self, js, stream, worker, dead, target):
+        """
+        A message whose last delivery fails has one dead letter and is terminated.
+        """
+        js.publish(f"{stream.name}.eu", b"a sofa", headers={"Trace": "7"}, msg_id="order-1")
+        with worker.consume(fail, ack="auto", dead_letter=target) as running:
+            (letter,) = letters(dead, 1)
+            eventually(lambda: is_settled(worker))
+            assert running.statistics().failures == 3
+        assert (letter.subject, letter.data) == (target, b"a sofa")
+        found = letter.headers
+        assert found["Trace"] == "7"
+        assert found["Jetsync-Dead-Letter-Header-Nats-Msg-Id"] == "order-1"
+        assert found["Jetsync-Dead-Letter-Stream"] == stream.name
+        assert found["Jetsync-Dead-Letter-Sequence"] == "1"
+        assert found["Jetsync-Dead-Letter-Subject"] == f"{stream.name}.eu"
+        assert found["Jetsync-Dead-Letter-Deliveries"] == "3"
+        assert found["Jetsync-Dead-Letter-Consumer"] == "worker"
+        assert found["Jetsync-Dead-Letter-Reason"] == "ValueError: no price for a sofa"
+
+    def test_the_handler_gives_up(self, js, stream, worker, dead, target):
+        """
+        A handler that raises `DeadLetter` gives a message up at once; the others are handled.
+        """
+        handled = []
+
+        def handler(message):
+            if message.data == b"2":
+                give_up(message)
+            handled.append(message.data)
+
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(5))
+        running = worker.consume(handler, ack="auto", dead_letter=target, stop_after=5)
+        assert running.wait(timeout=20)
+        (letter,) = letters(dead, 1)
+        assert letter.headers["Jetsync-Dead-Letter-Deliveries"] == "1"
+        assert letter.headers["Jetsync-Dead-Letter-Reason"] == "cannot handle 2"
+        assert handled == [b"0", b"1", b"3", b"4"]
+        eventually(lambda: is_settled(worker))
+
+    def test_on_a_work_queue_the_message_is_removed(self, js, unique, dead, target):
+        """
+        A work queue no longer has a message that has a dead letter.
+        """
+        queue = memory_stream(js, unique, retention="workqueue")
+        worker = queue.create_consumer("worker", max_deliver=1, ack_wait=LONG)
+        js.publish(f"{unique}.a", b"x")
+        with worker.consume(fail, ack="auto", dead_letter=target):
+            letters(dead, 1)
+            eventually(lambda: queue.info().state.messages == 0)
+
+    def test_it_is_stored_once(self, js, stream, dead, target):
+        """
+        A message that is given up again, because its termination was lost, has one dead letter.
+        """
+        js.publish(f"{stream.name}.a", b"x")
+        for _ in range(2):
+            # A new consumer gets the message again, as if the termination had been lost.
+            worker = stream.create_consumer("worker", max_deliver=3, ack_wait=LONG)
+            running = worker.consume(give_up, ack="auto", dead_letter=target, stop_after=1)
+            assert running.wait(timeout=20)
+            stream.delete_consumer("worker")
+        assert len(letters(dead, 1)) == 1
+
+    def test_what_the_handler_has_answered_stays_so(self, js, stream, worker, dead, target):
+        """
+        A message that the handler has acknowledged before it raised gets no dead letter.
+        """
+        js.publish(f"{stream.name}.a", b"x")
+
+        def handler(message):
+            message.ack()
+            give_up(message)
+
+        running = worker.consume(handler, ack="auto", dead_letter=target, stop_after=1)
+        assert running.wait(timeout=20)
+        eventually(lambda: is_settled(worker))
+        assert running.statistics().failures == 1
+        assert dead.info().state.messages == 0
+
+    def test_on_error_stop_goes_on_after_a_dead_letter(self, js, stream, dead, target):
+        """
+        With `on_error="stop"`, the consumption continues if the dead letter is stored.
+        """
+        worker = stream.create_consumer("worker", max_deliver=1, ack_wait=LONG)
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(3))
+        running = worker.consume(
+            fail, ack="auto", on_error="stop", dead_letter=target, stop_after=3
+        )
+        assert running.wait(timeout=20)
+        assert running.error is None
+        assert len(letters(dead, 3)) == 3
+
+    def test_put_back(self, js, stream, worker, dead, target):
+        """
+        `replay` puts a dead letter back once, however often it is called.
+        """
+        js.publish(f"{stream.name}.eu", b"x", headers={"Trace": "7"}, msg_id="order-1")
+        running = worker.consume(give_up, ack="auto", dead_letter=target, stop_after=1)
+        assert running.wait(timeout=20)
+        (letter,) = letters(dead, 1)
+        for duplicates in (0, 1):
+            assert js.publish_many([jetsync.replay(letter)]).duplicates == duplicates
+        again = worker.next(expires=10)
+        assert (again.subject, again.data, again.sequence) == (f"{stream.name}.eu", b"x", 2)
+        assert again.headers["Trace"] == "7"
+
+
+class TestTrouble:
+    def test_no_dead_letter_no_termination(self, js, stream, dead, target, caplog):
+        """
+        If the dead letter is not stored after the last delivery, the message is left alone.
+        """
+        worker = stream.create_consumer("worker", max_deliver=1, ack_wait=LONG)
+        running = worker.consume(fail, ack="auto", dead_letter=target, stop_after=1)
+        js.delete_stream(dead.name)
+        js.publish(f"{stream.name}.a", b"secret payload")
+        with caplog.at_level(logging.INFO, "jetsync"):
+            assert running.wait(timeout=40)
+        holds(lambda: worker.info().num_ack_pending == 1)
+        memory_stream(js, dead.name)
+        (record,) = [each for each in caplog.records if "dead_letter_failed" in each.message]
+        assert "secret" not in record.message
+
+    def test_a_message_with_deliveries_left_is_redelivered(self, js, stream, worker, dead, target):
+        """
+        If the dead letter is not stored and there are deliveries left, the message comes again.
+        """
+        missing = threading.Event()
+
+        def handler(message):
+            if message.metadata.delivered == 2:
+                memory_stream(js, dead.name)
+                missing.set()
+            give_up(message)
+
+        with worker.consume(handler, ack="auto", dead_letter=target):
+            js.delete_stream(dead.name)
+            js.publish(f"{stream.name}.a", b"x")
+            assert missing.wait(60)
+            (letter,) = letters(dead, 1)
+            assert letter.headers["Jetsync-Dead-Letter-Deliveries"] == "2"
+            eventually(lambda: is_settled(worker))
+
+    def test_a_message_that_a_plugin_refuses(self, nats_server, stream, dead, target):
+        """
+        A message that a plugin refuses each time gets a dead letter, with its bytes as stored.
+        """
+
+        class Decrypting:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                raise ValueError("no key")
+
+        stream.create_consumer("worker", max_deliver=2, ack_wait=LONG)
+        with jetsync.connect(nats_server.url, plugins=[Decrypting()]) as client:
+            js = client.jetstream()
+            worker = js.consumer(stream.name, "worker")
+            js.publish(f"{stream.name}.a", b"\x01\x02")
+            with worker.consume(fail, ack="auto", dead_letter=target):
+                (letter,) = letters(dead, 1)
+                assert letter.data == b"\x01\x02"
+                assert "no key" in letter.headers["Jetsync-Dead-Letter-Reason"]
+
+
+class TestChecks:
+    def test_no_stream_stores_the_subject(self, worker, unique):
+        """
+        A subject that no stream stores is refused.
+        """
+        with pytest.raises(jetsync.NoStreamResponseError, match=f"nowhere.{unique}"):
+            worker.consume(fail, ack="auto", dead_letter=f"nowhere.{unique}")
+
+    def test_a_consumer_must_not_get_its_dead_letters(self, js, stream, worker, dead):
+        """
+        A subject that the consumer reads itself is refused. Another one of its stream is allowed.
+        """
+        subject = f"{stream.name}.dead"
+        with pytest.raises(
+            jetsync.InvalidArgumentError, match="get its own dead letters"
+        ) as caught:
+            worker.consume(fail, ack="auto", dead_letter=subject)
+        assert caught.value.argument == "dead_letter"
+        filtered = stream.create_consumer("filtered", filter_subject=f"{stream.name}.new")
+        filtered.consume(fail, ack="auto", dead_letter=subject).close()
+        several = [f"{stream.name}.new", f"{stream.name}.dead"]
+        greedy = stream.create_consumer("greedy", filter_subjects=several)
+        with pytest.raises(jetsync.InvalidArgumentError, match="get its own dead letters"):
+            greedy.consume(fail, ack="auto", dead_letter=subject)
+
+    @pytest.mark.parametrize(("field", "problem"), [("no_ack", "no acks"), ("sealed", "is sealed")])
+    def test_a_stream_that_cannot_keep_them(self, worker, dead, target, field, problem):
+        """
+        A stream that confirms nothing, or takes nothing, is refused.
+        """
+        dead.update(**{field: True})
+        with pytest.raises(jetsync.InvalidArgumentError, match=problem):
+            worker.consume(fail, ack="auto", dead_letter=target)
+
+
+class TestReports:
+    def test_events_and_hooks(self, recorded, stream, worker, dead, target):
+        """
+        Plugins get an event for each dead letter and wrap its publish. They do not prepare it.
+        """
+        js, recorder = recorded
+        js.publish(f"{stream.name}.a", b"x")
+        recorder.clear()
+        running = js.consumer(stream.name, "worker").consume(
+            give_up, ack="auto", dead_letter=target, stop_after=1
+        )
+        assert running.wait(timeout=20)
+        (event,) = of_kind(recorder, jetsync.DeadLetterEvent)
+        assert event == jetsync.DeadLetterEvent(
+            stream=stream.name,
+            consumer="worker",
+            subject=f"{stream.name}.a",
+            sequence=1,
+            deliveries=1,
+            reason="cannot handle x",
+            dead_letter=target,
+        )
+        assert not of_kind(recorder, jetsync.HandlerErrorEvent)
+        assert [call["operation"].subject for call in recorder.of("jetsync_publish")] == [target]
+        assert not recorder.of("jetsync_prepare_message")
+
+    def test_the_log_has_neither_reason_nor_payload(self, js, stream, worker, dead, target, caplog):
+        """
+        The log names the message, and neither its payload nor the reason.
+        """
+        js.publish(f"{stream.name}.a", b"secret")
+        with caplog.at_level(logging.INFO, "jetsync"):
+            running = worker.consume(give_up, ack="auto", dead_letter=target, stop_after=1)
+            assert running.wait(timeout=20)
+        (record,) = [each for each in caplog.records if "dead_letter_stored" in each.message]
+        assert f"dead_letter={target!r}" in record.message
+        assert "secret" not in caplog.text
