@@ -322,8 +322,8 @@ class Consumer:
                 :class:`DeadLetter`, or if the last delivery that the consumer's ``max_deliver``
                 allows fails. The message is terminated after its copy is stored. If that fails, it
                 is not terminated: after the last delivery, :meth:`Stream.dead_letters` copies it.
-                Needs ``ack="auto"``. The call asks the server which stream stores the subject.
-                Default: none.
+                Needs ``ack="auto"``. The call asks the server which stream stores the subject, so
+                it needs a connection. Default: none.
             group: As for :meth:`fetch`.
             min_pending: As for :meth:`fetch`.
             min_ack_pending: As for :meth:`fetch`.

@@ -22,16 +22,16 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.log import get_logger
 from jetsync._proto import frames
 from jetsync._proto.dead_letters import DeadLetterEngine, last_settled
-from jetsync.consume.acks import KEEP_ACKS
+from jetsync.consume.acks import KEEP_ACKS, answer_soon
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.dead_letters import check_target, store
 from jetsync.consume.ordered import open_ordered
 from jetsync.consume.reading import is_own_close
 from jetsync.consume.subscription import Subscription
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
-from jetsync.values.dead_letter import CONSUMER, STREAM, dead_letter
+from jetsync.values.dead_letter import CONSUMER, STREAM, dead_letter, letter_id
 from jetsync.values.headers import MSG_ID
-from jetsync.values.message import TERM
+from jetsync.values.message import ACK, TERM
 from jetsync.values.stream_config import RetentionPolicy
 from jetsync.values.subjects import validate_name, validate_subject
 
@@ -199,7 +199,7 @@ class _Run:
             # Any client may publish to the subject of advisories, unless permissions prevent it.
             _logger.warning("advisory_invalid", subject=message.subject)
             if self._is_kept:
-                message.term("not an advisory")
+                answer_soon(self._context.lane, message, TERM + b" not an advisory")
             return
         self._deliveries[sequence] = deliveries
         if self._is_kept:
@@ -252,16 +252,17 @@ class _Run:
         """Store the dead letter of a message, and terminate it; return it if that was needed."""
         context, engine = self._context, self._engine
         try:
-            message = leader_get(context, self._stream, {"seq": sequence}, context.deadline(None))
             self._learn()
+            message = leader_get(context, self._stream, {"seq": sequence}, context.deadline(None))
         except errors.MessageNotFoundError:
-            # It was deleted, or the stream's limits removed it.
-            _logger.warning(
-                "dead_letter_gone",
-                stream=self._stream,
-                consumer=self._consumer,
-                sequence=sequence,
-            )
+            if not self._has_letter(sequence):
+                # It was deleted, or the stream's limits removed it.
+                _logger.warning(
+                    "dead_letter_gone",
+                    stream=self._stream,
+                    consumer=self._consumer,
+                    sequence=sequence,
+                )
             self._end(sequence)
             return None
         except (errors.ConnectionClosedError, errors.PermissionDeniedError):
@@ -303,12 +304,17 @@ class _Run:
         self._end(sequence)
         return message if is_new else None
 
+    def _has_letter(self, sequence: int) -> bool:
+        """Return whether a message that is gone has a dead letter: a worker may have stored it."""
+        start = letter_id(self._stream, self._consumer, sequence)
+        return any(each.startswith(start) for each in self._ids)
+
     def _end(self, sequence: int) -> None:
         """Forget a message, and acknowledge the stored advisories about it."""
         self._engine.ended(sequence)
         self._deliveries.pop(sequence, None)
         for message in self._to_ack.pop(sequence, ()):
-            message.ack()
+            answer_soon(self._context.lane, message, ACK)
 
     def _learn(self) -> None:
         """
@@ -335,6 +341,10 @@ class _Run:
                 for found in (letter.headers for letter in letters):
                     if (found.get(STREAM), found.get(CONSUMER)) == mine:
                         self._ids.add(str(found.get(MSG_ID)))
+        except errors.PermissionDeniedError:
+            self._target = None
+        except TRANSIENT:
+            raise
         except errors.ApiError:
             # A work queue allows no such consumer. Then only the ids prevent a second dead letter.
             self._target = None

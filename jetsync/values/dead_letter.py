@@ -11,7 +11,7 @@ import base64
 import re
 from typing import TYPE_CHECKING, Final
 
-from jetsync.errors import InvalidArgumentError, InvalidHeaderError
+from jetsync.errors import InvalidArgumentError, InvalidHeaderError, InvalidSubjectError
 from jetsync.values.headers import MSG_ID, TTL, Headers
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.subjects import validate_subject
@@ -84,6 +84,11 @@ def dead_letter(
         # Also the headers of another dead letter, so that a letter of a letter leads back to it.
         own = name.lower().startswith("nats-") or name.startswith(PREFIX)
         headers.add(KEPT + name if own else name, value)
+    try:
+        validate_subject(subject)
+    except InvalidSubjectError:
+        # The space makes `replay` refuse it, because no message can be published to it.
+        subject = f"not valid: {subject}"
     for name, text in (
         (STREAM, stream),
         (SEQUENCE, str(sequence)),
@@ -93,8 +98,13 @@ def dead_letter(
         (REASON, _line(reason)),
     ):
         headers.add(name, _text(text))
-    msg_id = _text(f"{PREFIX}{stream}/{consumer}/{sequence}/{timestamp_ns}")
+    msg_id = f"{letter_id(stream, consumer, sequence)}{timestamp_ns}"
     return OutboundMessage(target, data, headers, msg_id=msg_id)
+
+
+def letter_id(stream: str, consumer: str, sequence: int) -> str:
+    """Return the start of the id of a dead letter; the time of the message follows."""
+    return _text(f"{PREFIX}{stream}/{consumer}/{sequence}/")
 
 
 def reason_of(error: BaseException) -> str:
@@ -160,8 +170,9 @@ def _original(block: bytes | None, headers: Headers) -> list[tuple[str, str]]:
 
 
 def _text(text: str) -> str:
-    """Return text that can be encoded, with escapes for bytes that are not UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Return text for a header, with escapes for bytes that are not UTF-8."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return _CONTROL.sub("?", raw.decode("utf-8", "backslashreplace"))
 
 
 def _line(text: str) -> str:

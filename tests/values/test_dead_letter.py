@@ -5,9 +5,13 @@ import copy
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jetsync
 from jetsync.values.dead_letter import LONGEST_REASON, dead_letter, reason_of
+from jetsync.values.headers import encode_headers
+from jetsync.values.outbound import outbound_header_pairs
 
 HEADERS = b"NATS/1.0\r\nTrace: 7\r\nTrace: 8\r\nNats-Msg-Id: order-1\r\nNats-TTL: 60\r\n\r\n"
 
@@ -82,7 +86,7 @@ class TestDeadLetter:
         assert made.headers.get("Good") == "1"
         assert "Bad" not in made.headers
         assert base64.b64decode(made.headers["Jetsync-Dead-Letter-Raw-Headers"]) == block
-        assert made.headers["Jetsync-Dead-Letter-Subject"] == "orders.\\xff"
+        assert made.headers["Jetsync-Dead-Letter-Subject"] == "not valid: orders.\\xff"
         assert made.headers["Jetsync-Dead-Letter-Reason"] == "a b? ?"
         "".join(f"{name}{value}" for name, value in made.headers.items()).encode()
 
@@ -164,3 +168,26 @@ class TestReplay:
             jetsync.replay(plain)
         with pytest.raises(jetsync.InvalidSubjectError):
             jetsync.replay(letter(subject="orders. x")[1])
+
+
+BYTES = (b"\x00", b"\r", b"\n", b"\r\n", b":", b" ", b"\t", b"\xff", b"\xed\xa0\x80", b"\x7f", b"a")
+LINES = (b"Nats-TTL: 1", b"Jetsync-Dead-Letter-Stream: x", b"Jetsync-Dead-Letter-Header-A: b")
+ODD = st.lists(st.sampled_from(BYTES + LINES)).map(b"".join)
+
+
+@given(block=ODD, subject=ODD, reason=ODD)
+def test_a_dead_letter_can_be_made_of_any_message(block, subject, reason):
+    """
+    Whatever bytes a message has as headers and subject, its dead letter can be sent. It is put back
+    to its subject, or refused.
+    """
+    name, why = (each.decode("utf-8", "surrogateescape") for each in (subject, reason))
+    made, _ = letter(raw_headers=b"NATS/1.0\r\n" + block + b"\r\n\r\n", subject=name, reason=why)
+    sent = encode_headers(outbound_header_pairs(made))
+    stored = jetsync.StoredMessage("DEAD", "dead.orders", 1, 9, None, b"", raw_headers=sent)
+    try:
+        again = jetsync.replay(stored)
+    except jetsync.InvalidSubjectError:
+        return
+    assert again.subject == name
+    encode_headers(outbound_header_pairs(again))
