@@ -46,6 +46,10 @@ from jetsync.kv.entry import *
 from jetsync.kv.handle import *
 from jetsync.kv.transaction import *
 from jetsync.kv.watch import *
+from jetsync.objects.config import *
+from jetsync.objects.handle import *
+from jetsync.objects.info import *
+from jetsync.objects.reader import *
 from jetsync.options import *
 from jetsync.publish.atomic import *
 from jetsync.publish.errors import *

@@ -560,13 +560,14 @@ class Operation:
 @attrs.frozen(kw_only=True)
 class PublishOperation(Operation):
     """
-    One publish, one call of `publish_many`, or one `Publisher` from its creation to its end.
+    One publish, one call of `publish_many`, one `Publisher` from its creation to its end, or the
+    chunks of one object (`put`).
 
     `jetsync_prepare_message` runs inside the operation, so the fields have the caller's values,
     without changes that plugins make.
     """
 
-    name: Literal["publish", "publish_many", "publisher"] = "publish"
+    name: Literal["publish", "publish_many", "publisher", "put"] = "publish"
 
     subject: str | None = None
     """The message's subject; `None` for a bulk publish."""

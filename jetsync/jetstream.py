@@ -17,10 +17,14 @@ from jetsync._base.fields import check_count, check_function
 from jetsync._base.iterations import Iteration
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
+from jetsync._proto import objects as _objects
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
+from jetsync.objects.bucket import Bucket as ObjectBucket
+from jetsync.objects.config import ObjectStoreConfig
+from jetsync.objects.handle import ObjectStore
 from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.fast import FastOptions, FastPublisher
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from jetsync.consume.consumer import Consumer
     from jetsync.events import BatchGapEvent
     from jetsync.kv.config import KeyValueFields
+    from jetsync.objects.config import ObjectStoreFields
     from jetsync.publish.publisher import DeliveryReport
     from jetsync.values.consumer_config import ConsumerConfig, ConsumerFields
     from jetsync.values.headers import HeadersInput
@@ -840,6 +845,148 @@ class JetStream:
 
     def _bucket(self, name: str, info: StreamInfo) -> KeyValue:
         return KeyValue(Bucket(self._context, name, info))
+
+    # Object stores
+
+    def create_object_store(
+        self,
+        bucket: str | ObjectStoreConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ObjectStoreFields],
+    ) -> ObjectStore:
+        """
+        Create an object store, or return the existing one if it has the same configuration.
+
+        Args:
+            bucket: The name of the object store, or its configuration as an object.
+            timeout: Seconds for all requests together.
+            **fields: Fields of :class:`ObjectStoreConfig`. They override those of an object, which
+                is not changed.
+
+        Raises:
+            StreamNameInUseError: An object store of that name has another configuration.
+            NotSupportedError: The server does not support a field. No object store was created.
+        """
+        what = "create_object_store()"
+        wanted = config_of(ObjectStoreConfig, bucket, fields, what, key="bucket")
+        return self._create_object_store(wanted, self._context.deadline(timeout))
+
+    def update_object_store(
+        self,
+        bucket: str | ObjectStoreConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ObjectStoreFields],
+    ) -> ObjectStore:
+        """
+        Change the configuration of an existing object store.
+
+        Fields that are unset or None keep their values. 0 removes a limit or a time-to-live. This
+        takes two requests: a change that another client makes between them is lost.
+
+        Args:
+            bucket: The name of the object store, or its configuration as an object.
+            timeout: Seconds for all requests together.
+            **fields: Fields of :class:`ObjectStoreConfig` to change.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist.
+            ApiError: The server refused the change, for example because it changes the storage.
+        """
+        what = "update_object_store()"
+        wanted = config_of(ObjectStoreConfig, bucket, fields, what, key="bucket")
+        try:
+            return self._update_object_store(wanted, self._context.deadline(timeout))
+        except errors.StreamNotFoundError as error:
+            raise errors.ObjectStoreNotFoundError(wanted.bucket) from error
+
+    def create_or_update_object_store(
+        self,
+        bucket: str | ObjectStoreConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ObjectStoreFields],
+    ) -> ObjectStore:
+        """
+        Create an object store, or change the configuration of the existing one.
+
+        Args, Raises: as :meth:`create_object_store` and :meth:`update_object_store`.
+        """
+        what = "create_or_update_object_store()"
+        wanted = config_of(ObjectStoreConfig, bucket, fields, what, key="bucket")
+        deadline = self._context.deadline(timeout)
+        try:
+            return self._update_object_store(wanted, deadline)
+        except errors.StreamNotFoundError:
+            return self._create_object_store(wanted, deadline)
+
+    def object_store(self, bucket: str, *, timeout: Seconds | None = None) -> ObjectStore:
+        """
+        Return an existing object store.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist.
+            InvalidBucketError: The name is invalid.
+        """
+        stream = _objects.stream_of(bucket)
+        try:
+            info = _stream_admin.info(self._context, stream, self._context.deadline(timeout))
+        except errors.StreamNotFoundError as error:
+            raise errors.ObjectStoreNotFoundError(bucket) from error
+        return self._object_store(info)
+
+    def delete_object_store(self, bucket: str, *, timeout: Seconds | None = None) -> None:
+        """
+        Delete an object store with all its objects.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist.
+        """
+        stream = _objects.stream_of(bucket)
+        try:
+            _stream_admin.delete(self._context, stream, self._context.deadline(timeout))
+        except errors.StreamNotFoundError as error:
+            raise errors.ObjectStoreNotFoundError(bucket) from error
+
+    def object_stores(self, *, timeout: Seconds | None = None) -> Iterator[ObjectStore]:
+        """
+        Iterate over the object stores, like :meth:`streams`.
+
+        Args:
+            timeout: Seconds for each page of 256.
+        """
+        found = pages(self._context, "STREAM.LIST", {}, timeout)
+        infos = map(_stream_admin.stream_info, found)
+        stores = (
+            self._object_store(info)
+            for info in infos
+            if (info.config.name or "").startswith(_objects.STREAM_PREFIX)
+        )
+        return Iteration(stores, "list of object stores")
+
+    def _create_object_store(self, wanted: ObjectStoreConfig, deadline: Deadline) -> ObjectStore:
+        config = wanted.to_stream_config()
+        return self._object_store(
+            _stream_admin.create(self._context, config, deadline, keep_partial=False)
+        )
+
+    def _update_object_store(self, wanted: ObjectStoreConfig, deadline: Deadline) -> ObjectStore:
+        stream = _objects.stream_of(wanted.bucket)
+        now = _stream_admin.info(self._context, stream, deadline).config
+        changes = wanted.stream_fields()
+        if wanted.ttl:
+            # Servers refuse a longer window.
+            changes["duplicate_window"] = min(now.duplicate_window or wanted.ttl, wanted.ttl)
+        if now.mirror is not None:
+            changes.pop("subjects")
+        return self._object_store(
+            _stream_admin.update(self._context, attrs.evolve(now, **changes), deadline)
+        )
+
+    def _object_store(self, info: StreamInfo) -> ObjectStore:
+        name = (info.config.name or "").removeprefix(_objects.STREAM_PREFIX)
+        return ObjectStore(ObjectBucket(self._context, name, info))
 
 
 def _by_subject(subject: str | None) -> dict[str, str]:

@@ -4,6 +4,8 @@ The types that users and plugins meet in signatures.
 
 from jetsync._base.deadline import Seconds
 from jetsync.kv.config import KeyValueFields
+from jetsync.objects.config import ObjectStoreFields
+from jetsync.objects.source import ObjectData
 from jetsync.options import ConnectFields, OptionsFields
 from jetsync.values.consumer_config import ConsumerFields
 from jetsync.values.frame import Frame
@@ -19,6 +21,8 @@ __all__ = [
     "Frame",
     "HeadersInput",
     "KeyValueFields",
+    "ObjectData",
+    "ObjectStoreFields",
     "OptionsFields",
     "Payload",
     "Seconds",

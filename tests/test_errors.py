@@ -80,7 +80,14 @@ def test_every_error_is_public():
     """
     defined = {
         name
-        for module in (errors.api, errors.base, errors.status, errors.transport, errors.usage)
+        for module in (
+            errors.api,
+            errors.base,
+            errors.objects,
+            errors.status,
+            errors.transport,
+            errors.usage,
+        )
         for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, JetSyncError)
     }

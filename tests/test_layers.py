@@ -26,6 +26,7 @@ typing
 client
 system
 jetstream
+objects
 kv
 stream
 counters schedules

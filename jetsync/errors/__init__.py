@@ -69,6 +69,9 @@ as attributes, can be pickled and copied, and never contain secrets::
     ├── ResetAttemptsExceededError            an ordered consumer could not be recreated
     ├── KeyNotFoundError (KeyError)
     ├── KeysVanishedError                     a snapshot that is no longer complete
+    ├── ObjectNotFoundError (KeyError)
+    ├── ObjectIsLinkError                     a link has no data of its own
+    ├── ObjectCorruptedError                  stored data is missing or has another digest
     ├── PluginError                           may carry a report; in _hooks.errors
     └── DevServerError
 """
@@ -81,6 +84,7 @@ import typing as _t
 
 from jetsync.errors.api import *
 from jetsync.errors.base import *
+from jetsync.errors.objects import *
 from jetsync.errors.status import *
 from jetsync.errors.transport import *
 from jetsync.errors.usage import *

@@ -83,7 +83,9 @@ class WindowOptions:
     retries: int = 2
     retry_wait: float = attrs.field(default=0.25, converter=_retry_wait)
     # The name of the operation for plugins.
-    name: Literal["publish_many", "publisher"] = "publish_many"
+    name: Literal["publish_many", "publisher", "put"] = "publish_many"
+    # Seconds to wait for room and for a connection, if that is not ``ack_timeout``.
+    write_timeout: float | None = None
 
     def __attrs_post_init__(self) -> None:
         check_count("window", self.size, 1)
@@ -235,7 +237,8 @@ class Window:
             DisconnectedError, ConnectionClosedError: Nothing was sent; all messages of the block
                 have failed with this error.
         """
-        deadline = Deadline.after(self.options.ack_timeout)
+        options = self.options
+        deadline = Deadline.after(options.write_timeout or options.ack_timeout)
         try:
             while True:
                 try:

@@ -1,0 +1,3 @@
+"""
+Object stores: data of any size in chunks, with links, watches and their configuration.
+"""

@@ -1,0 +1,223 @@
+"""
+The state that all handles of an object store share, and the basic operations on its documents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync import errors
+from jetsync._api.messages import confirmed_get, leader_get, shown_by
+from jetsync._api.mirrors import TRANSIENT
+from jetsync._base.log import get_logger
+from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
+from jetsync.objects.info import read_info, write_info
+from jetsync.publish.one import publish_one
+from jetsync.read.pages import repeated
+from jetsync.stream import Stream
+from jetsync.values.headers import ROLLUP
+from jetsync.values.outbound import Expect, OutboundMessage
+from jetsync.values.server_info import decode_json
+from jetsync.values.stream_info import StreamInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
+    from jetsync.objects.info import ObjectInfo
+    from jetsync.values.stored import StoredMessage
+
+_logger = get_logger("jetsync.objects")
+
+# How often a document that no stream took is sent again: until the deadline.
+RETRIES: Final = 1_000_000
+
+# Seconds for removing chunks that are not needed any more, after the call itself has ended.
+CLEANUP: Final = 5.0
+
+
+class Bucket:
+    """
+    The state that all handles of one object store share. Thread-safe.
+    """
+
+    __slots__ = ("context", "name", "stream")
+
+    def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
+        self.name: str = name
+        self.context: Context = context
+        self.stream: Stream = Stream(context, info)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Replace the errors of the stream by those of the object store."""
+        try:
+            yield
+        except (errors.ObjectStoreNotFoundError, errors.ObjectStoreSealedError):
+            raise
+        except errors.StreamNotFoundError as error:
+            raise errors.ObjectStoreNotFoundError(self.name) from error
+        except errors.StreamSealedError as error:
+            raise errors.ObjectStoreSealedError(self.name) from error
+
+    def check_exists(self, deadline: Deadline) -> None:
+        """
+        Raise ObjectStoreNotFoundError if a write failed because the store no longer exists.
+
+        Return if jetsync cannot find out in time. The caller then raises the original error.
+        """
+        with self.named(), contextlib.suppress(*TRANSIENT):
+            self.context.streams.named(self.stream.name, deadline, fresh=True)
+
+    def linked(self, name: str, deadline: Deadline) -> Bucket:
+        """Return the state of another object store, or of this one."""
+        if name == self.name:
+            return self
+        stream = stream_of(name)
+        try:
+            known = self.context.streams.named(stream, deadline)
+        except errors.StreamNotFoundError as error:
+            raise errors.ObjectStoreNotFoundError(stream.removeprefix(STREAM_PREFIX)) from error
+        return Bucket(self.context, name, StreamInfo(config=known.config))
+
+    # Documents.
+
+    def last(
+        self, name: str, deadline: Deadline, *, leader: bool = False, exact: bool = False
+    ) -> ObjectInfo | None:
+        """
+        Return the last document of an object, also of a deleted one; None if there is none.
+
+        Args:
+            name: The object.
+            deadline: Deadline of the calling operation.
+            leader: Ask the leader, which knows every change.
+            exact: Look only at the subject that jetsync writes to. Some clients leave the padding
+                of names out.
+        """
+        token = encode_name(name)
+        found = self._document(documents_of(self.name, token), deadline, leader=leader)
+        bare = token.rstrip("=")
+        if found is None and not exact and bare != token:
+            found = self._document(documents_of(self.name, bare), deadline, leader=leader)
+        return None if found is None else self.info_of(found)
+
+    def _document(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage | None:
+        request = {"last_by_subj": subject}
+        direct = not leader and self.stream.config.allow_direct
+        get = confirmed_get if direct else leader_get
+        context, stream = self.context, self.stream.name
+        try:
+            with self.named():
+                found = repeated(
+                    context, lambda until: get(context, stream, request, until), deadline
+                )
+        except errors.MessageNotFoundError:
+            return None
+        show = shown_by(context)
+        return found if show is None else show(found)
+
+    def info_of(self, message: StoredMessage) -> ObjectInfo:
+        """Return the description in the message of a document."""
+        return read_info(
+            self.name, message.subject, message.sequence, message.timestamp_ns, message.data
+        )
+
+    def current(self, name: str, deadline: Deadline, **options: bool) -> ObjectInfo:
+        """
+        Return the description of an object that is not deleted; see :meth:`last`.
+
+        Raises:
+            ObjectNotFoundError: There is none.
+        """
+        found = self.last(name, deadline, **options)
+        if found is None or found.is_deleted:
+            raise errors.ObjectNotFoundError(
+                self.name, name, deleted_at=None if found is None else found.revision
+            )
+        return found
+
+    def store(
+        self,
+        name: str,
+        document: Mapping[str, Any],
+        expected: int,
+        deadline: Deadline,
+        *,
+        since: int = 0,
+    ) -> ObjectInfo:
+        """
+        Store a document if the object's last one is *expected*, and return its description.
+
+        If the answer is lost, jetsync looks whether the document was stored, and sends it again if
+        not. The condition prevents a second copy.
+
+        Args:
+            name: The object.
+            document: The document.
+            expected: The sequence of the object's last document; 0 if there is none.
+            deadline: Deadline of the calling operation.
+            since: A document before this sequence is expected too: it was stored before the call
+                began, and a replica that lagged did not show it.
+
+        Raises:
+            ObjectChangedError: The object's last document is another one.
+            PublishOutcomeUnknownError: The document may be stored or not.
+        """
+        data = write_info(document)
+        wanted = decode_json(data)
+        subject = documents_of(self.name, encode_name(name))
+        unknown: errors.PublishOutcomeUnknownError | None = None
+        while True:
+            expect = Expect(last_subject_sequence=expected)
+            message = OutboundMessage(subject, data, {ROLLUP: "sub"}, expect=expect)
+            try:
+                with self.named():
+                    ack = publish_one(self.context, message, deadline, retries=RETRIES)
+                return read_info(self.name, subject, ack.sequence, time.time_ns(), data)
+            except errors.WrongLastSequenceError as error:
+                refused: errors.JetSyncError = error
+            except errors.PublishOutcomeUnknownError as error:
+                refused = unknown = error
+            except errors.NoStreamResponseError:
+                self.check_exists(deadline)
+                raise
+            try:
+                found = self.last(name, deadline, leader=True, exact=True)
+            except errors.JetSyncError as error:
+                # If an earlier attempt may be stored, a refusal of the last one says nothing.
+                raise unknown or refused from error
+            if found is not None and found.revision > expected and found.document == wanted:
+                return found
+            revision = 0 if found is None else found.revision
+            if revision != expected and revision >= since:
+                raise errors.ObjectChangedError(
+                    self.name, name, last_sequence=revision
+                ) from refused
+            expected = revision
+            if deadline.expired():
+                raise unknown or refused
+
+    def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
+        """Remove the chunks of one put."""
+        with self.named():
+            self.stream.purge(chunks_of(self.name, nuid), timeout=deadline.remaining())
+
+    def drop_chunks(self, info: ObjectInfo | None, deadline: Deadline) -> None:
+        """
+        Remove the chunks of a document that was replaced; log if that is impossible.
+
+        The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
+        these chunks later.
+        """
+        if info is None or not info.nuid or info.is_deleted or info.link is not None:
+            return
+        try:
+            self.purge_chunks(info.nuid, deadline.at_most(CLEANUP))
+        except errors.JetSyncError as error:
+            _logger.warning(
+                "chunks_left", bucket=self.name, object=info.name, nuid=info.nuid, error=str(error)
+            )

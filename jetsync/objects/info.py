@@ -1,0 +1,164 @@
+"""
+What an object store knows about an object, and the document that stores it (ADR-20).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from jetsync._base.html import html_table
+from jetsync._base.integers import read_count
+from jetsync._proto.objects import decode_name
+from jetsync.values.headers import Headers
+from jetsync.values.server_info import decode_json
+from jetsync.values.stored import time_of
+
+__all__ = ["ObjectInfo", "ObjectLink"]
+
+# The time of a document is never used. Other clients write Go's zero time, and some of them cannot
+# read a document without it.
+NO_TIME: Final = "0001-01-01T00:00:00Z"
+
+
+@attrs.frozen
+class ObjectLink:
+    """
+    The target of a link.
+    """
+
+    bucket: str
+    """The object store of the target."""
+
+    name: str | None = None
+    """The name of the target. None if the target is the whole object store."""
+
+
+@attrs.frozen(kw_only=True)
+class ObjectInfo:
+    """
+    An object in an object store, or a link (ADR-20).
+    """
+
+    # For notebooks.
+    _repr_html_ = html_table
+
+    bucket: str
+    """The object store."""
+
+    name: str
+    """The name."""
+
+    nuid: str
+    """The id of the put that stored the data."""
+
+    size: int = 0
+    """The size in bytes; 0 for a link."""
+
+    chunks: int = 0
+    """The number of messages with data."""
+
+    modified: dt.datetime
+    """When the object was changed last, in UTC, by the server's clock."""
+
+    revision: int
+    """The stream sequence of this description. Every change of the object increases it."""
+
+    digest: str | None = None
+    """``SHA-256=`` and the SHA-256 hash of the data in Base64; None for a link."""
+
+    description: str | None = None
+    """Free text."""
+
+    headers: Headers = attrs.field(factory=Headers, hash=False)
+    """Headers of the object."""
+
+    metadata: dict[str, str] = attrs.field(factory=dict, hash=False)
+    """Any key-value pairs."""
+
+    chunk_size: int | None = None
+    """The size of the largest chunk in bytes, if the client that stored the object has noted it."""
+
+    link: ObjectLink | None = None
+    """The target if this is a link."""
+
+    is_deleted: bool = False
+    """Whether the object was deleted."""
+
+    document: dict[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
+    """The JSON document in the store, with the fields that jetsync does not know."""
+
+
+def read_info(bucket: str, subject: str, sequence: int, time_ns: int, data: bytes) -> ObjectInfo:
+    """
+    Return the description in the message of a document.
+
+    Other clients write the same fields in other ways, so only a document whose counts are not
+    numbers is refused.
+
+    Raises:
+        ProtocolError: The document cannot be read.
+    """
+    document = decode_json(data)
+    name = document.get("name")
+    options = _mapping(document.get("options"))
+    link = options.get("link")
+    return ObjectInfo(
+        bucket=bucket,
+        name=name if isinstance(name, str) and name else decode_name(subject.rpartition(".")[2]),
+        nuid=_text(document.get("nuid")) or "",
+        size=read_count(document.get("size") or 0, "the size of an object"),
+        chunks=read_count(document.get("chunks") or 0, "the number of an object's chunks"),
+        modified=time_of(time_ns),
+        revision=sequence,
+        digest=_text(document.get("digest")),
+        description=_text(document.get("description")),
+        headers=_headers(document.get("headers")),
+        metadata={
+            key: value
+            for key, value in _mapping(document.get("metadata")).items()
+            if isinstance(value, str)
+        },
+        chunk_size=read_count(options.get("max_chunk_size") or 0, "the size of chunks") or None,
+        link=None
+        if not isinstance(link, Mapping)
+        else ObjectLink(_text(link.get("bucket")) or bucket, _text(link.get("name"))),
+        is_deleted=document.get("deleted") is True,
+        document=document,
+    )
+
+
+def write_info(document: Mapping[str, Any], **changes: Any) -> bytes:
+    """
+    Return a document with changes, and without the fields that are None.
+
+    Fields that jetsync does not know are kept.
+    """
+    fields = {**document, "mtime": NO_TIME, **changes}
+    present = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(present, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _headers(value: Any) -> Headers:
+    pairs = [
+        (name, each)
+        for name, values in _mapping(value).items()
+        for each in (values if isinstance(values, list) else [values])
+        if isinstance(each, str)
+    ]
+    headers = Headers()
+    # Other clients may have written what cannot be sent as the header of a message.
+    headers._pairs = pairs  # noqa: SLF001
+    return headers

@@ -1,0 +1,304 @@
+"""
+Store an object: its chunks first, and then the document that names them.
+
+The document is sent after the server has confirmed the last chunk, under the condition that the
+object has not changed. So a reader finds the whole new object or the old one. If the put fails
+before that, its chunks are removed. If the outcome of the document is unknown, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync import errors
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.fields import check_function, whole_number, wrong_type
+from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest, encode_name
+from jetsync.objects.bucket import CLEANUP
+from jetsync.objects.info import ObjectInfo, write_info
+from jetsync.objects.source import chunks_in, size_of
+from jetsync.objects.upload import Upload
+from jetsync.values.headers import Headers, header_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from jetsync._base.deadline import Seconds
+    from jetsync.objects.bucket import Bucket
+    from jetsync.objects.source import ObjectData
+    from jetsync.values.headers import HeadersInput
+
+# Bytes of a message that are kept free for headers: those of a chunk, and those that plugins add.
+HEADER_ROOM: Final = 512
+
+# Bytes of a random id.
+NUID_BYTES: Final = 11
+
+# Seconds without a chunk after which the chunks are counted before the document is sent. Another
+# client may have taken them for garbage.
+LONG_PAUSE: Final = 60.0
+
+
+def texts(description: Any, headers: Any, metadata: Any) -> dict[str, Any]:
+    """
+    Check the texts of an object, and return those that are given as fields of its document.
+
+    Raises:
+        InvalidTypeError, InvalidHeaderError: One of them is not valid.
+    """
+    fields: dict[str, Any] = {}
+    if description is not None:
+        if not isinstance(description, str):
+            raise wrong_type("description", "text", description)
+        fields["description"] = description
+    if headers is not None:
+        fields["headers"] = Headers(header_pairs(headers)).to_dict()
+    if metadata is not None:
+        try:
+            pairs = dict(metadata)
+        except (TypeError, ValueError):
+            raise wrong_type("metadata", "a mapping of strings", metadata) from None
+        for each in (*pairs, *pairs.values()):
+            if not isinstance(each, str):
+                raise wrong_type("metadata", "a mapping of strings", each, "metadata")
+        fields["metadata"] = pairs
+    return fields
+
+
+class Put:
+    """
+    One call of ``put``; one thread.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        name: str,
+        data: ObjectData,
+        *,
+        description: str | None,
+        headers: HeadersInput | None,
+        metadata: Mapping[str, str] | None,
+        chunk_size: int | None,
+        expect: object,
+        on_progress: Callable[[int, int | None], object] | None,
+        timeout: Seconds | None,
+    ) -> None:
+        context = bucket.context
+        context.connection.check()
+        encode_name(name)
+        self._bucket = bucket
+        self._name = name
+        self._expect = _expected(expect, bucket.name, name)
+        check_function("on_progress", on_progress)
+        self._seconds = context.default_timeout if timeout is None else as_seconds(timeout)
+        self._size = _chunk_size(bucket, chunk_size)
+        self._chunks: Iterator[bytes | memoryview] = chunks_in(data, self._size)
+        self._nuid = secrets.token_hex(NUID_BYTES)
+        self._document = {
+            "name": name,
+            **texts(description, headers, metadata),
+            "options": {"max_chunk_size": self._size},
+            "bucket": bucket.name,
+            "nuid": self._nuid,
+        }
+        # Digits of the largest counts, and a digest.
+        room = len(encode_digest(bytes(32))) + 100
+        context.connection.check_size(len(write_info(self._document)) + room + HEADER_ROOM)
+        self._upload = Upload(
+            bucket,
+            self._nuid,
+            seconds=self._seconds,
+            chunk_size=self._size,
+            on_progress=on_progress,
+            total=None if on_progress is None else size_of(data),
+        )
+        self._hash = hashlib.sha256()
+        self._paused = False
+        # The object's last document, once it was read.
+        self._old: ObjectInfo | None = None
+        self._has_read = False
+
+    def run(self) -> ObjectInfo:
+        """Store the object, and return its description."""
+        upload, bucket = self._upload, self._bucket
+        try:
+            if self._expect is not None:
+                self._read_old()
+                self._check_expected()
+            with bucket.named():
+                upload.run(self._send)
+            self._read_old()
+            if self._paused or upload.has_repeated:
+                self._count_chunks()
+            upload.close()
+        except BaseException as error:
+            self._undo(error)
+            raise
+        self._document.update(
+            size=upload.done, chunks=upload.count, digest=encode_digest(self._hash.digest())
+        )
+        try:
+            stored = self._commit(self._deadline())
+        except errors.PublishOutcomeUnknownError as error:
+            # The document may be stored, and it needs the chunks.
+            _leave(error, self._nuid)
+            raise
+        except errors.JetSyncError as error:
+            self._purge(error)
+            raise
+        except BaseException as error:
+            # Ctrl-C. The document may have been sent, so only its presence makes this certain.
+            self._settle(error)
+            raise
+        bucket.drop_chunks(self._old, Deadline.after(CLEANUP))
+        return stored
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._seconds)
+
+    def _send(self) -> None:
+        update, add = self._hash.update, self._upload.add
+        started = time.monotonic()
+        for chunk in self._chunks:
+            update(chunk)
+            add(chunk)
+            # After the first chunk is sent, so that one wait covers both answers.
+            self._read_old()
+            now = time.monotonic()
+            self._paused |= now - started > LONG_PAUSE
+            started = now
+        self._paused |= time.monotonic() - started > LONG_PAUSE
+        self._upload.finish()
+
+    def _read_old(self) -> None:
+        if not self._has_read:
+            leader = self._expect is not None
+            self._old = self._bucket.last(self._name, self._deadline(), leader=leader, exact=True)
+            self._has_read = True
+
+    def _check_expected(self) -> None:
+        """Raise if the object is not what the caller expects."""
+        old, expect, bucket = self._old, self._expect, self._bucket
+        revision = 0 if old is None else old.revision
+        if expect == "new":
+            if old is not None and not old.is_deleted:
+                raise errors.ObjectExistsError(bucket.name, self._name, last_sequence=revision)
+        elif revision != expect:
+            raise errors.ObjectChangedError(bucket.name, self._name, last_sequence=revision)
+
+    def _commit(self, deadline: Deadline) -> ObjectInfo:
+        """Store the document."""
+        old = self._old
+        # Without an expectation, only changes since the put began are conflicts.
+        since = self._upload.first if self._expect is None else 0
+        expected = 0 if old is None else old.revision
+        try:
+            return self._bucket.store(self._name, self._document, expected, deadline, since=since)
+        except errors.ObjectChangedError as error:
+            if self._expect != "new":
+                raise
+            raise errors.ObjectExistsError(
+                self._bucket.name, self._name, last_sequence=error.last_sequence
+            ) from error
+
+    def _count_chunks(self) -> None:
+        """
+        Raise if chunks were removed or stored twice.
+
+        Another client may remove chunks while the caller's code takes long to give the next one. A
+        chunk that is sent again after the duplicate window of the stream is stored twice.
+        """
+        subject = chunks_of(self._bucket.name, self._nuid)
+        with self._bucket.named():
+            state = self._bucket.stream.info(subjects_filter=subject, timeout=self._seconds).state
+        if state.subjects.get(subject, 0) != self._upload.count:
+            raise errors.ObjectCorruptedError(
+                self._bucket.name,
+                self._name,
+                "its chunks were removed or stored twice during the put, which therefore failed",
+            )
+
+    def _undo(self, error: BaseException) -> None:
+        """Remove the chunks, or add the id of the put to *error*."""
+        try:
+            self._upload.abort(Deadline.after(CLEANUP))
+        except BaseException as failed:
+            _leave(error, self._nuid)
+            if not isinstance(failed, errors.JetSyncError):
+                raise
+
+    def _purge(self, error: BaseException) -> None:
+        """Remove the chunks after the document was refused."""
+        if self._upload.count:
+            try:
+                self._bucket.purge_chunks(self._nuid, Deadline.after(CLEANUP))
+            except errors.JetSyncError:
+                _leave(error, self._nuid)
+
+    def _settle(self, interrupt: BaseException) -> None:
+        """
+        Finish the put after an interrupt, because the document may be stored already.
+
+        Sending it again is the only way to find out: the server may receive the first one later.
+        """
+        try:
+            self._commit(Deadline.after(CLEANUP))
+        except errors.PublishOutcomeUnknownError:
+            _leave(interrupt, self._nuid)
+        except errors.JetSyncError:
+            self._purge(interrupt)
+        except BaseException:
+            _leave(interrupt, self._nuid)
+            raise
+        else:
+            self._bucket.drop_chunks(self._old, Deadline.after(CLEANUP))
+
+
+def _leave(error: BaseException, nuid: str) -> None:
+    """Add the id of the put to an error, because its chunks are still there."""
+    error.nuid = nuid  # type: ignore[attr-defined]
+
+
+def _expected(expect: object, bucket: str, name: str) -> str | int | None:
+    """Return ``"new"``, the expected revision, or None."""
+    if expect is None or expect == "new":
+        return None if expect is None else "new"
+    if not isinstance(expect, ObjectInfo):
+        raise wrong_type("expect", 'an ObjectInfo or "new"', expect)
+    if (expect.bucket, expect.name) != (bucket, name):
+        raise errors.InvalidArgumentError(
+            f"expect is {expect.name!r} of object store {expect.bucket!r}, not {name!r} of"
+            f" {bucket!r}",
+            argument="expect",
+        )
+    return expect.revision
+
+
+def _chunk_size(bucket: Bucket, given: int | None) -> int:
+    """
+    Return the size of chunks.
+
+    Raises:
+        InvalidArgumentError: A message of *given* bytes is larger than the server or the stream
+            accepts. Every chunk would be refused.
+    """
+    limit = bucket.context.server.max_payload
+    most = bucket.stream.config.max_msg_size or 0
+    if most > 0:
+        limit = min(limit, most)
+    # A limit of a few bytes is only seen in tests.
+    limit = max(limit - HEADER_ROOM, limit // 2, 1)
+    if given is None:
+        return min(CHUNK_SIZE, limit)
+    size = whole_number("chunk_size", given)
+    if size > limit:
+        raise errors.InvalidArgumentError(
+            f"chunk_size must be at most {limit}, not {size}: the server's max_payload and the"
+            " stream's max_msg_size limit a message",
+            argument="chunk_size",
+        )
+    return size

@@ -1,0 +1,409 @@
+"""
+Read an object as a binary file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync import errors
+from jetsync._base.deadline import Deadline
+from jetsync._base.pickling import refuse_copy
+from jetsync._proto.direct import BatchRead
+from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
+from jetsync.consume.ordered import open_ordered
+from jetsync.read.direct import DirectBatch, SequencePlan
+from jetsync.read.pages import PAGE, PageReader, check_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+    from jetsync.consume.ordered_reads import OrderedConsumption
+    from jetsync.objects.bucket import Bucket
+    from jetsync.objects.info import ObjectInfo
+
+__all__ = ["ObjectReader"]
+
+# Bytes of one request for chunks: 4 MiB. At most two of them are in memory.
+PAGE_BYTES: Final = 4 << 20
+
+# A seek forward by up to as many bytes reads the chunks between, which costs less than an index.
+SKIP: Final = 1 << 20
+
+# Chunks whose sizes are requested at once.
+SIZES: Final = 5000
+
+
+class ObjectReader(io.BufferedIOBase):
+    """
+    The data of an object, as a binary file. Made by ``ObjectStore.get``.
+
+    ``read``, ``readinto``, ``seek``, ``tell`` and iteration over lines work as in a file. jetsync
+    reads ahead by at most 8 MiB. If the data is read from its begin to its end, the reader compares
+    the digest with that of the object, and raises ObjectCorruptedError before it returns the last
+    bytes. It checks the number and the sizes of the chunks in any case. After a :meth:`seek`, it
+    reads only what you ask for, so it cannot check the digest.
+
+    If the object is changed or deleted while you read it, the reader raises ObjectChangedError.
+
+    One thread at a time may use a reader. A ``with`` block closes it.
+    """
+
+    # Threads: one at a time.
+    # Locks: none. `_busy` is set while a call changes the position, and stays set after Ctrl-C.
+
+    __reduce__ = refuse_copy
+
+    def __init__(self, bucket: Bucket, info: ObjectInfo, *, seconds: float, verify: bool) -> None:
+        super().__init__()
+        self._bucket = bucket
+        self._info = info
+        self._seconds = seconds
+        self._verify = verify
+        self._digest = None if info.digest is None else decode_digest(info.digest)
+        self._busy = False
+        # The position of the caller, and that at the beginning of the call.
+        self._at = self._start = 0
+        # The current chunk, its offset in the data, and the number of the next one.
+        self._data: bytes = b""
+        self._begin = 0
+        self._next = 0
+        # The open read of chunks, if there is one.
+        self._source: DirectBatch | _Consumed | None = None
+        self._chunks: Iterator[Any] | None = None
+        # The hash of the first chunks, and how many they are.
+        self._hash = hashlib.sha256()
+        self._hashed = 0
+        self._index: ChunkIndex | None = None
+        if verify and self._digest is None:
+            raise self._corrupted("it has no SHA-256 digest")
+        if not info.chunks:
+            self._check_end(0)
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<ObjectReader {self._info.name!r} at {self._at} of {self._info.size}{state}>"
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The description of the object."""
+        return self._info
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        self._check_open()
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """
+        Change the position, and return it. The next read requests the data.
+
+        If that is not close after the current position, the reader first asks the server once for
+        the sizes of all chunks, without their data.
+
+        Args:
+            offset: Bytes, relative to *whence*.
+            whence: 0 for the begin, 1 for the current position, and 2 for the end.
+        """
+        self._check_open()
+        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size}
+        if whence not in bases:
+            raise errors.InvalidArgumentError(
+                f"whence must be 0, 1 or 2, not {whence!r}", argument="whence"
+            )
+        position = bases[whence] + offset
+        if position < 0:
+            raise errors.InvalidArgumentError(
+                f"the position would be {position}, before the begin", argument="offset"
+            )
+        self._at = position
+        return position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """
+        Return the next *size* bytes, or all of the rest. At the end, return empty bytes.
+
+        Raises:
+            ObjectCorruptedError: The stored data is not that of the object.
+            ObjectChangedError: The object was changed or deleted meanwhile.
+            RequestTimeoutError: The server sent nothing for ``timeout`` seconds.
+        """
+        self._begin_call()
+        missing = self._info.size if size is None or size < 0 else size
+        parts: list[bytes | memoryview] = []
+        while missing > 0:
+            part = self._take(missing)
+            if not len(part):
+                break
+            parts.append(part)
+            missing -= len(part)
+        self._busy = False
+        if len(parts) == 1:
+            return bytes(parts[0])
+        return b"".join(parts)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes up to the end of their chunk, and at most *size*."""
+        self._begin_call()
+        part = self._take(self._info.size if size is None or size < 0 else size)
+        self._busy = False
+        return bytes(part)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Return some bytes from the position on without changing it; at least one of the rest."""
+        position = self.tell()
+        found = self.read1(max(size, io.DEFAULT_BUFFER_SIZE))
+        self._at = position
+        return found
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Read bytes into *buffer* until it is full, and return their number."""
+        return self._readinto(buffer, only_one=False)
+
+    def readinto1(self, buffer: Buffer, /) -> int:
+        """Read bytes into *buffer* up to the end of their chunk, and return their number."""
+        return self._readinto(buffer, only_one=True)
+
+    def _readinto(self, buffer: Buffer, *, only_one: bool) -> int:
+        self._begin_call()
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view):
+            part = self._take(len(view) - done)
+            if not len(part):
+                break
+            view[done : done + len(part)] = part
+            done += len(part)
+            if only_one:
+                break
+        self._busy = False
+        return done
+
+    def close(self) -> None:
+        """Close the reader, and drop the data that was not read; safe to repeat."""
+        super().close()
+        self._end_source()
+        self._data = b""
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise errors.HandleClosedError("object reader")
+
+    def _begin_call(self) -> None:
+        self._check_open()
+        if self._busy:
+            raise errors.ConflictingUseError(
+                "another call reads this object, or such a call was interrupted: get it again"
+            )
+        self._busy = True
+        self._start = self._at
+
+    # Chunks.
+
+    def _take(self, size: int) -> bytes | memoryview:
+        """Return up to *size* bytes at the position from one chunk; empty at the end."""
+        if self._at >= self._info.size or not size:
+            return b""
+        try:
+            while not self._begin <= self._at < self._begin + len(self._data):
+                self._load()
+        except errors.JetSyncError:
+            self._at = self._start
+            self._end_source()
+            self._busy = False
+            raise
+        start = self._at - self._begin
+        data = self._data
+        self._at += min(size, len(data) - start)
+        if not start and size >= len(data):
+            return data
+        return memoryview(data)[start : start + size]
+
+    def _load(self) -> None:
+        """Load the next chunk, or the one at the position if that is far from it."""
+        info = self._info
+        end = self._begin + len(self._data)
+        if not self._begin <= self._at <= end + SKIP:
+            self._jump()
+        elif self._chunks is None:
+            # Nothing is open after the begin or an error.
+            self._jump() if self._at else self._open(0, 0, 1)
+        assert self._chunks is not None
+        message = next(self._chunks, None)
+        if message is None:
+            raise self._incomplete()
+        data = message.data
+        number = self._next
+        begin = self._begin + len(self._data)
+        if number == self._hashed and self._verify:
+            self._hash.update(data)
+            self._hashed += 1
+        self._next += 1
+        if self._next == info.chunks:
+            self._check_end(begin + len(data))
+        elif begin + len(data) >= info.size:
+            raise self._corrupted(
+                f"{self._next} of {info.chunks} chunks have {begin + len(data)} bytes already"
+            )
+        self._data, self._begin = data, begin
+
+    def _jump(self) -> None:
+        """Open the read at the chunk of the position."""
+        if not self._at or self._info.chunks == 1:
+            self._open(0, 0, 1)
+            return
+        if self._index is None:
+            self._index = self._read_index()
+        number, offset, sequence = self._index.find(self._at)
+        self._open(number, offset, sequence)
+
+    def _open(self, number: int, offset: int, sequence: int) -> None:
+        """Open the read at a chunk."""
+        self._end_source()
+        self._next, self._begin, self._data = number, offset, b""
+        if not number:
+            self._hash, self._hashed = hashlib.sha256(), 0
+        bucket, info = self._bucket, self._info
+        with bucket.named():
+            self._source = source = open_chunks(
+                bucket, info.nuid, sequence, info.chunks - number, self._seconds
+            )
+        self._chunks = iter(source)
+
+    def _end_source(self) -> None:
+        source, self._source, self._chunks = self._source, None, None
+        if source is not None:
+            source.close()
+
+    def _read_index(self) -> ChunkIndex:
+        """Ask the server for the sequences and sizes of all chunks."""
+        bucket, info = self._bucket, self._info
+        index = ChunkIndex()
+        subject = chunks_of(bucket.name, info.nuid)
+        with bucket.named():
+            source = _Consumed(bucket, subject, 1, info.chunks, self._seconds, sizes=True)
+        try:
+            for message in source:
+                size = message.headers.get_last("Nats-Msg-Size") or "0"
+                index.add(message.metadata.stream_sequence, int(size))
+        finally:
+            source.close()
+        if len(index) < info.chunks:
+            raise self._incomplete()
+        if index.size != info.size:
+            raise self._corrupted(f"its chunks have {index.size} bytes instead of {info.size}")
+        return index
+
+    def _check_end(self, size: int) -> None:
+        """Check the size, and the digest if all chunks were read in order."""
+        info = self._info
+        if size != info.size:
+            raise self._corrupted(f"its chunks have {size} bytes instead of {info.size}")
+        if self._verify and self._hashed == info.chunks and self._hash.digest() != self._digest:
+            raise self._corrupted("its digest differs")
+
+    def _corrupted(self, reason: str) -> errors.ObjectCorruptedError:
+        return errors.ObjectCorruptedError(self._info.bucket, self._info.name, reason)
+
+    def _incomplete(self) -> errors.JetSyncError:
+        """Return the error for missing chunks: the object was changed, or it is corrupted."""
+        bucket, info = self._bucket, self._info
+        found = bucket.last(info.name, Deadline.after(self._seconds), leader=True)
+        if found is None or found.is_deleted or found.nuid != info.nuid:
+            return errors.ObjectChangedError(
+                info.bucket,
+                info.name,
+                last_sequence=0 if found is None else found.revision,
+                reason="it was replaced or deleted while it was read",
+            )
+        return self._corrupted(f"only {self._next} of {info.chunks} chunks are stored")
+
+
+def open_chunks(
+    bucket: Bucket, nuid: str, sequence: int, count: int, seconds: float
+) -> DirectBatch | _Consumed:
+    """
+    Return an iterable of up to *count* chunks from a sequence on.
+
+    Direct gets need no consumer. Servers before 2.11 do not support them for many messages, and old
+    object stores do not allow them.
+    """
+    context, stream = bucket.context, bucket.stream.name
+    subject = chunks_of(bucket.name, nuid)
+    deadline = Deadline.after(seconds)
+    try:
+        known = check_stream(context, stream, deadline)
+    except errors.NotSupportedError:
+        return _Consumed(bucket, subject, sequence, count, seconds)
+    engine = BatchRead(
+        stream,
+        sequence=sequence,
+        subject=subject,
+        limit=count,
+        page=PAGE,
+        page_bytes=PAGE_BYTES,
+    )
+    plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
+    reader = PageReader(context, stream, plan, name="get_object", seconds=seconds)
+    reader.begin(deadline)
+    return DirectBatch(reader)
+
+
+class _Consumed:
+    """
+    Chunks, or only their sizes, from an ordered consumer.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        subject: str,
+        sequence: int,
+        count: int,
+        seconds: float,
+        *,
+        sizes: bool = False,
+    ) -> None:
+        self._seconds = seconds
+        self._subject = subject
+        self._ordered = open_ordered(
+            bucket.context,
+            bucket.stream.name,
+            bucket.stream.cached_info,
+            Deadline.after(seconds),
+            subject,
+            opt_start_seq=sequence,
+            headers_only=sizes or None,
+        )
+        # Chunks that are removed before they are sent never arrive.
+        self._left = min(count, self._ordered.cached_info.num_pending)
+        self._messages: OrderedConsumption | None = None
+        if self._left and sizes:
+            self._messages = self._ordered.consume(max_messages=SIZES)
+        elif self._left:
+            self._messages = self._ordered.consume(max_bytes=PAGE_BYTES)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._messages is not None and self._left:
+            message = self._messages.next(timeout=self._seconds)
+            if message is None:
+                raise errors.RequestTimeoutError(
+                    self._subject, self._seconds, what="no chunk arrived"
+                )
+            self._left -= 1
+            yield message
+
+    def close(self) -> None:
+        self._ordered.close()

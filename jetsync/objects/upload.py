@@ -1,0 +1,308 @@
+"""
+Send the chunks of one object, in order, with a window of bytes in flight.
+
+A reader gets the chunks in the order of their sequences. So their order in the stream has to be
+that of the data, also if chunks are lost with a connection, refused, or sent twice. Each chunk has
+a message id. An :class:`Upload` keeps the data of a chunk until the sequences of all chunks up to
+it are known and increase. If a chunk fails, it waits for the outcome of all others in flight and
+sends them again from the first one that failed. The stream drops those that it has already. A chunk
+that was stored after a failed one is in the wrong place: it is deleted and gets another id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from jetsync import errors
+from jetsync._base.deadline import MAX_SECONDS, Deadline
+from jetsync._proto.objects import chunks_of
+from jetsync.events import RetryEvent
+from jetsync.publish.hooks import BulkHooks
+from jetsync.publish.window import Window, WindowOptions
+from jetsync.values.outbound import OutboundMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync.objects.bucket import Bucket
+
+# Bytes in flight at most: 8 MiB. More would only help with more than 80 MB/s over a round trip of
+# 100 ms. A leader with replicas falls behind if clients have hundreds of MB in flight.
+WINDOW: Final = 8 << 20
+
+# Seconds before chunks are sent again, doubled each time without progress up to the limit.
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+
+# Seconds to wait for the answers to chunks in flight before the chunks of a failed put are removed:
+# a chunk that arrives later would stay.
+LAST_ANSWERS: Final = 2.0
+
+# Errors after which a chunk is sent again. Its outcome is unknown, or the server asks for patience.
+TEMPORARY: Final = (
+    errors.PublishOutcomeUnknownError,
+    errors.NoStreamResponseError,
+    errors.DisconnectedError,
+    errors.ConnectionLostError,
+    errors.TemporarilyUnavailableError,
+    errors.InsufficientResourcesError,
+    errors.TooManyRequestsError,
+    errors.DuplicateMessageInProcessError,
+)
+
+
+@attrs.define(eq=False)
+class Chunk:
+    """
+    A chunk that is not confirmed yet.
+    """
+
+    message: OutboundMessage
+    size: int
+    # How often it got a new id, because it was stored in the wrong place.
+    attempt: int = 0
+    # Its sequence, once it is stored.
+    sequence: int | None = None
+    error: Exception | None = None
+
+
+class Upload:
+    """
+    The chunks of one put; one thread.
+
+    Args:
+        bucket: The object store.
+        nuid: The id of the put.
+        seconds: Seconds to wait for progress.
+        chunk_size: The size of the largest chunk.
+        on_progress: Called with the confirmed bytes, and their number in all if that is known.
+        total: The number of all bytes.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        nuid: str,
+        *,
+        seconds: float,
+        chunk_size: int,
+        on_progress: Callable[[int, int | None], object] | None,
+        total: int | None,
+    ) -> None:
+        context = bucket.context
+        self._bucket = bucket
+        self._nuid = nuid
+        self._subject = chunks_of(bucket.name, nuid)
+        self._seconds = seconds
+        self._on_progress = on_progress
+        self._total = total
+        # The next chunk is sent if this much is in flight, so a window has at least two chunks.
+        self._options = WindowOptions(
+            MAX_SECONDS,
+            max_bytes=max(WINDOW - chunk_size, 1),
+            retries=0,
+            name="put",
+            write_timeout=seconds,
+        )
+        self._window = Window(context, self._options, keep_acks=True)
+        self._hooks = BulkHooks(context.plugins)
+        self._lane = context.lane
+        # Chunks that are not confirmed, in order. Those in flight by the identity of the message.
+        self._open: deque[Chunk] = deque()
+        self._in_flight: dict[int, Chunk] = {}
+        self._number = 0
+        self._failed = False
+        self._pause = FIRST_PAUSE
+        # When the last answer arrived, or the caller's own code ended.
+        self._moved = 0.0
+        #: Whether chunks were sent again.
+        self.has_repeated: bool = False
+        #: How many chunks were given.
+        self.count: int = 0
+        #: How many bytes are confirmed.
+        self.done: int = 0
+        #: The sequence of the first chunk, and of the last confirmed one; 0 before it is confirmed.
+        self.first: int = 0
+        self._last = 0
+
+    def run(self, send: Callable[[], None]) -> None:
+        """Call *send* inside the plugins' wrappers."""
+        # Raises before anything is sent in a signal handler that cannot wait for acks.
+        self._lane.prepare_wait()
+        self._hooks.begin(self._options.operation, self._window.pipeline.tally)
+        self._hooks.run(send)
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Send the next chunk, and wait until there is room for another one."""
+        self._moved = time.monotonic()
+        message = OutboundMessage(self._subject, data, msg_id=f"{self._nuid}-{self.count}")
+        self.count += 1
+        chunk = Chunk(message, len(data))
+        self._open.append(chunk)
+        if not self._failed:
+            self._send(chunk)
+        self._settle()
+        while self._failed or self._window.is_full or self._window.room <= 0:
+            self._proceed()
+
+    def finish(self) -> None:
+        """Wait until all chunks are confirmed."""
+        self._moved = time.monotonic()
+        while self._open:
+            self._proceed()
+
+    def close(self) -> None:
+        """End the reply subscription, and report to the plugins."""
+        self._window.close()
+        if self._hooks.reports is not None:
+            self._hooks.reports.note(())
+            self._hooks.reports.send(interrupted=self._window.open_count)
+
+    def abort(self, deadline: Deadline) -> None:
+        """Remove the chunks of a put that failed."""
+        try:
+            until = deadline.at_most(LAST_ANSWERS)
+            while self._window.open_count and not until.expired():
+                self._window.wait(until.at)
+                self._take_outcomes()
+        finally:
+            self.close()
+        if self.count:
+            self._bucket.purge_chunks(self._nuid, deadline)
+
+    def _send(self, chunk: Chunk) -> None:
+        window, message = self._window, chunk.message
+        if self._hooks.changes_messages:
+            message = self._hooks.prepared(message)
+            encoded = window.encoder.encode(message)
+        else:
+            # Encoded without its data, because that would copy it once more.
+            data = message.data
+            target, header, _, pairs = window.encoder.encode(attrs.evolve(message, data=b""))
+            encoded = target, header, data, pairs  # type: ignore[assignment]
+            self._bucket.context.connection.check_size(len(header) + chunk.size)
+        number = self._number
+        self._number += 1
+        frame = window.encoder.framed(encoded, window.prefix, number)
+        chunk.sequence = chunk.error = None
+        self._in_flight[id(message)] = chunk
+        # The window keeps the message, so its identity stays unique.
+        window.pipeline.enter([(number, message)])
+        try:
+            window.write(frame, range(number, number + 1))
+        except (errors.DisconnectedError, errors.ConnectionClosedError):
+            # The failure is in the window now.
+            self._take_outcomes()
+
+    def _proceed(self) -> None:
+        """Wait for an answer, or send chunks again after a failure."""
+        if self._failed:
+            for chunk in self._open:
+                if chunk.error is not None and not isinstance(chunk.error, TEMPORARY):
+                    raise chunk.error
+            if not self._window.open_count:
+                self._send_again()
+                return
+        due = self._moved + self._seconds
+        self._window.wait(min(due, self._window.due() or due))
+        self._settle()
+        if self._open and time.monotonic() >= self._moved + self._seconds:
+            self._time_out(None)
+
+    def _time_out(self, error: Exception | None) -> None:
+        self._bucket.context.connection.probe()
+        raise errors.RequestTimeoutError(
+            self._subject, self._seconds, what="no chunk was confirmed"
+        ) from error
+
+    def _settle(self) -> None:
+        """Process answers, confirm chunks, and report the progress."""
+        self._take_outcomes()
+        before, queue = self.done, self._open
+        while queue and (sequence := queue[0].sequence) is not None:
+            if sequence <= self._last:
+                # It was stored before an earlier chunk, so it is in the wrong place.
+                self._failed = True
+                break
+            self._last = sequence
+            self.first = self.first or sequence
+            self.done += queue.popleft().size
+        if self.done > before:
+            self._pause = FIRST_PAUSE
+            if self._on_progress is not None:
+                self._on_progress(self.done, self._total)
+                self._moved = time.monotonic()
+
+    def _take_outcomes(self) -> None:
+        window = self._window
+        if window.process_outcomes():
+            # Chunks are sent again in order, and not one by one.
+            window.schedule_retries()
+        acked = window.take_acked()
+        for message, ack in acked:
+            chunk = self._in_flight.pop(id(message), None)
+            if chunk is not None:
+                chunk.sequence = ack if isinstance(ack, int) else ack.sequence
+        for _, message, error in window.failures:
+            chunk = self._in_flight.pop(id(message), None)
+            if chunk is not None:
+                chunk.error = error
+                self._failed = True
+        if acked:
+            self._moved = time.monotonic()
+        if self._hooks.reports is not None and self._hooks.reports.note(
+            error for _, _, error in window.failures
+        ):
+            self._hooks.reports.send()
+        window.failures.clear()
+
+    def _send_again(self) -> None:
+        """Send all chunks again from the first one that is not confirmed. None is in flight."""
+        chunks = list(self._open)
+        # Those before it are confirmed, so none of these is in its place.
+        first = self.count - len(chunks)
+        error = next((chunk.error for chunk in chunks if chunk.error is not None), None)
+        left = self._moved + self._seconds - time.monotonic()
+        if left <= self._pause:
+            self._time_out(error)
+        context = self._bucket.context
+        deadline = Deadline.after(left)
+        if isinstance(error, errors.NoStreamResponseError):
+            self._bucket.check_exists(deadline)
+        if context.plugins.status is not None and error is not None:
+            context.plugins.status(
+                RetryEvent(
+                    stream=self._bucket.stream.name,
+                    operation="put",
+                    subject=self._subject,
+                    messages=len(chunks),
+                    attempts=1,
+                    delay=self._pause,
+                    error=error,
+                )
+            )
+        context.connection.closing.wait(self._pause)
+        self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
+        self._lane.outbox.wait_open(Deadline.after(left))
+        for number, chunk in enumerate(chunks, first):
+            if chunk.sequence is not None:
+                self._remove(chunk.sequence)
+                chunk.attempt += 1
+                msg_id = f"{self._nuid}-{number}-{chunk.attempt}"
+                chunk.message = attrs.evolve(chunk.message, msg_id=msg_id)
+            chunk.sequence = chunk.error = None
+        self._failed, self.has_repeated = False, True
+        for chunk in chunks:
+            # After another failure, those that follow it wait for the next attempt.
+            if not self._failed:
+                self._send(chunk)
+
+    def _remove(self, sequence: int) -> None:
+        """Remove a chunk that is in the wrong place."""
+        with contextlib.suppress(errors.MessageNotFoundError):
+            self._bucket.stream.delete_message(sequence, timeout=self._seconds)

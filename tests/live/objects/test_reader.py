@@ -1,0 +1,224 @@
+"""
+Reading objects from real servers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from contextlib import suppress
+
+import pytest
+
+import jetsync
+
+DATA = os.urandom(1_000_001)
+
+
+@pytest.fixture
+def store(js, unique):
+    """
+    An object store in memory, deleted after the test.
+    """
+    made = js.create_object_store(unique, storage="memory")
+    yield made
+    with suppress(jetsync.ObjectStoreNotFoundError):
+        js.delete_object_store(unique)
+
+
+def rewrite(js, store, name, **changes):
+    """
+    Change the document of an object behind the back of the client.
+    """
+    document = {**store.info(name).document, **changes}
+    token = jetsync._proto.objects.encode_name(name)
+    js.publish(f"$O.{store.bucket}.M.{token}", json.dumps(document))
+
+
+class TestFile:
+    def test_it_is_a_binary_file(self, store):
+        """A reader has the methods of a binary file."""
+        store.put("a", DATA)
+        with store.get("a") as reader:
+            assert reader.info == store.info("a")
+            assert repr(reader) == "<ObjectReader 'a' at 0 of 1000001>"
+            assert isinstance(reader, io.BufferedIOBase)
+            assert reader.readable()
+            assert reader.seekable()
+            assert not reader.writable()
+            assert reader.read(0) == b""
+            assert reader.read(10) == DATA[:10]
+            assert reader.tell() == 10
+            buffer = bytearray(200_000)
+            assert reader.readinto(buffer) == 200_000
+            assert buffer == DATA[10:200_010]
+            assert reader.peek(4)[:4] == DATA[200_010:200_014]
+            assert reader.read1() == DATA[200_010 : 2 * 131072]
+            assert reader.readinto1(buffer) == 131072
+            assert reader.read() == DATA[3 * 131072 :]
+            assert reader.read() == reader.read(5) == reader.read1() == reader.peek() == b""
+            assert reader.readinto(buffer) == 0
+        assert reader.closed
+        reader.close()
+        for call in (reader.read, reader.tell, lambda: reader.seek(0), reader.peek):
+            with pytest.raises(jetsync.HandleClosedError):
+                call()
+
+    def test_lines_are_iterated_over(self, store):
+        """A loop over a reader yields lines."""
+        lines = [b"x" * (number % 300) + b"\n" for number in range(5000)]
+        store.put("a", b"".join(lines), chunk_size=1000)
+        with store.get("a") as reader:
+            assert list(reader) == lines
+        with store.get("a") as reader, io.TextIOWrapper(reader) as text:
+            assert text.readline() == "\n"
+
+    def test_libraries_read_it(self, store):
+        """Libraries that read files can read an object."""
+        store.put("a", gzip.compress(DATA))
+        with store.get("a") as reader, gzip.open(reader) as file:
+            assert file.read() == DATA
+
+    def test_an_empty_object_ends_at_once(self, store):
+        """An empty object has no data."""
+        store.put("a", b"")
+        with store.get("a") as reader:
+            assert reader.read() == b""
+            assert reader.seek(0, 2) == 0
+
+
+class TestSeek:
+    @pytest.mark.parametrize("chunk_size", [1000, 131072, 500_000])
+    def test_any_position_can_be_read(self, store, chunk_size):
+        """A reader reads from any position, forwards and backwards."""
+        store.put("a", DATA, chunk_size=chunk_size)
+        with store.get("a") as reader:
+            for position in (0, 999_999, 5, 500_000, 499_999, 131_071, 131_072, 700_000, 0):
+                assert reader.seek(position) == position
+                assert reader.read(150_000) == DATA[position : position + 150_000]
+            assert reader.seek(-10, io.SEEK_END) == len(DATA) - 10
+            assert reader.read() == DATA[-10:]
+            assert reader.seek(-20, io.SEEK_CUR) == len(DATA) - 20
+            assert reader.read(5) == DATA[-20:-15]
+            assert reader.seek(10, io.SEEK_END) == len(DATA) + 10
+            assert reader.read() == b""
+            assert reader.seek(0) == 0
+            assert reader.read() == DATA
+
+    def test_chunks_of_different_sizes(self, js, store):
+        """Chunks may have any sizes, as some clients write them."""
+        info = store.put("a", DATA, chunk_size=200_000)
+        subject = f"$O.{store.bucket}.C.{info.nuid}"
+        store.stream.purge(subject)
+        sizes = [1, 299_999, 0, 400_000, 7, 299_994]
+        at = 0
+        for size in sizes:
+            js.publish(subject, DATA[at : at + size])
+            at += size
+        assert at == len(DATA)
+        assert store.get_bytes("a") == DATA
+        with store.get("a") as reader:
+            for position in (999_000, 300_000, 299_999, 700_006, 0):
+                reader.seek(position)
+                assert reader.read(1000) == DATA[position : position + 1000]
+
+    @pytest.mark.parametrize(("offset", "whence"), [(-1, 0), (-1, 1), (-1_000_002, 2), (0, 3)])
+    def test_wrong_positions_are_refused(self, store, offset, whence):
+        """A position before the begin is refused, and the position stays."""
+        store.put("a", DATA)
+        with store.get("a") as reader:
+            with pytest.raises(jetsync.InvalidArgumentError):
+                reader.seek(offset, whence)
+            assert reader.tell() == 0
+
+    def test_a_whole_read_after_a_seek_is_checked(self, js, store):
+        """If the data is read from its begin to its end after all, the digest is checked."""
+        store.put("a", DATA)
+        rewrite(js, store, "a", digest="SHA-256=" + "A" * 43 + "=")
+        with store.get("a") as reader:
+            reader.seek(-10, io.SEEK_END)
+            assert reader.read() == DATA[-10:]
+            reader.seek(0)
+            with pytest.raises(jetsync.ObjectCorruptedError):
+                reader.read()
+
+
+class TestChecks:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"digest": "SHA-256=" + "A" * 43 + "="},
+            {"size": len(DATA) - 1},
+            {"size": len(DATA) + 1},
+            {"size": 10},
+            {"chunks": 7},
+            {"chunks": 9},
+        ],
+    )
+    def test_wrong_data_is_found_before_its_end(self, js, store, changes):
+        """If the count, the size or the digest is wrong, the end of the data is not returned."""
+        store.put("a", DATA)
+        rewrite(js, store, "a", **changes)
+        with pytest.raises(jetsync.ObjectCorruptedError) as caught:
+            store.get_bytes("a")
+        assert caught.value.name == "a"
+        got = b""
+        with store.get("a") as reader, suppress(jetsync.ObjectCorruptedError):
+            while data := reader.read1():
+                got += data
+        assert len(got) < len(DATA)
+
+    def test_no_file_is_written_from_wrong_data(self, js, store, tmp_path):
+        """If the data is wrong, the file keeps its old contents, and no other file is left."""
+        store.put("a", DATA)
+        rewrite(js, store, "a", digest="SHA-256=" + "A" * 43 + "=")
+        path = tmp_path / "a"
+        path.write_bytes(b"old")
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.get_file("a", path)
+        assert path.read_bytes() == b"old"
+        assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+    def test_the_digest_can_be_left_unchecked(self, js, store):
+        """With ``verify=False``, a wrong or missing digest does not matter, but the size does."""
+        store.put("a", DATA)
+        rewrite(js, store, "a", digest="")
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.get("a")
+        assert store.get_bytes("a", verify=False) == DATA
+        rewrite(js, store, "a", digest="", size=5)
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.get_bytes("a", verify=False)
+
+    @pytest.mark.parametrize("change", [str.lower, lambda text: text])
+    def test_digests_of_other_clients(self, js, store, change):
+        """A digest without padding, or whose hash is in lower case, is that of the data."""
+        digest = store.put("a", DATA).digest
+        written = change(digest[:8]) + digest[8:].rstrip("=")
+        rewrite(js, store, "a", digest=written)
+        assert store.get_bytes("a") == DATA
+
+    def test_missing_chunks_are_an_error(self, store):
+        """If chunks are gone, a read fails at once."""
+        info = store.put("a", DATA)
+        store.stream.purge(f"$O.{store.bucket}.C.{info.nuid}")
+        with pytest.raises(jetsync.ObjectCorruptedError, match="0 of 8 chunks"):
+            store.get_bytes("a", timeout=30)
+        with store.get("a") as reader:
+            reader.seek(999_999)
+            with pytest.raises(jetsync.ObjectCorruptedError):
+                reader.read()
+
+    def test_an_object_that_changes_during_a_read(self, store):
+        """A read of an object that was replaced or deleted meanwhile says so."""
+        data = os.urandom(20 << 20)
+        for change in (lambda: store.put("a", b"new"), lambda: store.delete("a")):
+            store.put("a", data)
+            with store.get("a") as reader:
+                assert reader.read(10) == data[:10]
+                change()
+                with pytest.raises(jetsync.ObjectChangedError):
+                    reader.read()
+                assert reader.tell() == 10
