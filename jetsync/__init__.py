@@ -50,6 +50,7 @@ from jetsync.objects.config import *
 from jetsync.objects.handle import *
 from jetsync.objects.info import *
 from jetsync.objects.reader import *
+from jetsync.objects.watch import *
 from jetsync.options import *
 from jetsync.publish.atomic import *
 from jetsync.publish.errors import *

@@ -9,7 +9,7 @@ watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._proto.kv import BucketLayout
     from jetsync.consume.ordered import OrderedConsumer
-    from jetsync.kv.bucket import Bucket
+    from jetsync.kv.codecs import Codecs
     from jetsync.kv.entry import Entry
     from jetsync.values.message import Message
 
@@ -56,6 +58,31 @@ INFO_TIMEOUT: Final = 1.0
 
 # The description of the error if there is no stream, without a further reason.
 MISSING: Final = errors.StreamNotFoundError().description
+
+
+class Watched(Protocol):
+    """
+    A bucket, or another stream whose subjects have one current message each.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def context(self) -> Context:
+        """The context of requests."""
+
+    @property
+    def layout(self) -> BucketLayout:
+        """The subjects."""
+
+    @property
+    def codecs(self) -> Codecs | None:
+        """The codecs of the entries."""
+
+    def report(self, error: errors.DecodeError) -> None:
+        """Tell the caller's function that an entry is left out, or raise the error."""
 
 
 class Watch(Generic[ValueT]):
@@ -91,7 +118,7 @@ class Watch(Generic[ValueT]):
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: Watched,
         ordered: OrderedConsumer,
         *,
         before: int,

@@ -5,7 +5,7 @@ The state that all handles of an object store share, and the basic operations on
 from __future__ import annotations
 
 import contextlib
-import time
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -123,7 +123,7 @@ class Bucket:
     def info_of(self, message: StoredMessage) -> ObjectInfo:
         """Return the description in the message of a document."""
         return read_info(
-            self.name, message.subject, message.sequence, message.timestamp_ns, message.data
+            self.name, message.subject, message.sequence, message.timestamp, message.data
         )
 
     def current(self, name: str, deadline: Deadline, **options: bool) -> ObjectInfo:
@@ -139,6 +139,40 @@ class Bucket:
                 self.name, name, deleted_at=None if found is None else found.revision
             )
         return found
+
+    def to_change(self, name: str, deadline: Deadline) -> tuple[ObjectInfo, int]:
+        """
+        Return the description of an object that is not deleted, and what :meth:`store` expects.
+
+        Raises:
+            ObjectNotFoundError: There is none.
+        """
+        found = self.last(name, deadline, leader=True, exact=True)
+        if found is None:
+            # The document of another client may be on another subject.
+            return self.current(name, deadline, leader=True), 0
+        if found.is_deleted:
+            raise errors.ObjectNotFoundError(self.name, name, deleted_at=found.revision)
+        return found, found.revision
+
+    def free_name(self, name: str, deadline: Deadline, *, or_link: bool = False) -> int:
+        """
+        Return what :meth:`store` expects of a name that has no object.
+
+        Args:
+            name: The name.
+            deadline: Deadline of the calling operation.
+            or_link: Whether there may be a link.
+
+        Raises:
+            ObjectExistsError: There is an object.
+        """
+        found = self.last(name, deadline, leader=True, exact=True)
+        if found is None:
+            return 0
+        if not found.is_deleted and not (or_link and found.link is not None):
+            raise errors.ObjectExistsError(self.name, name, last_sequence=found.revision)
+        return found.revision
 
     def store(
         self,
@@ -177,7 +211,8 @@ class Bucket:
             try:
                 with self.named():
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
-                return read_info(self.name, subject, ack.sequence, time.time_ns(), data)
+                now = dt.datetime.now(dt.timezone.utc)
+                return read_info(self.name, subject, ack.sequence, now, data)
             except errors.WrongLastSequenceError as error:
                 refused: errors.JetSyncError = error
             except errors.PublishOutcomeUnknownError as error:

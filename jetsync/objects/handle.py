@@ -7,17 +7,22 @@ from __future__ import annotations
 import contextlib
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.fields import wrong_type
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.objects import documents_of
+from jetsync._proto.kv import check_bucket
+from jetsync._proto.objects import encode_name
 from jetsync.objects.bucket import CLEANUP
 from jetsync.objects.config import ObjectStoreStatus
-from jetsync.objects.put import Put
+from jetsync.objects.garbage import collect_garbage, documents
+from jetsync.objects.info import ObjectInfo
+from jetsync.objects.put import Put, new_nuid, texts
 from jetsync.objects.reader import ObjectReader
+from jetsync.objects.watch import ObjectWatch, open_watch
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync.objects.bucket import Bucket
-    from jetsync.objects.info import ObjectInfo
     from jetsync.objects.source import ObjectData
     from jetsync.stream import Stream
     from jetsync.values.headers import HeadersInput
@@ -37,14 +41,14 @@ Infos: TypeAlias = "list[ObjectInfo]"
 
 _logger = get_logger("jetsync.objects")
 
+# Seconds after which data that belongs to no object counts as garbage.
+GARBAGE: Final = 3600.0
+
 # How many links of links are followed.
 DEEPEST: Final = 8
 
 # Default timeout, in seconds, of calls that read many objects.
 READING: Final = 30.0
-
-# Bytes of one write into a file.
-BLOCK: Final = 1 << 20
 
 
 class ObjectStore:
@@ -222,7 +226,8 @@ class ObjectStore:
             ObjectCorruptedError: The object has no digest, and *verify* is true.
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        seconds = self._seconds(timeout)
+        given = timeout
+        seconds = self._bucket.context.default_timeout if given is None else as_seconds(given)
         bucket, info = self._resolve(name, Deadline.after(seconds))
         return ObjectReader(bucket, info, seconds=seconds, verify=verify)
 
@@ -266,8 +271,8 @@ class ObjectStore:
         part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         with self.get(name, verify=verify, timeout=timeout) as reader:
             try:
-                with part.open("xb", buffering=0) as file:
-                    while data := reader.read1():
+                with part.open("xb") as file:
+                    for data in reader.chunks():
                         file.write(data)
                         if on_progress is not None:
                             on_progress(reader.tell(), reader.info.size)
@@ -320,8 +325,19 @@ class ObjectStore:
         Raises:
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        found = self._documents(as_seconds(READING if timeout is None else timeout))
-        return [info for info in found if include_deleted or not info.is_deleted]
+        bucket, found = self._bucket, dict[str, ObjectInfo]()
+        for info in documents(bucket, as_seconds(READING if timeout is None else timeout)):
+            if isinstance(info, errors.ProtocolError):
+                # One document must not hide all others.
+                _logger.warning("object_unreadable", bucket=bucket.name, error=str(info))
+                continue
+            # Some clients write to a subject of their own; the last change counts.
+            other = found.get(info.name)
+            if other is None or other.revision < info.revision:
+                found[info.name] = info
+        return [
+            found[name] for name in sorted(found) if include_deleted or not found[name].is_deleted
+        ]
 
     def delete(self, name: str, *, timeout: Seconds | None = None) -> None:
         """
@@ -340,10 +356,209 @@ class ObjectStore:
             ObjectStoreSealedError: The object store is sealed.
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
-        found = bucket.current(name, deadline, leader=True)
-        document = {**found.document, "deleted": True, "size": 0, "chunks": 0, "digest": None}
-        bucket.store(name, document, found.revision, deadline)
+        found, expected = bucket.to_change(name, deadline)
+        bucket.store(name, _deleted(found), expected, deadline)
         bucket.drop_chunks(found, Deadline.after(CLEANUP))
+
+    def update_meta(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        headers: HeadersInput | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> ObjectInfo:
+        """
+        Change the texts of an object without its data, and return the new description.
+
+        Texts that are None keep their values. Empty ones are removed.
+
+        Args:
+            name: The object or link.
+            description: Free text.
+            headers: All headers of the object.
+            metadata: All key-value pairs.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            InvalidTypeError, InvalidHeaderError: An argument is invalid. Nothing was sent.
+            ObjectNotFoundError, ObjectChangedError, ...: As :meth:`delete`.
+        """
+        bucket, deadline = self._bucket, self._deadline(timeout)
+        given = texts(description, headers, metadata)
+        found, expected = bucket.to_change(name, deadline)
+        changes = {field: value or None for field, value in given.items()}
+        return bucket.store(name, {**found.document, **changes}, expected, deadline)
+
+    def rename(self, name: str, new_name: str, *, timeout: Seconds | None = None) -> ObjectInfo:
+        """
+        Give an object or a link another name, and return its description.
+
+        The data is not copied. For a moment, the object has both names. Links to the old name are
+        not changed.
+
+        Args:
+            name: The object.
+            new_name: A name that is free, or that of a deleted object.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            ObjectExistsError: There is an object of the new name.
+            ObjectNotFoundError, ObjectChangedError, ...: As :meth:`delete`.
+            PublishOutcomeUnknownError: The object may have the old name, the new one, or both.
+        """
+        bucket, deadline = self._bucket, self._deadline(timeout)
+        encode_name(new_name)
+        found, expected = bucket.to_change(name, deadline)
+        if new_name == name:
+            return found
+        free = bucket.free_name(new_name, deadline)
+        made = bucket.store(new_name, {**found.document, "name": new_name}, free, deadline)
+        # Not that of the data, so that nobody removes the data together with this document.
+        gone = {**_deleted(found), "nuid": new_nuid()}
+        try:
+            bucket.store(name, gone, expected, deadline)
+        except errors.ObjectChangedError:
+            # The client that has changed the object removes the data of the new name, too.
+            bucket.store(new_name, _deleted(made), made.revision, Deadline.after(CLEANUP))
+            raise
+        return made
+
+    # Links
+
+    def add_link(
+        self, name: str, target: str | ObjectInfo, *, timeout: Seconds | None = None
+    ) -> ObjectInfo:
+        """
+        Store a link to an object, and return its description.
+
+        Reads of the link return the data that the target has at that time.
+
+        Args:
+            name: The name of the link. It may replace another link or a deleted object.
+            target: The name of an object of this store, or the description of any object.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            ObjectNotFoundError: The target does not exist.
+            ObjectIsLinkError: The target is a link.
+            ObjectExistsError: There is an object of that name.
+            ObjectChangedError, ...: As :meth:`delete`.
+        """
+        bucket, deadline = self._bucket, self._deadline(timeout)
+        encode_name(name)
+        found = bucket.current(target, deadline) if isinstance(target, str) else target
+        if not isinstance(found, ObjectInfo):
+            raise wrong_type("target", "a name or an ObjectInfo", target)
+        if found.is_deleted:
+            raise errors.ObjectNotFoundError(found.bucket, found.name, deleted_at=found.revision)
+        if found.link is not None:
+            raise errors.ObjectIsLinkError(
+                found.bucket, found.name, "link to its target, because links to links are refused"
+            )
+        return self._link(name, {"bucket": found.bucket, "name": found.name}, deadline)
+
+    def add_store_link(
+        self, name: str, store: str | ObjectStore, *, timeout: Seconds | None = None
+    ) -> ObjectInfo:
+        """
+        Store a link to a whole object store, and return its description.
+
+        Such a link has no data. ``info(name).link.bucket`` is the name of that store.
+
+        Args:
+            name: The name of the link. It may replace another link or a deleted object.
+            store: The other object store.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            ObjectExistsError: There is an object of that name.
+            ObjectChangedError, ...: As :meth:`delete`.
+        """
+        encode_name(name)
+        if not isinstance(store, (str, ObjectStore)):
+            raise wrong_type("store", "a name or an ObjectStore", store)
+        bucket = check_bucket(store if isinstance(store, str) else store.bucket)
+        return self._link(name, {"bucket": bucket}, self._deadline(timeout))
+
+    def _link(self, name: str, link: dict[str, str], deadline: Deadline) -> ObjectInfo:
+        bucket = self._bucket
+        document = {
+            "name": name,
+            "options": {"link": link},
+            "bucket": bucket.name,
+            "nuid": new_nuid(),
+            "size": 0,
+            "chunks": 0,
+        }
+        expected = bucket.free_name(name, deadline, or_link=True)
+        return bucket.store(name, document, expected, deadline)
+
+    # The store itself
+
+    def watch(
+        self,
+        *names: str,
+        updates_only: bool = False,
+        ignore_deletes: bool = False,
+        timeout: Seconds | None = None,
+    ) -> ObjectWatch:
+        """
+        Return a watch, which yields the current descriptions and then every change.
+
+        Args:
+            *names: The objects. The default is all.
+            updates_only: Start with the next change.
+            ignore_deletes: Leave out deleted objects.
+            timeout: Seconds to wait until the server has created the watch's consumer.
+
+        Raises:
+            InvalidNameError: A name is invalid. Nothing was sent.
+            ObjectStoreNotFoundError: The object store does not exist any more.
+        """
+        return open_watch(
+            self._bucket,
+            names,
+            self._deadline(timeout),
+            updates_only=updates_only,
+            ignore_deletes=ignore_deletes,
+        )
+
+    def seal(self, *, timeout: Seconds | None = None) -> None:
+        """
+        Seal the object store: it can be read, and never changes again. This cannot be undone.
+
+        Sealing a sealed object store does nothing. The server also removes its time-to-live.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist any more.
+        """
+        with self._bucket.named(), contextlib.suppress(errors.StreamSealedError):
+            self._bucket.stream.update(sealed=True, timeout=timeout)
+
+    def collect_garbage(
+        self, older_than: Seconds = GARBAGE, *, timeout: Seconds | None = None
+    ) -> int:
+        """
+        Remove data that belongs to no object, and return the number of puts that had left it.
+
+        A put that fails removes its own data. It cannot do so if its process was killed or if it
+        lost the connection for long. No other data is removed, also that of other clients.
+
+        Args:
+            older_than: Remove data that was stored at least this many seconds ago. The default is
+                3600. With less than the longest pause of a running put, that put fails.
+            timeout: Seconds for each request. The default is 30.
+
+        Raises:
+            ProtocolError: A description cannot be read, so its data is not known. Nothing was
+                removed.
+            ObjectStoreNotFoundError: The object store does not exist any more.
+            ObjectStoreSealedError: The object store is sealed, and has garbage.
+        """
+        seconds = as_seconds(READING if timeout is None else timeout)
+        return collect_garbage(self._bucket, as_seconds(older_than, "older_than"), seconds)
 
     def status(self, *, timeout: Seconds | None = None) -> ObjectStoreStatus:
         """
@@ -354,9 +569,6 @@ class ObjectStore:
         """
         with self._bucket.named():
             return ObjectStoreStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
-
-    def _seconds(self, timeout: Seconds | None) -> float:
-        return self._bucket.context.default_timeout if timeout is None else as_seconds(timeout)
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
         return self._bucket.context.deadline(timeout)
@@ -381,24 +593,7 @@ class ObjectStore:
             info = bucket.current(link.name, deadline)
         return bucket, info
 
-    def _documents(self, seconds: float) -> Infos:
-        """Return all descriptions, one for each name, sorted."""
-        bucket = self._bucket
-        found: dict[str, ObjectInfo] = {}
-        with bucket.named():
-            batch = bucket.stream.get_last_for(
-                documents_of(bucket.name), reread=True, timeout=seconds
-            )
-            for message in batch:
-                try:
-                    info = bucket.info_of(message)
-                except errors.ProtocolError as error:
-                    # One document must not hide all others.
-                    details = {"subject": message.subject, "error": str(error)}
-                    _logger.warning("object_unreadable", bucket=bucket.name, **details)
-                    continue
-                # Some clients write to a subject of their own; the last change counts.
-                other = found.get(info.name)
-                if other is None or other.revision < info.revision:
-                    found[info.name] = info
-        return [found[name] for name in sorted(found)]
+
+def _deleted(info: ObjectInfo) -> dict[str, Any]:
+    """Return the document that marks an object as deleted."""
+    return {**info.document, "deleted": True, "size": 0, "chunks": 0, "digest": None}

@@ -16,7 +16,6 @@ from jetsync._base.integers import read_count
 from jetsync._proto.objects import decode_name
 from jetsync.values.headers import Headers
 from jetsync.values.server_info import decode_json
-from jetsync.values.stored import time_of
 
 __all__ = ["ObjectInfo", "ObjectLink"]
 
@@ -93,7 +92,9 @@ class ObjectInfo:
     """The JSON document in the store, with the fields that jetsync does not know."""
 
 
-def read_info(bucket: str, subject: str, sequence: int, time_ns: int, data: bytes) -> ObjectInfo:
+def read_info(
+    bucket: str, subject: str, sequence: int, modified: dt.datetime, data: bytes
+) -> ObjectInfo:
     """
     Return the description in the message of a document.
 
@@ -113,7 +114,7 @@ def read_info(bucket: str, subject: str, sequence: int, time_ns: int, data: byte
         nuid=_text(document.get("nuid")) or "",
         size=read_count(document.get("size") or 0, "the size of an object"),
         chunks=read_count(document.get("chunks") or 0, "the number of an object's chunks"),
-        modified=time_of(time_ns),
+        modified=modified,
         revision=sequence,
         digest=_text(document.get("digest")),
         description=_text(document.get("description")),

@@ -42,6 +42,11 @@ NUID_BYTES: Final = 11
 LONG_PAUSE: Final = 60.0
 
 
+def new_nuid() -> str:
+    """Return a random id."""
+    return secrets.token_hex(NUID_BYTES)
+
+
 def texts(description: Any, headers: Any, metadata: Any) -> dict[str, Any]:
     """
     Check the texts of an object, and return those that are given as fields of its document.
@@ -97,7 +102,7 @@ class Put:
         self._seconds = context.default_timeout if timeout is None else as_seconds(timeout)
         self._size = _chunk_size(bucket, chunk_size)
         self._chunks: Iterator[bytes | memoryview] = chunks_in(data, self._size)
-        self._nuid = secrets.token_hex(NUID_BYTES)
+        self._nuid = new_nuid()
         self._document = {
             "name": name,
             **texts(description, headers, metadata),

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, Any, Final
+import itertools
+from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
@@ -14,7 +15,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
 from jetsync.consume.ordered import open_ordered
-from jetsync.read.direct import DirectBatch, SequencePlan
+from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jetsync.consume.ordered_reads import OrderedConsumption
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.info import ObjectInfo
+    from jetsync.values.message import Message
 
 __all__ = ["ObjectReader"]
 
@@ -69,12 +71,12 @@ class ObjectReader(io.BufferedIOBase):
         # The position of the caller, and that at the beginning of the call.
         self._at = self._start = 0
         # The current chunk, its offset in the data, and the number of the next one.
-        self._data: bytes = b""
+        self._data: bytes | memoryview = b""
         self._begin = 0
         self._next = 0
         # The open read of chunks, if there is one.
-        self._source: DirectBatch | _Consumed | None = None
-        self._chunks: Iterator[Any] | None = None
+        self._source: _Direct | _Consumed | None = None
+        self._chunks: Iterator[bytes | memoryview] | None = None
         # The hash of the first chunks, and how many they are.
         self._hash = hashlib.sha256()
         self._hashed = 0
@@ -153,6 +155,20 @@ class ObjectReader(io.BufferedIOBase):
         if len(parts) == 1:
             return bytes(parts[0])
         return b"".join(parts)
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """
+        Yield the rest of the data in pieces as they arrive, without copying it.
+
+        Raises: as :meth:`read`.
+        """
+        while True:
+            self._begin_call()
+            part = self._take(self._info.size)
+            self._busy = False
+            if not len(part):
+                return
+            yield part
 
     def read1(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes up to the end of their chunk, and at most *size*."""
@@ -241,10 +257,9 @@ class ObjectReader(io.BufferedIOBase):
             # Nothing is open after the begin or an error.
             self._jump() if self._at else self._open(0, 0, 1)
         assert self._chunks is not None
-        message = next(self._chunks, None)
-        if message is None:
+        data = next(self._chunks, None)
+        if data is None:
             raise self._incomplete()
-        data = message.data
         number = self._next
         begin = self._begin + len(self._data)
         if number == self._hashed and self._verify:
@@ -295,7 +310,7 @@ class ObjectReader(io.BufferedIOBase):
         with bucket.named():
             source = _Consumed(bucket, subject, 1, info.chunks, self._seconds, sizes=True)
         try:
-            for message in source:
+            for message in source.messages():
                 size = message.headers.get_last("Nats-Msg-Size") or "0"
                 index.add(message.metadata.stream_sequence, int(size))
         finally:
@@ -333,7 +348,7 @@ class ObjectReader(io.BufferedIOBase):
 
 def open_chunks(
     bucket: Bucket, nuid: str, sequence: int, count: int, seconds: float
-) -> DirectBatch | _Consumed:
+) -> _Direct | _Consumed:
     """
     Return an iterable of up to *count* chunks from a sequence on.
 
@@ -358,7 +373,23 @@ def open_chunks(
     plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
     reader = PageReader(context, stream, plan, name="get_object", seconds=seconds)
     reader.begin(deadline)
-    return DirectBatch(reader)
+    return _Direct(reader)
+
+
+class _Direct:
+    """
+    Chunks from direct gets.
+    """
+
+    def __init__(self, reader: PageReader) -> None:
+        self._reader = reader
+        self._payloads = reader.payloads("object")
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return itertools.chain.from_iterable(self._payloads)
+
+    def close(self) -> None:
+        self._reader.close(self._payloads)
 
 
 class _Consumed:
@@ -395,7 +426,11 @@ class _Consumed:
         elif self._left:
             self._messages = self._ordered.consume(max_bytes=PAGE_BYTES)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[bytes]:
+        return (message.data for message in self.messages())
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages of the chunks."""
         while self._messages is not None and self._left:
             message = self._messages.next(timeout=self._seconds)
             if message is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -116,6 +116,7 @@ class Upload:
         self._open: deque[Chunk] = deque()
         self._in_flight: dict[int, Chunk] = {}
         self._number = 0
+        self._target = b""
         self._failed = False
         self._pause = FIRST_PAUSE
         # When the last answer arrived, or the caller's own code ended.
@@ -146,8 +147,13 @@ class Upload:
         self._open.append(chunk)
         if not self._failed:
             self._send(chunk)
-        self._settle()
-        while self._failed or self._window.is_full or self._window.room <= 0:
+        if self._window.box.ready:
+            self._settle()
+        if self._window.is_full or self._window.room <= 0:
+            # Waiting for each ack would wake this thread once for each chunk.
+            while self._window.pipeline.size > self._options.max_bytes // 2:
+                self._proceed()
+        while self._failed:
             self._proceed()
 
     def finish(self) -> None:
@@ -177,15 +183,18 @@ class Upload:
 
     def _send(self, chunk: Chunk) -> None:
         window, message = self._window, chunk.message
+        encoded: Any
         if self._hooks.changes_messages:
             message = self._hooks.prepared(message)
             encoded = window.encoder.encode(message)
         else:
-            # Encoded without its data, because that would copy it once more.
-            data = message.data
-            target, header, _, pairs = window.encoder.encode(attrs.evolve(message, data=b""))
-            encoded = target, header, data, pairs  # type: ignore[assignment]
+            if not self._target:
+                # Checks the subject.
+                self._target = window.encoder.encode((self._subject, b""))[0]
+            # Written here, because the encoder would copy the data, and takes as long as the rest.
+            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % str(message.msg_id).encode()
             self._bucket.context.connection.check_size(len(header) + chunk.size)
+            encoded = self._target, header, message.data, ()
         number = self._number
         self._number += 1
         frame = window.encoder.framed(encoded, window.prefix, number)

@@ -13,7 +13,7 @@ import datetime as dt
 import itertools
 import json
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -247,9 +247,7 @@ class PageReader:
             self.close()
             raise
 
-    def close(
-        self, iteration: Iteration[StoredPage] | ListIteration[StoredMessage] | None = None
-    ) -> None:
+    def close(self, iteration: Iteration[Any] | ListIteration[StoredMessage] | None = None) -> None:
         """End the read, and an iteration over it, now; any thread, safe to repeat."""
         self._over.set()
         self._first = []
@@ -271,6 +269,24 @@ class PageReader:
     def pages(self, what: str) -> Iteration[StoredPage]:
         """Return an iterator over non-empty pages, as :meth:`messages` does."""
         return Iteration(self._pages(), what)
+
+    def payloads(self, what: str) -> Iteration[list[bytes | memoryview]]:
+        """Return an iterator over lists of payloads, mostly views of the bytes that arrived."""
+        return Iteration(self._payloads(), what)
+
+    def _payloads(self) -> Generator[list[bytes | memoryview], None, None]:
+        show = shown_by(self.context)
+        with self._iteration():
+            while runs := self._next_runs():
+                while runs and not self._over.is_set():
+                    run = runs.pop(0)
+                    if show is not None:
+                        yield [show(each).data for each in messages_of(run)]
+                    elif isinstance(run, FrameRun):
+                        view, bounds = memoryview(run.data), run.bounds
+                        yield [view[a:b] for a, b in zip(bounds[1::3], bounds[2::3], strict=True)]
+                    else:
+                        yield [message.data for message in run]
 
     def _messages(self) -> Generator[list[StoredMessage], None, None]:
         show = shown_by(self.context)

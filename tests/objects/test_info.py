@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pytest
@@ -7,11 +8,13 @@ import pytest
 import jetsync
 from jetsync.objects.info import read_info, write_info
 
+TIME = dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.timezone.utc)
+
 
 def info(**document) -> jetsync.ObjectInfo:
     """Return the description in a document."""
     data = json.dumps(document).encode()
-    return read_info("b", "$O.b.M.YQ==", 7, 1_700_000_000_000_000_000, data)
+    return read_info("b", "$O.b.M.YQ==", 7, TIME, data)
 
 
 class TestRead:
@@ -36,7 +39,7 @@ class TestRead:
         assert found.headers.get_all("h") == ["1", "2"]
         assert found.metadata == {"k": "v"}
         assert found.revision == 7
-        assert found.modified.isoformat() == "2023-11-14T22:13:20+00:00"
+        assert found.modified == TIME
         assert found.link is None
         assert not found.is_deleted
 
@@ -64,7 +67,7 @@ class TestRead:
     def test_what_is_no_document_is_refused(self, data):
         """A document that is not JSON, or whose counts are not numbers, is refused."""
         with pytest.raises(jetsync.ProtocolError):
-            read_info("b", "$O.b.M.YQ==", 1, 0, data)
+            read_info("b", "$O.b.M.YQ==", 1, TIME, data)
 
 
 class TestWrite:

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from unittest.mock import patch
 
+import attrs
 import pytest
 
 import jetsync
+from helpers.waiting import eventually
+from jetsync.objects import put
 from jetsync.values.headers import ROLLUP
 
 
@@ -206,3 +210,292 @@ class TestDelete:
         with pytest.raises(jetsync.ObjectNotFoundError) as caught:
             store.delete("a")
         assert caught.value.deleted_at is None
+
+
+class TestUpdateMeta:
+    def test_texts_change_and_the_data_stays(self, store):
+        """Texts that are given replace the old ones, and the data and other fields stay."""
+        store.put("a", b"data", description="d", headers={"h": "1"}, metadata={"k": "v"})
+        info = store.update_meta("a", description="new")
+        assert (info.description, info.headers, info.metadata) == ("new", {"h": ["1"]}, {"k": "v"})
+        store.update_meta("a", description="", metadata={"x": "y"}, headers={})
+        info = store.info("a")
+        assert (info.description, info.headers, info.metadata) == (None, {}, {"x": "y"})
+        assert store.get_bytes("a") == b"data"
+
+    def test_fields_of_other_clients_are_kept(self, js, store):
+        """A field that jetsync does not know survives a change."""
+        store.put("a", b"data")
+        document = {**document_of(store, "a"), "future": [1]}
+        js.publish(f"$O.{store.bucket}.M.YQ==", json.dumps(document))
+        store.update_meta("a", description="new")
+        assert document_of(store, "a")["future"] == [1]
+
+    def test_wrong_calls(self, store):
+        """Wrong texts, and objects that do not exist, are errors."""
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.update_meta("a", description="d")
+        store.put("a", b"")
+        with pytest.raises(jetsync.InvalidTypeError):
+            store.update_meta("a", metadata={"k": 1})
+        with pytest.raises(jetsync.InvalidHeaderError):
+            store.update_meta("a", headers={"": "x"})
+
+    def test_names_without_padding_can_be_changed(self, js, store):
+        """An object whose name was written without padding is changed, renamed and deleted."""
+        store.put("a", b"data")
+        document = document_of(store, "a")
+        store.stream.purge(f"$O.{store.bucket}.M.YQ==")
+        js.publish(f"$O.{store.bucket}.M.YQ", json.dumps(document))
+        assert store.update_meta("a", description="d").description == "d"
+        assert store.info("a").description == "d"
+        assert [info.description for info in store.list()] == ["d"]
+        store.delete("a")
+        assert store.list() == []
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.info("a")
+
+
+class TestRename:
+    def test_the_object_has_only_the_new_name(self, store):
+        """A renamed object keeps its data and texts, and the old name is deleted."""
+        store.put("a", b"data", metadata={"k": "v"})
+        info = store.rename("a", "b")
+        assert (info.name, info.metadata) == ("b", {"k": "v"})
+        assert [info.name for info in store.list()] == ["b"]
+        assert store.get_bytes("b") == b"data"
+        assert store.info("a", include_deleted=True).is_deleted
+        # Neither a new object nor a deletion of the old name removes the data.
+        store.put("a", b"other")
+        store.delete("a")
+        assert store.collect_garbage(0) == 0
+        assert store.get_bytes("b") == b"data"
+        assert store.rename("b", "b").name == "b"
+
+    def test_a_name_that_is_taken_is_refused(self, store):
+        """The new name must be free."""
+        store.put("a", b"1")
+        store.put("b", b"2")
+        with pytest.raises(jetsync.ObjectExistsError):
+            store.rename("a", "b")
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.rename("c", "d")
+        with pytest.raises(jetsync.InvalidNameError):
+            store.rename("a", "")
+        store.delete("b")
+        store.rename("a", "b")
+        assert store.get_bytes("b") == b"1"
+
+    def test_a_put_during_a_rename_wins(self, js, store, monkeypatch):
+        """If another client changes the object during a rename, the rename is undone."""
+        store.put("a", b"old")
+        put = type(store._bucket).store
+
+        def first(self, name, *arguments, **options):
+            if name == "a":
+                monkeypatch.undo()
+                js.object_store(store.bucket).put("a", b"new")
+            return put(self, name, *arguments, **options)
+
+        monkeypatch.setattr(type(store._bucket), "store", first)
+        with pytest.raises(jetsync.ObjectChangedError):
+            store.rename("a", "b")
+        assert [info.name for info in store.list()] == ["a"]
+        assert store.get_bytes("a") == b"new"
+
+
+class TestLinks:
+    def test_a_link_is_read_as_its_target(self, js, store, unique):
+        """A link returns the data that its target has now, also in another object store."""
+        store.put("a", b"data")
+        link = store.add_link("l", "a")
+        assert (link.link, link.size, link.digest) == (
+            jetsync.ObjectLink(store.bucket, "a"),
+            0,
+            None,
+        )
+        assert store.info("l") == attrs.evolve(link, modified=store.info("l").modified)
+        assert document_of(store, "l")["options"] == {"link": {"bucket": unique, "name": "a"}}
+        store.put("a", b"new")
+        assert store.get_bytes("l") == b"new"
+        other = js.create_object_store(f"{unique}-2", storage="memory")
+        try:
+            other.add_link("far", store.info("a"))
+            with other.get("far") as reader:
+                assert (reader.info.bucket, reader.read()) == (unique, b"new")
+            other.add_store_link("all", store)
+            assert other.info("all").link == jetsync.ObjectLink(unique)
+            with pytest.raises(jetsync.ObjectIsLinkError):
+                other.get("all")
+            other.add_store_link("all", unique)
+        finally:
+            js.delete_object_store(other.bucket)
+        store.delete("l")
+        assert store.get_bytes("a") == b"new"
+        store.delete("a")
+
+    def test_what_a_link_may_replace(self, store):
+        """A link may replace a link or a deleted object, and no object."""
+        store.put("a", b"1")
+        store.put("b", b"2")
+        store.add_link("l", "a")
+        store.add_link("l", "b")
+        with pytest.raises(jetsync.ObjectExistsError):
+            store.add_link("a", "b")
+        store.delete("a")
+        store.add_link("a", "b")
+        assert store.get_bytes("a") == store.get_bytes("l") == b"2"
+        store.put("l", b"object")
+        assert store.info("l").link is None
+        assert store.get_bytes("l") == b"object"
+
+    def test_wrong_targets(self, store):
+        """The target has to be an object."""
+        store.put("a", b"1")
+        store.add_link("l", "a")
+        with pytest.raises(jetsync.ObjectIsLinkError):
+            store.add_link("m", "l")
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.add_link("m", "x")
+        store.delete("a")
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.add_link("m", store.info("a", include_deleted=True))
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            store.get("l")
+        for call in (store.add_link, store.add_store_link):
+            with pytest.raises(jetsync.InvalidTypeError):
+                call("m", 5)
+        with pytest.raises(jetsync.InvalidBucketError):
+            store.add_store_link("m", "a.b")
+
+    def test_chains_of_other_clients_end(self, js, store):
+        """Chains of links are followed up to a limit, and circles are errors."""
+
+        def link(name, target):
+            options = {"link": {"bucket": store.bucket, "name": target}}
+            token = jetsync._proto.objects.encode_name(name)
+            document = {"name": name, "nuid": "n", "options": options}
+            js.publish(f"$O.{store.bucket}.M.{token}", json.dumps(document))
+
+        store.put("0", b"data")
+        for number in range(1, 10):
+            link(str(number), str(number - 1))
+        assert store.get_bytes("8") == b"data"
+        with pytest.raises(jetsync.ObjectIsLinkError, match="more than 8"):
+            store.get("9")
+        link("1", "3")
+        with pytest.raises(jetsync.ObjectIsLinkError, match="circle"):
+            store.get("3")
+        link("x", "x")
+        with pytest.raises(jetsync.ObjectIsLinkError, match="circle"):
+            store.get("x")
+
+    def test_a_link_into_a_store_that_does_not_exist(self, store):
+        """A link into an object store that does not exist names that store."""
+        store.put("a", b"1")
+        store.add_link("l", attrs.evolve(store.info("a"), bucket="nowhere"))
+        with pytest.raises(jetsync.ObjectStoreNotFoundError) as caught:
+            store.get("l")
+        assert caught.value.bucket == "nowhere"
+
+
+class TestSeal:
+    def test_a_sealed_store_can_only_be_read(self, js, store):
+        """A sealed object store can be read, and refuses each change, also without a limit."""
+        store.put("a", b"data")
+        js.update_object_store(store.bucket, ttl=3600)
+        store.seal()
+        assert store.status().ttl is None
+        store.seal()
+        assert store.status().is_sealed
+        assert store.get_bytes("a") == b"data"
+        for call in (
+            lambda: store.put("b", b"x"),
+            lambda: store.put("b", b""),
+            lambda: store.delete("a"),
+            lambda: store.update_meta("a", description="d"),
+            lambda: store.rename("a", "b"),
+            lambda: store.add_link("l", "a"),
+        ):
+            with pytest.raises(jetsync.ObjectStoreSealedError) as caught:
+                call()
+            assert caught.value.bucket == store.bucket
+
+
+class TestGarbage:
+    def test_only_old_chunks_without_a_document_are_removed(self, js, store):
+        """Chunks that no document names are removed once they are old enough."""
+        assert store.collect_garbage(0) == 0
+        store.put("a", b"data")
+        store.add_link("l", "a")
+        store.put("gone", b"data")
+        store.delete("gone")
+        for nuid in ("x1", "x2"):
+            js.publish_many([(f"$O.{store.bucket}.C.{nuid}", b"chunk")] * 3)
+        assert store.collect_garbage() == 0
+        assert store.collect_garbage(3600) == 0
+        assert store.collect_garbage(0) == 2
+        assert store.collect_garbage(0) == 0
+        assert store.get_bytes("a") == b"data"
+        left = [subject for subject in subjects(store) if ".C." in subject]
+        assert left == [f"$O.{store.bucket}.C.{store.info('a').nuid}"]
+
+    def test_a_document_that_cannot_be_read_stops_it(self, js, store):
+        """If a document cannot be read, its chunks are not known, so nothing is removed."""
+        js.publish(f"$O.{store.bucket}.C.x", b"chunk")
+        js.publish(f"$O.{store.bucket}.M.YQ==", b"?")
+        with pytest.raises(jetsync.ProtocolError):
+            store.collect_garbage(0)
+        assert store.stream.info().state.messages == 2
+
+    def test_garbage_collection_during_a_put_fails_the_put(self, store):
+        """If another client takes the chunks of a slow put for garbage, the put fails."""
+
+        def pieces():
+            yield b"x" * (1 << 17)
+            eventually(lambda: store.stream.info().state.messages == 1)
+            with patch.object(put, "LONG_PAUSE", 0.0):
+                assert store.collect_garbage(0) == 1
+                yield b"y" * (1 << 17)
+
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.put("a", pieces())
+        assert store.list() == []
+        assert store.stream.info().state.messages == 0
+
+
+OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("version", OLD)
+def test_everything_works_on_every_server(server_for, unique, version):
+    """
+    Object stores work on every server from 2.10 on.
+    """
+    with jetsync.connect(server_for(version).url) as client:
+        js = client.jetstream()
+        store = js.create_object_store(unique, storage="memory")
+        data = bytes(range(256)) * 4000
+        info = store.put("a", data, expect="new")
+        with store.get("a") as reader:
+            assert reader.read() == data
+            reader.seek(500_000)
+            assert reader.read(100) == data[500_000:500_100]
+            reader.seek(-5, 2)
+            assert reader.read() == data[-5:]
+        store.put("b", data, expect=store.put("b", b"1"))
+        store.add_link("l", "a")
+        assert [info.name for info in store.list()] == ["a", "b", "l"]
+        store.rename("a", "c")
+        store.delete("b")
+        js.publish(f"$O.{unique}.C.x", b"chunk")
+        assert store.collect_garbage(0) == 1
+        assert store.get_bytes("c") == data
+        with pytest.raises(jetsync.ObjectExistsError):
+            store.put("c", b"", expect="new")
+        store.stream.purge(f"$O.{unique}.C.{info.nuid}")
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.get_bytes("c")
+        store.seal()
+        js.delete_object_store(unique)

@@ -1,0 +1,80 @@
+"""
+Find and remove chunks that no document names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from jetsync import errors
+from jetsync._base.deadline import Deadline
+from jetsync._proto.objects import chunks_of, documents_of
+from jetsync.objects.watch import info_in, watch_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from jetsync.objects.bucket import Bucket
+    from jetsync.objects.info import ObjectInfo
+
+
+def documents(
+    bucket: Bucket, seconds: float, up_to: int | None = None
+) -> Iterator[ObjectInfo | errors.ProtocolError]:
+    """
+    Yield all descriptions, and an error in place of each that cannot be read.
+
+    Args:
+        bucket: The object store.
+        seconds: Seconds for each request.
+        up_to: A sequence that a replica must have to answer.
+    """
+    read: Callable[[Any], ObjectInfo] = bucket.info_of
+    with bucket.named(), contextlib.ExitStack() as stack:
+        try:
+            found: Iterable[Any] = bucket.stream.get_last_for(
+                documents_of(bucket.name), up_to_sequence=up_to, reread=True, timeout=seconds
+            )
+        except errors.NotSupportedError:
+            # Servers before 2.11, and old object stores, do not allow such reads.
+            watch = watch_documents(bucket, [">"], Deadline.after(seconds))
+            found, read = (
+                stack.enter_context(watch).initial(timeout=seconds),
+                partial(info_in, bucket),
+            )
+        for each in found:
+            try:
+                yield read(each)
+            except errors.ProtocolError as error:
+                yield error
+
+
+def collect_garbage(bucket: Bucket, age: float, seconds: float) -> int:
+    """Remove the chunks of puts that no document names; see ``ObjectStore.collect_garbage``."""
+    stream = bucket.stream
+    with bucket.named():
+        info = stream.info(subjects_filter=chunks_of(bucket.name, ">"), timeout=seconds)
+        now = info.ts or dt.datetime.now(dt.timezone.utc)
+        if not info.state.subjects:
+            return 0
+        # Asked again: a document that was stored after the chunks were listed counts, too.
+        last = stream.info(timeout=seconds).state.last_seq
+    named = set()
+    for found in documents(bucket, seconds, last):
+        if isinstance(found, errors.ProtocolError):
+            raise found
+        if not found.is_deleted:
+            named.add(chunks_of(bucket.name, found.nuid))
+    removed = 0
+    for subject in sorted(info.state.subjects.keys() - named):
+        with bucket.named():
+            try:
+                newest = stream.get_last(subject, direct=False, timeout=seconds)
+            except errors.MessageNotFoundError:
+                continue
+            if (now - newest.timestamp).total_seconds() >= age:
+                removed += stream.purge(subject, timeout=seconds) > 0
+    return removed

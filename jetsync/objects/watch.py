@@ -1,0 +1,243 @@
+"""
+Watch an object store: the descriptions of its objects, and then every change in order.
+
+A watch of a bucket reads the documents. This module turns its entries into descriptions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from jetsync import errors
+from jetsync._api.context import Context
+from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import disown
+from jetsync._base.iterations import Iteration
+from jetsync._base.log import get_logger
+from jetsync._base.pickling import refuse_copy
+from jetsync._proto.kv import BucketLayout
+from jetsync._proto.objects import documents_of, encode_name
+from jetsync.consume.ordered import open_ordered
+from jetsync.kv.watch import Watch
+from jetsync.objects.info import read_info
+from jetsync.values.consumer_config import DeliverPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from typing_extensions import Self
+
+    from jetsync._base.deadline import Seconds
+    from jetsync.kv.entry import Entry
+    from jetsync.objects.bucket import Bucket
+    from jetsync.objects.info import ObjectInfo
+
+__all__ = ["ObjectWatch"]
+
+_logger = get_logger("jetsync.objects")
+
+
+@attrs.frozen
+class Documents:
+    """
+    The documents of an object store, as a watch sees a bucket.
+    """
+
+    name: str
+    context: Context
+    layout: BucketLayout
+    codecs: None = None
+
+    def report(self, error: errors.DecodeError) -> None:
+        """Raise an error, which without codecs never comes."""
+        raise error
+
+
+class ObjectWatch:
+    """
+    The descriptions of objects and their changes. Made by ``ObjectStore.watch``.
+
+    It works like the :class:`Watch` of a key-value bucket. :meth:`initial` yields the descriptions
+    that exist at the start, and then ends. A loop over the watch itself continues until the watch
+    is closed. A deleted object has a description whose ``is_deleted`` is true. If an object changes
+    several times before its description is sent, only the last change is.
+
+    Any number of threads may share a watch; each description goes to one of them. The iteration
+    ends when the watch or the client is closed. An error that ends the watch is raised once:
+    ObjectStoreNotFoundError if the object store was deleted. A ``with`` block closes the watch.
+    """
+
+    # Threads: any, and signal handlers.
+    # Locks: none of its own.
+
+    __reduce__ = refuse_copy
+
+    def __init__(self, bucket: Bucket, watch: Watch, *, ignore_deletes: bool) -> None:
+        self._bucket = bucket
+        self._watch = watch
+        self._ignore_deletes = ignore_deletes
+        disown(bucket.context.lane.later, self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "current" if self.is_current else "loading"
+        return f"<ObjectWatch {self._bucket.name} {state} revision={self.revision}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ObjectInfo:
+        while True:
+            with self._bucket.named():
+                entry = next(self._watch)
+            info = self._read(entry)
+            if info is not None:
+                return info
+
+    def next(self, *, timeout: Seconds | None = None) -> ObjectInfo | None:
+        """
+        Wait for the next description and return it, or None if none arrives in time.
+
+        Args:
+            timeout: Seconds to wait. The default is 30; 0 returns only a description that has
+                already arrived.
+
+        Raises:
+            HandleClosedError: The watch has ended.
+            JetSyncError: The error that ended the watch. It is raised once.
+        """
+        until = Deadline.after(30.0 if timeout is None else timeout)
+        while True:
+            with self._bucket.named():
+                entry = self._watch.next(timeout=until.remaining())
+            if entry is None:
+                return None
+            info = self._read(entry)
+            if info is not None:
+                return info
+
+    def initial(self, *, timeout: Seconds | None = None) -> Iterator[ObjectInfo]:
+        """
+        Yield the descriptions of the objects that existed when the watch was created, and then end.
+
+        Args:
+            timeout: Seconds for all of them. The default is no limit.
+
+        Raises:
+            RequestTimeoutError: Not all arrived in time. The watch stays open.
+            HandleClosedError: The watch was closed before all had arrived.
+            JetSyncError: The error that ended the watch. It is raised once.
+        """
+        return Iteration(self._initial(timeout), "watch")
+
+    def _initial(self, timeout: Seconds | None) -> Generator[ObjectInfo, None, None]:
+        with self._bucket.named():
+            for entry in self._watch.initial(timeout=timeout):
+                info = self._read(entry)
+                if info is not None:
+                    yield info
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all objects that existed at the start have been taken."""
+        return self._watch.is_current
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last description that was taken; 0 before the first."""
+        return self._watch.revision
+
+    @property
+    def closed(self) -> bool:
+        """Whether the watch has ended."""
+        return self._watch.closed
+
+    def wait_current(self, *, timeout: Seconds | None = None) -> bool:
+        """
+        Wait until the loop has taken all initial descriptions, and return whether it has.
+
+        Args:
+            timeout: Seconds to wait. The default is no limit.
+        """
+        return self._watch.wait_current(timeout=timeout)
+
+    def close(self) -> None:
+        """
+        End the watch and wake all threads that wait for a description; safe to repeat.
+        """
+        self._watch.close()
+
+    def _read(self, entry: Entry) -> ObjectInfo | None:
+        """Return the description in an entry; None if it is not wanted or cannot be read."""
+        try:
+            info = info_in(self._bucket, entry)
+        except errors.ProtocolError as error:
+            _logger.warning("object_unreadable", bucket=self._bucket.name, error=str(error))
+            return None
+        return None if self._ignore_deletes and info.is_deleted else info
+
+
+def open_watch(
+    bucket: Bucket,
+    names: Sequence[str],
+    deadline: Deadline,
+    *,
+    updates_only: bool,
+    ignore_deletes: bool,
+) -> ObjectWatch:
+    """Create a watch; see ``ObjectStore.watch``."""
+    tokens = dict.fromkeys(map(encode_name, names))
+    # Some clients leave the padding out.
+    tokens.update(dict.fromkeys(token.rstrip("=") for token in list(tokens)))
+    entries = watch_documents(bucket, [*tokens] or [">"], deadline, updates_only=updates_only)
+    return ObjectWatch(bucket, entries, ignore_deletes=ignore_deletes)
+
+
+def watch_documents(
+    bucket: Bucket, tokens: Sequence[str], deadline: Deadline, *, updates_only: bool = False
+) -> Watch:
+    """
+    Return a watch whose entries are documents.
+
+    Args:
+        bucket: The object store.
+        tokens: The last parts of the subjects of documents, or ``>``.
+        deadline: Deadline of the calling operation.
+        updates_only: Whether to start with the next change.
+    """
+    context, stream = bucket.context, bucket.stream
+    prefix = documents_of(bucket.name, "")
+    layout = BucketLayout(prefix, prefix, stream.name, context.prefix)
+    policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
+    with bucket.named():
+        before = 0
+        if not updates_only:
+            # As for a bucket: entries up to this revision are initial.
+            before = stream.info(timeout=deadline.remaining()).state.last_seq
+        ordered = open_ordered(
+            context,
+            stream.name,
+            stream.cached_info,
+            deadline,
+            [prefix + token for token in tokens],
+            deliver_policy=policy,
+        )
+    return Watch(
+        Documents(bucket.name, context, layout),
+        ordered,
+        before=before,
+        complete=False,
+        ignore_deletes=False,
+    )
+
+
+def info_in(bucket: Bucket, entry: Entry) -> ObjectInfo:
+    """Return the description in an entry; raises ProtocolError if it cannot be read."""
+    return read_info(bucket.name, entry.key, entry.revision, entry.created, entry.value)
