@@ -6,11 +6,11 @@
  *
  * Rules of this file:
  *
- * - No state but the two base classes, no threads, no locks, no waits. The only callbacks are `push`
- *   and `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
- *   `names.__contains__` in `columns`, and `bounds.tobytes` in `columns` and `stored_of_run`. No
- *   borrowed reference and no unfinished object is used after one of them. Arguments are not
- *   borrowed: the caller holds them until the function returns.
+ * - No state but the base classes, no threads, no locks, no waits. The only callbacks are `push` and
+ *   `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
+ *   `names.__contains__` in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, and the
+ *   methods of a consumption in `take_next`. No borrowed reference and no unfinished object is used
+ *   after one of them. Arguments are not borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
@@ -36,7 +36,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -45,7 +45,7 @@
 
 /* The base classes of this module. An attribute of the module could be replaced. */
 typedef struct {
-    PyObject *message_storage, *stored_storage;
+    PyObject *message_storage, *stored_storage, *taking_storage;
 } State;
 
 /* The bytes of a bytes object. They stay valid as long as the object. */
@@ -248,6 +248,8 @@ push_frame(Receiver *receiver, Span subject, Span reply, Span header, Span paylo
         goto failed;
     }
     PyTuple_SetItem(frame, 3, part);
+    /* Frames refer only to bytes objects, so the garbage collector need not look at them. */
+    PyObject_GC_UnTrack(frame);
     result = PyObject_CallFunctionObjArgs(receiver->push, frame, NULL);
     Py_DECREF(frame);
     Py_XDECREF(result);
@@ -605,15 +607,16 @@ take_page(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 /* ---- Messages: their storage, and making many of them ----------------------------------------- */
 
 /*
- * The base classes of `Message` and `StoredMessage` only hold references, like a class with
- * `__slots__`. A field is NULL as long as it has no value, and reading it raises AttributeError.
+ * The base classes of `Message`, `StoredMessage` and `Consumption` hold references, like a class
+ * with `__slots__`. A field is NULL as long as it has no value, and reading it raises AttributeError.
  */
 enum { SUBJECT, REPLY, HEADER, DATA, ACKER, HEADERS, METADATA, MESSAGE_FIELDS };
 enum { BLOCK, STORED_DATA, STORED_HEADERS, PARTS, STORED_FIELDS };
+enum { QUICK, TAKING_FIELDS };
 
 typedef struct {
     PyObject_HEAD
-    PyObject *fields[]; /* MESSAGE_FIELDS or STORED_FIELDS of them. */
+    PyObject *fields[]; /* MESSAGE_FIELDS, STORED_FIELDS or TAKING_FIELDS of them. */
 } Storage;
 
 #define SIZE_WITH(count) \
@@ -863,6 +866,130 @@ failed:
     Py_XDECREF(messages);
     return NULL;
 }
+
+/* ---- Consumptions: taking the next message ---------------------------------------------------- */
+
+/* The parts of the tuple `_quick`. */
+enum { BUFFER, TAKE_FIRST, LOW, MAKE, QUICK_PARTS };
+
+/* Return a new reference to the first item of a list. */
+static PyObject *
+first_of(PyObject *list)
+{
+#if defined(Py_GIL_DISABLED)
+    return PyList_GetItemRef(list, 0);
+#else
+    PyObject *found = PyList_GetItem(list, 0);
+    Py_XINCREF(found);
+    return found;
+#endif
+}
+
+/*
+ * Whether more than `low[0]` frames are left in the buffer when `fewer` of them are taken; 0 as well
+ * if that is not known.
+ */
+static int
+is_above(PyObject *quick, int fewer)
+{
+    PyObject *low = first_of(PyTuple_GetItem(quick, LOW));
+    Py_ssize_t limit = low == NULL ? -1 : PyLong_AsSsize_t(low);
+    Py_ssize_t size = PyObject_Size(PyTuple_GetItem(quick, BUFFER));
+    Py_XDECREF(low);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return size - fewer > limit;
+}
+
+/*
+ * Take the next message as `_take_next` of the class in Python does, if a frame is in the buffer
+ * and no pull is due. Otherwise call that method.
+ */
+static PyObject *
+take_next(PyObject *self)
+{
+    PyObject *quick = ((Storage *)self)->fields[QUICK];
+    PyObject *frame, *make, *message = NULL;
+    if (quick == NULL || !PyTuple_CheckExact(quick) || PyTuple_Size(quick) != QUICK_PARTS) {
+        return PyObject_CallMethod(self, "_take_next", NULL);
+    }
+    Py_INCREF(quick); /* The calls below may replace the field. */
+    if (!is_above(quick, 1)) {
+        goto slowly;
+    }
+    frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
+    if (frame == NULL) {
+        /* Another thread has taken it. */
+        if (PyErr_ExceptionMatches(PyExc_IndexError)) {
+            PyErr_Clear();
+            goto slowly;
+        }
+        Py_DECREF(quick);
+        return NULL;
+    }
+    make = PyTuple_GetItem(quick, MAKE);
+    /* Other threads may have taken some meanwhile, so look again. The function tells what
+     * `plain_maker` returns from other makers, which may run code of the application. */
+    if (is_above(quick, 0) && PyCFunction_CheckExact(make) &&
+        PyCFunction_GetFunction(make) == make_message) {
+        message = make_message(PyCFunction_GetSelf(make), frame);
+        if (message == NULL) {
+            PyErr_Clear(); /* `_make` gets the error again, and acts on it. */
+        }
+    }
+    if (message == NULL) {
+        message = PyObject_CallMethod(self, "_make", "(O)", frame);
+    }
+    Py_DECREF(frame);
+    Py_DECREF(quick);
+    return message;
+slowly:
+    Py_DECREF(quick);
+    return PyObject_CallMethod(self, "_take_next", NULL);
+}
+
+static int
+taking_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_fields(self, TAKING_FIELDS, visit, arg);
+}
+
+static int
+taking_clear(PyObject *self)
+{
+    return clear_fields(self, TAKING_FIELDS);
+}
+
+static void
+taking_dealloc(PyObject *self)
+{
+    free_storage(self, TAKING_FIELDS);
+}
+
+static PyMemberDef taking_members[] = {
+    FIELD("_quick", QUICK),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot taking_slots[] = {
+    {Py_tp_members, taking_members},
+    {Py_tp_traverse, taking_traverse},
+    {Py_tp_clear, taking_clear},
+    {Py_tp_dealloc, taking_dealloc},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, take_next},
+    {0, NULL},
+};
+
+static PyType_Spec taking_spec = {
+    "jetsync._speedups.TakingStorage",
+    SIZE_WITH(TAKING_FIELDS),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    taking_slots,
+};
 
 /* ---- encode_pairs: the frames of plain messages ------------------------------------------------ */
 
@@ -1750,6 +1877,9 @@ fill_module(PyObject *module)
     if (add_class(module, &stored_spec, "StoredStorage", &state->stored_storage) < 0) {
         return -1;
     }
+    if (add_class(module, &taking_spec, "TakingStorage", &state->taking_storage) < 0) {
+        return -1;
+    }
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
@@ -1759,6 +1889,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->message_storage);
     Py_VISIT(state->stored_storage);
+    Py_VISIT(state->taking_storage);
     return 0;
 }
 
@@ -1768,6 +1899,7 @@ module_clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->message_storage);
     Py_CLEAR(state->stored_storage);
+    Py_CLEAR(state->taking_storage);
     return 0;
 }
 

@@ -5,7 +5,7 @@ Continuous consumption: messages are pulled ahead into a buffer, which is kept f
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -14,6 +14,7 @@ from jetsync._base.dropped import disown
 from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.speedups import with_twin
 from jetsync._proto.push import PushEngine
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
@@ -86,7 +87,24 @@ class _LastTaken(threading.local):
     message: Message | None = None
 
 
-class Consumption:
+@with_twin
+class TakingStorage:
+    """
+    The base class of a consumption. Its compiled twin has a ``__next__``, which calls
+    ``_take_next`` if no message is in the buffer.
+    """
+
+    # Threads: any.
+    # Locks: none; the field is set once.
+
+    # Where to take messages from: the buffer, its `popleft`, `ConsumptionCore.low` and what makes a
+    # message. None if each message needs more than that.
+    __slots__ = ("_quick",)
+
+    _quick: tuple[Any, ...] | None
+
+
+class Consumption(TakingStorage):
     """
     The messages of a consumer as an endless iterator; made by ``Consumer.consume``.
 
@@ -113,7 +131,9 @@ class Consumption:
         # With a handler, its threads acknowledge.
         self._auto_ack = handler is None and handling.ack == "auto" and target.wants_acks
         self._last_taken = _LastTaken()
-        self._core = ConsumptionCore(target, options, handler=handler)
+        self._core = core = ConsumptionCore(target, options, handler=handler)
+        is_quick = handler is None and not self._auto_ack
+        self._quick = (core.buffer, core.take_first, core.low, core.make) if is_quick else None
         disown(target.lane.later, self, self._core)
 
     def __repr__(self) -> str:
@@ -139,7 +159,8 @@ class Consumption:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def _take_next(self) -> Message:
+        """Take a message as ``__next__`` does."""
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
@@ -152,6 +173,9 @@ class Consumption:
                 return self._make(frame)
             if not core.wait_for_frame(None):
                 core.reading.end_loop()
+
+    if not hasattr(TakingStorage, "__next__"):
+        __next__ = _take_next
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
@@ -244,7 +268,7 @@ class Consumption:
     def _make(self, frame: Frame) -> Message:
         """Make the message of a frame that was taken, and send the next pull if one is due."""
         core = self._core
-        if len(core.buffer) <= core.low:
+        if len(core.buffer) <= core.low[0]:
             core.refill()
         try:
             message = core.make(frame)

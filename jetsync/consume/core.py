@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -101,8 +102,9 @@ class ConsumptionCore:
         self.engine: Final[ConsumeEngine | PushEngine] = self.feed.engine
         self.buffer: Collection[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
-        # The number of buffered messages at which something may have to be sent.
-        self.low: int = -1
+        # The number of buffered messages at which something may have to be sent. In a list, because
+        # the compiled `__next__` of a consumption keeps the list.
+        self.low: list[int] = [-1]
         # Whether messages may arrive.
         self.is_open: bool = True
         # How often the connection was lost.
@@ -218,6 +220,8 @@ class ConsumptionCore:
         """
         self.engine.after_fork(errors.ForkedProcessError())
         self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
+        # No compiled `__next__` takes anything from the deque that was replaced.
+        self.low[0], self.low = sys.maxsize, [-1]
         self.is_open = False
         self.reading.after_fork()
         if self.pool is not None:
@@ -241,7 +245,7 @@ class ConsumptionCore:
 
     def refill_if_low(self) -> None:
         """Drive once if a pull may be due; to be called after a message was taken."""
-        if len(self.buffer) <= self.low:
+        if len(self.buffer) <= self.low[0]:
             self.refill()
 
     def wake_if_low(self) -> None:
@@ -345,7 +349,7 @@ class ConsumptionCore:
             self._end_feed()
         elif self.closing and self.buffer:
             self.target.give_back(engine.take_all())
-        self.low = engine.low_mark()
+        self.low[0] = engine.low_mark()
         if not self.is_open and not self.buffer:
             if self.feed.keeper is not None:
                 self.feed.keeper.stopped = True

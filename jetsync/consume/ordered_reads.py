@@ -216,7 +216,7 @@ class OrderedConsumption:
                 if frame is None:
                     core = self._wait(deadline)
                     continue
-                if len(core.buffer) <= core.low:
+                if len(core.buffer) <= core.low[0]:
                     core.refill()
                 if not cursor.ahead:
                     self._look_ahead(core, frame)

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import weakref
 from array import array
+from collections import deque
 from pathlib import Path
 
 import pytest
 
 from helpers.variants import COMPILED, NOT_COMPILED, PYTHON
 from jetsync._base import speedups
+from jetsync.consume.consumption import TakingStorage
 from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage
 
@@ -256,7 +258,128 @@ class PlainStored(StoredMessage):
 STORAGES = [
     (Message, ["_subject", "raw_reply", "raw_headers", "data", "_acker", "_headers", "_metadata"]),
     (StoredMessage, ["_block", "data", "_headers", "_parts"]),
+    (TakingStorage, ["_quick"]),
 ]
+
+
+class Taker(TakingStorage):
+    """Stands for a consumption: says which of its methods was called."""
+
+    def __init__(self, *quick):
+        self._quick = quick
+
+    def _take_next(self):
+        return "Python took one"
+
+    def _make(self, frame):
+        return "Python made", frame
+
+
+def raising(error):
+    """Return a function that raises an error."""
+
+    def call(*_):
+        raise error
+
+    return call
+
+
+def parts(frames=(FRAME, FRAME), low=-1, make=None):
+    """Return what a consumption takes its messages from."""
+    buffer = deque(frames)
+    return [buffer, buffer.popleft, [low], make or COMPILED["plain_maker"](Message, None)]
+
+
+class TestTaking:
+    def test_messages_are_taken_from_the_buffer(self):
+        """A message is made of each frame in the buffer, and then Python is called."""
+        taker = Taker(*parts([(b"1", b"r", None, b"x"), (b"2", b"r", b"h", b"y")]))
+        taken = [next(taker), next(taker)]
+        assert [(message.subject, message.data) for message in taken] == [("1", b"x"), ("2", b"y")]
+        assert next(taker) == "Python took one"
+        assert iter(taker) is taker
+
+    @pytest.mark.parametrize("low", [1, 2, sys.maxsize])
+    def test_python_takes_if_a_pull_is_due(self, low):
+        """If few frames would be left, nothing is taken, and Python is called."""
+        quick = parts(low=low)
+        assert next(Taker(*quick)) == "Python took one"
+        assert len(quick[0]) == 2
+
+    def test_the_mark_may_change(self):
+        """The mark below which a pull is due is read for each message."""
+        quick = parts(low=0)
+        taker = Taker(*quick)
+        assert isinstance(next(taker), Message)
+        assert next(taker) == "Python took one"
+        quick[2][0] = -1
+        assert isinstance(next(taker), Message)
+
+    def test_another_thread_takes_the_frame(self):
+        """If the buffer turns out to be empty, Python is called, without the error."""
+        quick = parts()
+        quick[1] = raising(IndexError("empty"))
+        assert next(Taker(*quick)) == "Python took one"
+        quick[1] = lambda: quick[0].clear() or FRAME
+        assert next(Taker(*quick)) != "Python took one"
+
+    def test_a_pull_is_due_after_all(self):
+        """If other threads took frames meanwhile, Python gets the frame that was taken."""
+        quick = parts(low=0)
+        quick[1] = lambda: quick[0].clear() or FRAME
+        assert next(Taker(*quick)) == ("Python made", FRAME)
+
+    @pytest.mark.parametrize("make", [len, raising(RefusedError), print, None])
+    def test_other_makers_are_called_by_python(self, make):
+        """Only what `plain_maker` returns is called without Python."""
+        quick = parts()
+        quick[3] = make
+        assert next(Taker(*quick)) == ("Python made", FRAME)
+
+    def test_a_frame_that_is_none_goes_to_python(self):
+        """A frame of which no message can be made is not lost."""
+        assert next(Taker(*parts([FRAME[:3]]))) == ("Python made", FRAME[:3])
+
+    def test_an_error_while_taking(self):
+        """Other errors than IndexError are raised."""
+        quick = parts()
+        quick[1] = raising(RefusedError)
+        with pytest.raises(RefusedError):
+            next(Taker(*quick))
+
+    @pytest.mark.parametrize(
+        "quick", [None, (), (1, 2, 3), [1, 2, 3, 4], (deque([FRAME]), None, [-1])]
+    )
+    def test_without_the_four_parts_python_takes(self, quick):
+        """Anything but four parts is left to Python, and so is a field without a value."""
+        taker = Taker()
+        taker._quick = quick
+        assert next(taker) == "Python took one"
+        del taker._quick
+        assert next(taker) == "Python took one"
+
+    @pytest.mark.parametrize("place", [0, 2])
+    @pytest.mark.parametrize("wrong", [None, 5, (), [], [None], ["x"], [1 << 80], b"x", object()])
+    def test_a_buffer_or_mark_that_is_none(self, place, wrong):
+        """What cannot be compared is left to Python."""
+        quick = parts()
+        quick[place] = wrong
+        if not (place == 0 and wrong):
+            assert next(Taker(*quick)) == "Python took one"
+
+    def test_the_parts_may_be_replaced_meanwhile(self):
+        """A call that drops the parts does not leave the iterator with freed objects."""
+        quick = parts()
+        taker = Taker(*quick)
+
+        def take():
+            taker._quick = None
+            quick.clear()
+            gc.collect()
+            return FRAME
+
+        taker._quick = (quick[0], take, quick[2], quick[3])
+        assert isinstance(next(taker), Message)
 
 
 class TestCollector:
@@ -368,6 +491,7 @@ def calls():
         # Many, because free-threaded builds keep the memory of the last few tuples and functions.
         "plain_maker": lambda: [COMPILED["plain_maker"](Message, None) for _ in range(50)],
         "make": lambda: make(FRAME),
+        "take_next": lambda: [next(taker) for taker in [Taker(*parts([FRAME] * 50))] * 50],
         "encode_pairs": lambda: COMPILED["encode_pairs"](
             iter([pair] * 5), [], {}, {"a": b"a"}, *rest
         ),

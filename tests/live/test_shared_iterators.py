@@ -156,10 +156,13 @@ def public_iterators():
     for name, member in public_functions():
         function = getattr(member, "fget", getattr(member, "__func__", member))
         # Hooks are generators for pluggy, and not for users.
+        # That of a consumption may be compiled.
+        if name.endswith(".__next__"):
+            found.add(name)
         if not inspect.isfunction(function) or ".jetsync_" in name:
             continue
         returned = str(function.__annotations__.get("return"))
-        is_iterator = name.endswith(".__next__") or inspect.isgeneratorfunction(function)
+        is_iterator = inspect.isgeneratorfunction(function)
         if is_iterator or re.search(r"\b(Iterator|Generator|\w+Reader)\b", returned):
             found.add(name)
     return found
