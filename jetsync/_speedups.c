@@ -9,8 +9,8 @@
  * - No state but the base classes, no threads, no locks, no waits. The only callbacks are `push` and
  *   `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
  *   `names.__contains__` in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, and the
- *   methods of a consumption in `take_next`. No borrowed reference and no unfinished object is used
- *   after one of them. Arguments are not borrowed: the caller holds them until the function returns.
+ *   methods of a message or a consumption in `take_acker` and `take_next`. No borrowed reference and
+ *   no unfinished object is used after one of them. Arguments are not borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
@@ -36,7 +36,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -679,6 +679,40 @@ message_dealloc(PyObject *self)
     free_storage(self, MESSAGE_FIELDS);
 }
 
+/* How the reply subject of a message of a consumer begins. */
+#define ACK_PREFIX "$JS.ACK."
+
+/*
+ * Take the right to acknowledge, as `_take_acker_or_raise` of the class in Python does. Call that
+ * method if there is an error to raise.
+ */
+static PyObject *
+take_acker(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    PyObject **fields = ((Storage *)self)->fields, *acker = NULL, *reply;
+    Py_ssize_t size = (Py_ssize_t)sizeof(ACK_PREFIX) - 1;
+    /* Nothing between the check and the removal runs other code or lets other threads run. */
+#if defined(Py_GIL_DISABLED)
+    Py_BEGIN_CRITICAL_SECTION(self);
+#endif
+    reply = fields[REPLY];
+    if (fields[ACKER] != NULL && fields[ACKER] != Py_None && reply != NULL &&
+        PyBytes_Check(reply) && PyBytes_Size(reply) >= size &&
+        memcmp(PyBytes_AsString(reply), ACK_PREFIX, (size_t)size) == 0) {
+        acker = fields[ACKER];
+        fields[ACKER] = NULL;
+    }
+#if defined(Py_GIL_DISABLED)
+    Py_END_CRITICAL_SECTION();
+#endif
+    return acker != NULL ? acker : PyObject_CallMethod(self, "_take_acker_or_raise", NULL);
+}
+
+static PyMethodDef message_methods[] = {
+    {"_take_acker", take_acker, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef message_members[] = {
     FIELD("_subject", SUBJECT),
     FIELD("raw_reply", REPLY),
@@ -692,6 +726,7 @@ static PyMemberDef message_members[] = {
 
 static PyType_Slot message_slots[] = {
     {Py_tp_members, message_members},
+    {Py_tp_methods, message_methods},
     {Py_tp_traverse, message_traverse},
     {Py_tp_clear, message_clear},
     {Py_tp_dealloc, message_dealloc},

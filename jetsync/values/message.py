@@ -88,7 +88,7 @@ class CopiedAcker:
 @with_twin
 class MessageStorage:
     """
-    The storage of a :class:`Message`.
+    The storage of a :class:`Message`. Its compiled twin also has ``_take_acker``.
     """
 
     # Two slots stay empty until they are used.
@@ -319,7 +319,7 @@ class Message(MessageStorage):
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
         """
-        acker = self._take_acker(keep=True)
+        acker = self._take_acker_or_raise(keep=True)
         acker.acknowledge(self, IN_PROGRESS)
 
     def term(self, reason: str | None = None) -> None:
@@ -353,7 +353,7 @@ class Message(MessageStorage):
             self._acker = acker
             raise
 
-    def _take_acker(self, *, keep: bool = False) -> Acker:
+    def _take_acker_or_raise(self, *, keep: bool = False) -> Acker:
         """Take the right to acknowledge, once per message; with *keep*, only check for it."""
         if not self.raw_reply.startswith(ACK_PREFIX):
             raise errors.NotJetStreamMessageError(self.subject, self.reply)
@@ -366,6 +366,9 @@ class Message(MessageStorage):
         if acker is None:
             raise errors.NotJetStreamMessageError(self.subject, self.reply)
         return acker
+
+    if not hasattr(MessageStorage, "_take_acker"):
+        _take_acker = _take_acker_or_raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = frame_of(self)

@@ -6,11 +6,13 @@ Python takes some of these arguments, so that the differential fuzzer cannot dra
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import subprocess
 import sys
+import threading
 import weakref
 from array import array
 from collections import deque
@@ -21,6 +23,7 @@ import pytest
 from helpers.variants import COMPILED, NOT_COMPILED, PYTHON
 from jetsync._base import speedups
 from jetsync.consume.consumption import TakingStorage
+from jetsync.errors import MessageAlreadyAckedError
 from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage
 
@@ -288,6 +291,48 @@ def parts(frames=(FRAME, FRAME), low=-1, make=None):
     """Return what a consumption takes its messages from."""
     buffer = deque(frames)
     return [buffer, buffer.popleft, [low], make or COMPILED["plain_maker"](Message, None)]
+
+
+class TestAckers:
+    @pytest.mark.parametrize("acker", [None, "empty", object()])
+    @pytest.mark.parametrize(
+        "reply", [b"", b"$JS.ACK", b"$JS.ACK.", b"$JS.ACK.a", b"$JS.ACKS.", b"r", "empty", None, 5]
+    )
+    def test_an_acker_is_taken_as_in_python(self, acker, reply):
+        """Both variants take the same acker, or raise the same error and take none."""
+
+        def taken(name):
+            message = Message(b"a", reply, None, b"", acker)
+            if acker == "empty":
+                del message._acker
+            if reply == "empty":
+                del message.raw_reply
+            try:
+                result = getattr(message, name)()
+            except Exception as error:  # noqa: BLE001 - all errors are compared.
+                result = type(error), str(error), error.__suppress_context__
+            return result, message.is_acked
+
+        assert taken("_take_acker") == taken("_take_acker_or_raise")
+
+    def test_one_of_many_threads_takes_the_acker(self):
+        """If threads take the acker of a message at the same time, one of them gets it."""
+        acker, most = object(), 4
+        messages = [Message(b"a", b"$JS.ACK.a", None, b"", acker) for _ in range(2000)]
+        got, ready = [], threading.Barrier(most)
+
+        def take():
+            ready.wait()
+            for message in messages:
+                with contextlib.suppress(MessageAlreadyAckedError):
+                    got.append(message._take_acker())
+
+        threads = [threading.Thread(target=take) for _ in range(most)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == [acker] * len(messages)
 
 
 class TestTaking:
