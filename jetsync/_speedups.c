@@ -6,16 +6,18 @@
  *
  * Rules of this file:
  *
- * - No state but the base classes, no threads, no locks, no waits. The only callbacks are `push` and
- *   `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
- *   `names.__contains__` in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, and the
- *   methods of a message or a consumption in `take_acker` and `take_next`. No borrowed reference and
- *   no unfinished object is used after one of them. Arguments are not borrowed: the caller holds them until the function returns.
+ * - No state but the base classes, no threads, no waits, no locks but HOLD_FIELDS. The only callbacks
+ *   are `push` and `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
+ *   `names.__contains__` in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the methods
+ *   of a message in `take_acker`, and those of a consumption and of the parts of `_quick` in
+ *   `take_next`. No borrowed reference and no unfinished object is used after one of them. Arguments
+ *   are not borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
  * - A bytes object never changes, so its bytes can be read without the GIL's protection. References
- *   out of containers that other threads change are strong (`lookup`).
+ *   out of containers and fields that other threads change are strong (`lookup`, `first_of`,
+ *   `field_of`).
  * - One call handles at most what one read of the socket returned, or one block of messages. So no
  *   loop needs to look for signals.
  *
@@ -625,6 +627,31 @@ typedef struct {
     {name, T_OBJECT_EX, (Py_ssize_t)(offsetof(Storage, fields) + (index) * sizeof(PyObject *)), \
      0, NULL}
 
+/*
+ * Between these two, no other thread sets or deletes a field: the GIL is held, or the lock that
+ * Python takes to set an attribute. Nothing between them may run Python code or release an object,
+ * and nothing may leave the block.
+ */
+#if defined(Py_GIL_DISABLED)
+#define HOLD_FIELDS(self) Py_BEGIN_CRITICAL_SECTION(self)
+#define LET_FIELDS_GO() Py_END_CRITICAL_SECTION()
+#else
+#define HOLD_FIELDS(self) {
+#define LET_FIELDS_GO() }
+#endif
+
+/* Return a new reference to a field, or NULL without an error if it has no value. */
+static PyObject *
+field_of(PyObject *self, int index)
+{
+    PyObject *found;
+    HOLD_FIELDS(self);
+    found = ((Storage *)self)->fields[index];
+    Py_XINCREF(found);
+    LET_FIELDS_GO();
+    return found;
+}
+
 static int
 visit_fields(PyObject *self, int count, visitproc visit, void *arg)
 {
@@ -691,20 +718,16 @@ take_acker(PyObject *self, PyObject *Py_UNUSED(none))
 {
     PyObject **fields = ((Storage *)self)->fields, *acker = NULL, *reply;
     Py_ssize_t size = (Py_ssize_t)sizeof(ACK_PREFIX) - 1;
-    /* Nothing between the check and the removal runs other code or lets other threads run. */
-#if defined(Py_GIL_DISABLED)
-    Py_BEGIN_CRITICAL_SECTION(self);
-#endif
-    reply = fields[REPLY];
+    /* The check and the removal are one step, so one of several threads gets the acker. */
+    HOLD_FIELDS(self);
+    reply = fields[REPLY]; /* Borrowed from the message, and not used after the block. */
     if (fields[ACKER] != NULL && fields[ACKER] != Py_None && reply != NULL &&
-        PyBytes_Check(reply) && PyBytes_Size(reply) >= size &&
+        PyBytes_CheckExact(reply) && PyBytes_Size(reply) >= size &&
         memcmp(PyBytes_AsString(reply), ACK_PREFIX, (size_t)size) == 0) {
-        acker = fields[ACKER];
+        acker = fields[ACKER]; /* The reference of the field becomes that of the caller. */
         fields[ACKER] = NULL;
     }
-#if defined(Py_GIL_DISABLED)
-    Py_END_CRITICAL_SECTION();
-#endif
+    LET_FIELDS_GO();
     return acker != NULL ? acker : PyObject_CallMethod(self, "_take_acker_or_raise", NULL);
 }
 
@@ -929,60 +952,74 @@ is_above(PyObject *quick, int fewer)
 {
     PyObject *low = first_of(PyTuple_GetItem(quick, LOW));
     Py_ssize_t limit = low == NULL ? -1 : PyLong_AsSsize_t(low);
-    Py_ssize_t size = PyObject_Size(PyTuple_GetItem(quick, BUFFER));
+    Py_ssize_t size;
     Py_XDECREF(low);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        return 0;
+    if (limit == -1 && PyErr_Occurred()) {
+        goto unknown;
     }
-    return size - fewer > limit;
+    size = PyObject_Size(PyTuple_GetItem(quick, BUFFER));
+    if (size < 0) {
+        goto unknown;
+    }
+    return size - fewer > limit; /* `size` is not negative, so the difference fits. */
+unknown:
+    PyErr_Clear();
+    return 0;
+}
+
+/*
+ * Take a frame and make its message, if no pull is due afterwards. Otherwise return NULL without an
+ * error, and set `*frame` if one was taken. Return NULL with an error only if TAKE_FIRST raised it.
+ */
+static PyObject *
+take_quickly(PyObject *quick, PyObject **frame)
+{
+    PyObject *make = PyTuple_GetItem(quick, MAKE), *message;
+    if (!is_above(quick, 1)) {
+        return NULL;
+    }
+    *frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
+    if (*frame == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_IndexError)) {
+            PyErr_Clear(); /* Another thread took the last one. */
+        }
+        return NULL;
+    }
+    /* Other threads may have taken some meanwhile, so look again. The function tells what
+     * `plain_maker` returns from other makers, which may run code of the application. */
+    if (!is_above(quick, 0) || !PyCFunction_CheckExact(make) ||
+        PyCFunction_GetFunction(make) != make_message) {
+        return NULL;
+    }
+    message = make_message(PyCFunction_GetSelf(make), *frame);
+    if (message == NULL) {
+        PyErr_Clear(); /* `_make` gets the error again, and acts on it. */
+    }
+    return message;
 }
 
 /*
  * Take the next message as `_take_next` of the class in Python does, if a frame is in the buffer
- * and no pull is due. Otherwise call that method.
+ * and no pull is due. Otherwise call that method, or `_make` if a frame was taken.
+ *
+ * Between taking a frame and returning its message, an exception of a signal handler can only be
+ * raised in `_make`. Otherwise the message is not lost here.
  */
 static PyObject *
 take_next(PyObject *self)
 {
-    PyObject *quick = ((Storage *)self)->fields[QUICK];
-    PyObject *frame, *make, *message = NULL;
-    if (quick == NULL || !PyTuple_CheckExact(quick) || PyTuple_Size(quick) != QUICK_PARTS) {
-        return PyObject_CallMethod(self, "_take_next", NULL);
+    PyObject *quick = field_of(self, QUICK), *frame = NULL, *message = NULL;
+    /* Its parts are borrowed below. It holds them, and this function holds it. */
+    if (quick != NULL && PyTuple_CheckExact(quick) && PyTuple_Size(quick) == QUICK_PARTS) {
+        message = take_quickly(quick, &frame);
     }
-    Py_INCREF(quick); /* The calls below may replace the field. */
-    if (!is_above(quick, 1)) {
-        goto slowly;
+    Py_XDECREF(quick);
+    if (message == NULL && !PyErr_Occurred()) {
+        message = frame == NULL ? PyObject_CallMethod(self, "_take_next", NULL)
+                                : PyObject_CallMethod(self, "_make", "(O)", frame);
     }
-    frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
-    if (frame == NULL) {
-        /* Another thread has taken it. */
-        if (PyErr_ExceptionMatches(PyExc_IndexError)) {
-            PyErr_Clear();
-            goto slowly;
-        }
-        Py_DECREF(quick);
-        return NULL;
-    }
-    make = PyTuple_GetItem(quick, MAKE);
-    /* Other threads may have taken some meanwhile, so look again. The function tells what
-     * `plain_maker` returns from other makers, which may run code of the application. */
-    if (is_above(quick, 0) && PyCFunction_CheckExact(make) &&
-        PyCFunction_GetFunction(make) == make_message) {
-        message = make_message(PyCFunction_GetSelf(make), frame);
-        if (message == NULL) {
-            PyErr_Clear(); /* `_make` gets the error again, and acts on it. */
-        }
-    }
-    if (message == NULL) {
-        message = PyObject_CallMethod(self, "_make", "(O)", frame);
-    }
-    Py_DECREF(frame);
-    Py_DECREF(quick);
+    Py_XDECREF(frame);
     return message;
-slowly:
-    Py_DECREF(quick);
-    return PyObject_CallMethod(self, "_take_next", NULL);
 }
 
 static int
@@ -1013,7 +1050,6 @@ static PyType_Slot taking_slots[] = {
     {Py_tp_traverse, taking_traverse},
     {Py_tp_clear, taking_clear},
     {Py_tp_dealloc, taking_dealloc},
-    {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, take_next},
     {0, NULL},
 };

@@ -22,7 +22,7 @@ import pytest
 
 from helpers.variants import COMPILED, NOT_COMPILED, PYTHON
 from jetsync._base import speedups
-from jetsync.consume.consumption import TakingStorage
+from jetsync.consume.consumption import Consumption, TakingStorage
 from jetsync.errors import MessageAlreadyAckedError
 from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage
@@ -293,11 +293,21 @@ def parts(frames=(FRAME, FRAME), low=-1, make=None):
     return [buffer, buffer.popleft, [low], make or COMPILED["plain_maker"](Message, None)]
 
 
+class Reply(bytes):
+    """A reply subject with a method of its own."""
+
+    __slots__ = ()
+
+    def startswith(self, *_):
+        return False
+
+
+REPLIES = [b"", b"$JS.ACK", b"$JS.ACK.", b"$JS.ACK.a", b"$JS.ACKS.", b"r", Reply(b"$JS.ACK.a")]
+
+
 class TestAckers:
     @pytest.mark.parametrize("acker", [None, "empty", object()])
-    @pytest.mark.parametrize(
-        "reply", [b"", b"$JS.ACK", b"$JS.ACK.", b"$JS.ACK.a", b"$JS.ACKS.", b"r", "empty", None, 5]
-    )
+    @pytest.mark.parametrize("reply", [*REPLIES, "empty", None, 5])
     def test_an_acker_is_taken_as_in_python(self, acker, reply):
         """Both variants take the same acker, or raise the same error and take none."""
 
@@ -342,7 +352,6 @@ class TestTaking:
         taken = [next(taker), next(taker)]
         assert [(message.subject, message.data) for message in taken] == [("1", b"x"), ("2", b"y")]
         assert next(taker) == "Python took one"
-        assert iter(taker) is taker
 
     @pytest.mark.parametrize("low", [1, 2, sys.maxsize])
     def test_python_takes_if_a_pull_is_due(self, low):
@@ -411,6 +420,60 @@ class TestTaking:
         quick[place] = wrong
         if not (place == 0 and wrong):
             assert next(Taker(*quick)) == "Python took one"
+
+    def test_each_frame_goes_to_one_of_many_threads(self):
+        """If threads take frames at the same time, each of them is taken once, and none is lost."""
+        count, most = 20_000, 4
+        taker = Taker(*parts([(b"%d" % number, b"r", None, b"x") for number in range(count)]))
+        taken, ready = [[] for _ in range(most)], threading.Barrier(most)
+
+        def take(mine):
+            ready.wait()
+            while isinstance(message := next(taker), Message):
+                mine.append(int(message.subject))
+
+        threads = [threading.Thread(target=take, args=[mine]) for mine in taken]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(number for mine in taken for number in mine) == [*range(count)]
+
+    def test_other_threads_replace_the_parts(self):
+        """Threads may take frames while another one replaces and deletes the parts."""
+        taker, over = Taker(), threading.Event()
+
+        def take():
+            while not over.is_set():
+                assert isinstance(next(taker), (Message, str))
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3000):
+            taker._quick = tuple(parts([FRAME] * 3))
+            del taker._quick
+        over.set()
+        for thread in threads:
+            thread.join()
+
+    def test_the_message_and_the_frame_are_released(self):
+        """A message that was taken is all that holds its parts."""
+        frame = tuple(bytes([65 + number]) * 500 for number in range(4))
+        counts = [sys.getrefcount(part) for part in frame]
+        quick, maker = parts([frame] * 3), COMPILED["plain_maker"](Message, None)
+        for make in (maker, maker, len):
+            quick[3] = make
+            next(Taker(*quick))
+        assert not quick[0]
+        assert [sys.getrefcount(part) for part in frame] == counts
+
+    def test_an_object_without_parts_is_no_iterator_yet(self):
+        """A consumption whose constructor did not run has no message, and raises AttributeError."""
+        with pytest.raises(AttributeError):
+            next(TakingStorage.__new__(TakingStorage))
+        with pytest.raises(AttributeError):
+            next(Consumption.__new__(Consumption))
 
     def test_the_parts_may_be_replaced_meanwhile(self):
         """A call that drops the parts does not leave the iterator with freed objects."""

@@ -15,16 +15,20 @@ such as positions outside of the data, is in ``tests/base/test_speedups_argument
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jetsync._base.speedups import TWINS
 from jetsync._proto import frames
 from jetsync._proto.frames import SERVER_BUFFER, Splitter
+from jetsync.consume.consumption import Consumption, TakingStorage
 from jetsync.values import arrow
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import SharedHeaders
-from jetsync.values.message import Message
+from jetsync.values.message import Message, frame_of
 from jetsync.values.stored import StoredMessage, page_of
 
 if TYPE_CHECKING:
@@ -450,6 +454,175 @@ class Maker:
         return found
 
 
+def is_python(functions: Functions) -> bool:
+    """Whether these are the functions in Python, which also call the methods in Python."""
+    return functions["plain_maker"] is TWINS["plain_maker"]
+
+
+class Acker:
+    """``_take_acker`` of messages, in turn with changes of their fields."""
+
+    def draw(self, rng: random.Random) -> Any:
+        replies = [b"", b"$JS.ACK", b"$JS.ACK.", b"$JS.ACKS.a", Reply(b"$JS.ACK.a"), None, *REPLIES]
+        steps = ["take", "take", "take", "keep", "delete", "set", "none", "reply", "no reply"]
+        return (
+            rng.choice([Message, OwnMessage]),
+            rng.choice(replies),
+            rng.choice([None, "acker", "acker", "acker"]),
+            [(rng.choice(steps), rng.choice(replies)) for _ in range(rng.randrange(1, 8))],
+        )
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        kind, reply, acker, steps = drawn
+        message = kind(b"a", reply, None, b"", acker)
+        take = message._take_acker_or_raise if is_python(functions) else message._take_acker
+
+        def step(name: str, other: Any) -> Any:
+            if name == "take":
+                return take()
+            if name == "keep":
+                return message._take_acker_or_raise(keep=True)
+            if name == "delete":
+                del message._acker
+            elif name == "no reply":
+                del message.raw_reply
+            elif name == "reply":
+                message.raw_reply = other
+            else:
+                message._acker = None if name == "none" else "another"
+            return message.is_acked
+
+        return [(outcome(step, *each), getattr(message, "_acker", "taken")) for each in steps]
+
+
+class Reply(bytes):
+    """A reply subject that is no plain bytes object."""
+
+    __slots__ = ()
+
+    def startswith(self, *_: Any) -> bool:
+        return False
+
+
+class Core:
+    """
+    Stands for the core of a consumption, and notes how it is called.
+
+    Each call that would read the socket does what comes next in the plan: it adds frames to the
+    buffer and sets the mark. Without a plan, the consumption is at its end.
+    """
+
+    pool = None
+
+    def __init__(self, plan: list[tuple[list[Any], int]], make: Callable[..., Any]) -> None:
+        self.buffer: deque[Any] = deque()
+        self.take_first = self.buffer.popleft
+        self.low = [-1]
+        self.make = make
+        self.plan = deque(plan)
+        self.log: list[Any] = []
+        self.reading = self
+
+    def _go_on(self, name: str) -> bool:
+        self.log.append((name, len(self.buffer)))
+        if not self.plan:
+            return False
+        found, self.low[0] = self.plan.popleft()
+        self.buffer.extend(found)
+        return True
+
+    def refill(self) -> None:
+        self._go_on("refill")
+
+    def wait_for_frame(self, deadline: None) -> bool:
+        while not self.buffer:
+            if not self._go_on("wait"):
+                return False
+        return deadline is None
+
+    def end_loop(self) -> None:
+        self.log.append("end")
+        raise StopIteration
+
+    def make_failed(self, error: BaseException) -> None:
+        self.log.append((type(error), str(error)))
+
+    def fork(self) -> None:
+        """Replace what a forked child replaces, in the same order."""
+        self.buffer = deque([(b"forked", b"", None, b"")])
+        self.take_first = self.buffer.popleft
+        self.low[0], self.low = sys.maxsize, [-1]
+
+
+def consumption_on(base: type) -> type:
+    """Return a class like `Consumption` with one of the two base classes."""
+
+    class Taker(base):  # type: ignore[misc, valid-type]
+        _auto_ack = False
+        _take_next = Consumption._take_next
+        _make = Consumption._make
+        if not hasattr(base, "__next__"):
+            __next__ = Consumption._take_next
+
+        def __init__(self, core: Core) -> None:
+            self._core = core
+            self._quick = core.buffer, core.take_first, core.low, core.make
+
+    return Taker
+
+
+TAKERS: Final = [consumption_on(TWINS["TakingStorage"]), consumption_on(TakingStorage)]
+"""In Python, and compiled."""
+
+
+class Take:
+    """The iteration of a consumption, whose core adds frames and moves the mark."""
+
+    def draw(self, rng: random.Random) -> Any:
+        plan = []
+        for _ in range(rng.randrange(1, 6)):
+            found = [
+                (b"%d" % rng.randrange(100), rng.choice(REPLIES), rng.choice([None, *BLOCKS]), b"x")
+                for _ in range(rng.choice([0, 0, 1, 2, 3, 8]))
+            ]
+            plan.append((found, rng.choice([-1, -1, 0, 1, 2, 5, 1 << 40, sys.maxsize])))
+        steps = rng.choices(["next", "mark", "clear", "fork"], [40, 4, 1, 1], k=25)
+        return (
+            plan,
+            rng.choice(["plain", "plain", "plain", "application"]),
+            # The frame of which the maker of the application makes nothing.
+            rng.randrange(12),
+            [(step, rng.choice([-1, 0, 1, 3, sys.maxsize])) for step in steps],
+        )
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        plan, maker, fails_at, steps = drawn
+        plain, number = functions["plain_maker"](Message, "acker"), count()
+
+        def make(frame: Any) -> Any:
+            if next(number) == fails_at:
+                raise RefusedError("no message")
+            return plain(frame)
+
+        core = Core(plan, plain if maker == "plain" else make)
+        taker = TAKERS[not is_python(functions)](core)
+        found: list[Any] = []
+        for step, mark in steps:
+            if step == "next":
+                taken = outcome(next, taker)
+                if isinstance(taken, Message):
+                    taken = frame_of(taken), taken._acker
+                found.append(taken)
+            elif step == "mark":
+                core.low[0] = mark
+            elif step == "clear":
+                core.buffer.clear()
+            else:
+                core.fork()
+            found.append((list(core.buffer), list(core.low)))
+        return found, core.log, list(core.plan)
+
+
 # ---- Frames of messages that are published -------------------------------------------------------
 
 
@@ -530,12 +703,14 @@ class Encode:
 
 
 CASES: Final[list[tuple[str, Case, int]]] = [
-    ("cut", Cut(), 40),
+    ("cut", Cut(), 35),
     ("feed", Feed(), 15),
     ("pages", Pages(), 14),
     ("columns", Columns(), 1),
     ("stored", Stored(), 5),
-    ("maker", Maker(), 5),
+    ("maker", Maker(), 3),
+    ("acker", Acker(), 2),
+    ("take", Take(), 5),
     ("encode", Encode(), 20),
 ]
 """Each case with its name and how many of a hundred streams it gets."""
