@@ -46,9 +46,6 @@ class ServerIdentity(WireModel):
     id: str = ""
     """Id that the server creates when it starts."""
 
-    host: str = ""
-    """Host from the server's configuration."""
-
     cluster: str | None = None
     """Name of the cluster; ``None`` if there is none."""
 
@@ -87,12 +84,6 @@ class Varz(ServerReport):
     version: str = ""
     """Version."""
 
-    host: str = ""
-    """Host that it listens on."""
-
-    port: int = 0
-    """Port that it listens on."""
-
     start: dt.datetime | None = None
     """When the server started."""
 
@@ -116,18 +107,6 @@ class Varz(ServerReport):
 
     total_connections: int = 0
     """Client connections since the start."""
-
-    max_connections: int = 0
-    """How many client connections the server accepts."""
-
-    max_payload: int = 0
-    """The most bytes that one message may have."""
-
-    routes: int = 0
-    """Connections to other servers of the cluster. There are several for each server."""
-
-    leafnodes: int = 0
-    """Connections to leaf nodes."""
 
     subscriptions: int = 0
     """Number of subscriptions."""
@@ -173,9 +152,6 @@ class Statsz(ServerReport):
     start: dt.datetime | None = None
     """When the server started."""
 
-    cores: int = 0
-    """Number of processors."""
-
     cpu: float = 0.0
     """Load in percent of one processor."""
 
@@ -184,9 +160,6 @@ class Statsz(ServerReport):
 
     connections: int = 0
     """Open client connections."""
-
-    total_connections: int = 0
-    """Client connections since the start."""
 
     active_accounts: int = 0
     """Accounts with client connections."""
@@ -216,9 +189,6 @@ class ConnectionDetail(WireModel):
     cid: int = 0
     """Number of the connection on its server."""
 
-    kind: str = ""
-    """Kind of connection, such as ``Client``."""
-
     ip: str = ""
     """Address of the client."""
 
@@ -230,9 +200,6 @@ class ConnectionDetail(WireModel):
 
     lang: str | None = None
     """Language of the client."""
-
-    version: str | None = None
-    """Version of the client."""
 
     account: str | None = None
     """Account."""
@@ -254,9 +221,6 @@ class ConnectionDetail(WireModel):
 
     rtt: str | None = None
     """Round-trip time, as text."""
-
-    uptime: str = ""
-    """Duration of the connection, as text."""
 
     idle: str = ""
     """Time since the last message, as text."""
@@ -289,12 +253,6 @@ class Connz(ServerReport):
     The client connections of a server, in pages.
     """
 
-    now: dt.datetime | None = None
-    """When the server collected these values."""
-
-    num_connections: int = 0
-    """How many connections this page has."""
-
     total: int = 0
     """How many connections match the request."""
 
@@ -323,9 +281,6 @@ class SubszSubscription(WireModel):
     qgroup: str | None = None
     """Queue group."""
 
-    sid: str = ""
-    """Id of the subscription on its connection."""
-
     msgs: int = 0
     """Messages that were sent to it."""
 
@@ -339,32 +294,8 @@ class Subsz(ServerReport):
     The subscriptions of a server.
     """
 
-    now: dt.datetime | None = None
-    """When the server collected these values."""
-
     num_subscriptions: int = 0
     """Number of subscriptions."""
-
-    num_cache: int = 0
-    """Subjects in the cache."""
-
-    num_inserts: int = 0
-    """Subscriptions that were added since the start."""
-
-    num_removes: int = 0
-    """Subscriptions that were removed since the start."""
-
-    num_matches: int = 0
-    """How often the server looked up the subscriptions to a subject."""
-
-    cache_hit_rate: float = 0.0
-    """Share of these lookups that the cache answered, from 0 to 1."""
-
-    max_fanout: int = 0
-    """The most subscriptions to one subject."""
-
-    avg_fanout: float = 0.0
-    """The average number of subscriptions to one subject."""
 
     total: int = 0
     """How many subscriptions match the request. 0 if it did not ask for a list."""
@@ -413,9 +344,6 @@ class JszAccount(WireModel):
     name: str = ""
     """Name of the account."""
 
-    id: str = ""
-    """Id of the account."""
-
     memory: int = 0
     """Bytes in memory."""
 
@@ -435,9 +363,6 @@ class Jsz(ServerReport):
     JetStream on a server.
     """
 
-    now: dt.datetime | None = None
-    """When the server collected these values."""
-
     disabled: bool = False
     """Whether the server has no JetStream."""
 
@@ -446,12 +371,6 @@ class Jsz(ServerReport):
 
     storage: int = 0
     """Bytes on disk."""
-
-    reserved_memory: int = 0
-    """Bytes in memory that accounts have reserved."""
-
-    reserved_storage: int = 0
-    """Bytes on disk that accounts have reserved."""
 
     accounts: int = 0
     """Number of accounts with JetStream."""
