@@ -182,6 +182,10 @@ class JetStream:
         messages are read. If the iterable raises an exception, this call raises it once the outcome
         of the earlier messages is known. Any thread may call this; each call has its own window.
 
+        This exception, and the KeyboardInterrupt of Ctrl-C, have the :class:`PublishReport` as
+        their attribute ``report``, if the call had begun. Its ``resume_at`` says where to continue.
+        After Ctrl-C, messages in flight are failures with an unknown outcome.
+
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
             window: Maximum number of messages in flight.

@@ -74,7 +74,7 @@ class Tally:
             self.last_sequence = greatest
 
     def report(
-        self, failures: Iterable[PublishFailure], *, exhausted: bool = True
+        self, failures: Iterable[PublishFailure], *, exhausted: bool = True, resume_at: int = 0
     ) -> PublishReport:
         """Return the outcome of a bulk publish."""
         return PublishReport(
@@ -85,6 +85,7 @@ class Tally:
             failures=tuple(sorted(failures, key=lambda failure: failure.index)),
             exhausted=exhausted,
             streams=frozenset(self.streams),
+            resume_at=resume_at,
         )
 
 

@@ -57,13 +57,17 @@ class BulkPublish:
         self._exhausted = False
         # How many failures the reports to plugins have counted.
         self._noted = 0
+        # All messages before this one have ended. An interrupt may strike between the steps that
+        # end a message. So this changes only after all of them, and no more after an interrupt.
+        self._ended = 0
+        self._settling = False
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all messages, wait until each has ended, and return or raise the report."""
-        source = message_iterator(messages)
-        # Raises before anything is sent in a signal handler that cannot wait for acks.
-        self._lane.prepare_wait()
         try:
+            source = message_iterator(messages)
+            # Raises before anything is sent in a signal handler that cannot wait for acks.
+            self._lane.prepare_wait()
             self._hooks.begin(self._options.operation, self._window.pipeline.tally)
             return self._hooks.run(partial(self._publish, source))
         except PluginError as error:
@@ -71,6 +75,12 @@ class BulkPublish:
             error.report = self._report()
             if error.report.failures:
                 raise PublishManyError(error.report) from error
+            raise
+        except PublishManyError:
+            raise
+        except BaseException as error:
+            # Ctrl-C, or an error of the iterable or of `on_ack`. The caller may want to continue.
+            vars(error)["report"] = self._report()
             raise
 
     def _publish(self, source: Iterator[Any]) -> PublishReport:
@@ -102,11 +112,16 @@ class BulkPublish:
         return report
 
     def _report(self) -> PublishReport:
+        window = self._window
+        # An interrupt may leave a message in two places.
+        failed = {each[0]: each for each in (*window.interrupted(), *window.failures)}
         failures = [
             PublishFailure(number, message_of(item), error)
-            for number, item, error in self._window.failures
+            for number, item, error in failed.values()
         ]
-        return self._window.pipeline.tally.report(failures, exhausted=self._exhausted)
+        return window.pipeline.tally.report(
+            failures, exhausted=self._exhausted, resume_at=min(self._ended, *failed, self._number)
+        )
 
     def _send_all(self, source: Iterator[Any]) -> None:
         """
@@ -167,7 +182,8 @@ class BulkPublish:
         return True
 
     def _settle(self) -> None:
-        window = self._window
+        window, interrupted = self._window, self._settling
+        self._settling = True
         window.settle()
         acked = window.take_acked() if window.pipeline.acked else ()
         if self._on_ack is not None:
@@ -178,6 +194,9 @@ class BulkPublish:
                     self._callback_error = self._callback_error or error
         if self._hooks.reports is not None and self._note_failures():
             self._hooks.reports.send()
+        if not interrupted:
+            self._ended = window.first_open(self._number)
+            self._settling = False
 
     def _note_failures(self) -> bool:
         """Count what has ended since the last call; return whether a report to plugins is due."""

@@ -211,6 +211,27 @@ class Window:
         entries = [*self.pipeline.in_flight.values(), *self.waiting, *self.staged]
         return [entry.entry if isinstance(entry, RetryEntry) else entry for entry in entries]
 
+    def first_open(self, end: int) -> int:
+        """Return the place in the iterable of the first message that has not ended, or *end*."""
+        in_flight = self.pipeline.in_flight
+        if not self._has_retried and not self.waiting:
+            # They are in the order of the iterable.
+            return next(iter(in_flight), end)
+        found = [_index(number, entry) for number, entry in in_flight.items()]
+        return min([*found, *(_index(0, entry) for entry in (*self.waiting, *self.staged)), end])
+
+    def interrupted(self) -> list[tuple[int, Any, Exception]]:
+        """Return the messages that have not ended as failures, for a call that ends early."""
+        found: list[tuple[int, Any, Exception]] = []
+        for number, entry in self.pipeline.in_flight.items():
+            message = coerce_outbound(_item(entry))
+            error = errors.PublishOutcomeUnknownError(
+                message.subject, msg_id=message.msg_id, reason="the call was interrupted"
+            )
+            found.append((_index(number, entry), _item(entry), error))
+        retries = [each for each in (*self.waiting, *self.staged) if isinstance(each, RetryEntry)]
+        return found + [(each.number, each.item, each.error) for each in retries]
+
     @property
     def is_full(self) -> bool:
         """Whether no more bytes may be sent now. A block counts until all its messages ended."""
@@ -623,6 +644,11 @@ class Window:
 
 def _retry_entry(entry: Any, number: int, began: float) -> RetryEntry:
     return entry if isinstance(entry, RetryEntry) else RetryEntry(number, entry, began)
+
+
+def _index(number: int, entry: Any) -> int:
+    """Return the place of an entry in the iterable; its number, unless it was sent again."""
+    return entry.number if isinstance(entry, RetryEntry) else number
 
 
 def _item(entry: Any) -> Any:

@@ -391,3 +391,8 @@ class PublishReport:
     """
     streams: frozenset[str] = attrs.field(default=frozenset(), eq=False)
     """The streams that acknowledged messages. The subject of a message decides its stream."""
+    resume_at: int = attrs.field(default=0, eq=False)
+    """
+    The position in the iterable of ``publish_many`` up to which every message is stored: that of
+    the first failure, or the number of all messages. Later messages may be stored, too.
+    """

@@ -4,9 +4,11 @@ The programs of the pages in `docs/recipes` run with the real frameworks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
+import signal
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import pytest
 
 import jetsync
 from jetsync.devserver import DevServer
+from jetsync.testing import eventually
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 ORDERS = 40
@@ -393,3 +396,39 @@ def test_the_structlog_recipe_writes_json_for_each_event(restart):
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert {event["event"] for event in events} >= {"disconnected", "reconnected"}
     assert all(event["logger"].startswith("jetsync") for event in events)
+
+
+@pytest.mark.recipe("importing")
+def test_the_importing_recipe_stores_each_line_once(programs, server, folder):
+    """
+    However often the import is interrupted or killed, the next run continues it.
+    """
+    source = folder / "orders.csv"
+    lines = [f"{number},{'x' * (number % 50)}" for number in range(12_000)]
+    source.write_text("\n".join(lines))
+    with jetsync.connect(server.url) as client:
+        stream = client.jetstream().create_stream(
+            "IMPORT", subjects=["import.>"], allow_direct=True, storage="memory"
+        )
+        stops = itertools.cycle([signal.SIGINT, signal.SIGKILL])
+        stored, runs = 0, 0
+        while True:
+            runs += 1
+            program = programs(folder, "importing", source, NATS_URL=server.url, BLOCK="3000")
+            wanted = stored + 2_000
+            eventually(
+                lambda: (
+                    stream.info().state.messages >= wanted  # noqa: B023
+                    or "complete" in program.output  # noqa: B023
+                ),
+                timeout=120,
+            )
+            if "complete" in program.output:
+                break
+            program.stop(next(stops))
+            stored = stream.info().state.messages
+        assert program.wait() == 0, program.output
+        assert runs > 3
+        found = [message.data.decode() for message in stream.scan()]
+    assert len(found) == len(lines)
+    assert sorted(found) == sorted(lines)

@@ -39,6 +39,27 @@ def failed(caught):
     return [failure.index for failure in caught.value.report.failures]
 
 
+def stored(stream, subject):
+    """
+    Return the payloads that the stream has on a subject.
+    """
+    reader = stream.create_consumer(ack_policy="none", filter_subject=subject)
+    waiting = reader.cached_info.num_pending
+    return [message.data for message in reader.fetch(waiting, expires=60)] if waiting else []
+
+
+def keep_report(js, messages, reports):
+    """
+    Publish with a small window, so that some are stored while others are not sent.
+    """
+    try:
+        reports.append(js.publish_many(messages, window=4))
+    except KeyboardInterrupt as interrupt:
+        # There is none if nothing was sent yet.
+        reports.extend(report for report in [getattr(interrupt, "report", None)] if report)
+        raise
+
+
 class Numbered:
     """
     Messages with numbers as payload. Counts how many were taken and acknowledged.
@@ -723,6 +744,142 @@ class TestHooks:
                     over = interrupted_at(step, publish, TimeLimitError)
                 step += 1
             assert step > 50
+
+    @pytest.mark.parametrize("plain", [True, False])
+    def test_the_interrupt_carries_a_report_at_any_step(self, nats_server, stream, plain):
+        """
+        Wherever Ctrl-C strikes, all messages before `resume_at` are stored, and all can be resumed.
+        """
+        places = Counter()
+        with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
+            js = client.jetstream()
+            step, over = 1, False
+            while not over:
+                # An interrupt in the middle of a write ends the connection.
+                eventually(lambda: answers(client))
+                subject = f"{stream.name}.{step}"
+                messages = [
+                    (subject, b"%d" % n) if plain else OutboundMessage(subject, b"%d" % n)
+                    for n in range(10)
+                ]
+                reports = []
+                over = interrupted_at(step, partial(keep_report, js, messages, reports))
+                if reports:
+                    (report,) = reports
+                    eventually(partial(answers, client))
+                    there = Counter(stored(stream, subject))
+                    places[report.resume_at] += 1
+                    assert report.count <= len(there)
+                    for n in range(report.resume_at):
+                        assert there[b"%d" % n] == 1, step
+                    js.publish_many(messages[report.resume_at :])
+                    assert set(stored(stream, subject)) == {b"%d" % n for n in range(10)}
+                step += 1
+        assert {0, 10} <= set(places)
+        assert set(places) - {0, 10}
+
+    # The interpreter reports an interrupt that hits the generator in the error's text.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_refused_message_is_not_passed_at_any_step(self, nats_server, js, unique):
+        """
+        Wherever Ctrl-C strikes, `resume_at` is not after a message that the stream refused.
+        """
+        places = Counter()
+        stream = js.create_stream(unique, subjects=[f"{unique}.*"], max_msg_size=100)
+        messages = [(f"{unique}.A", b"")] * 5 + [(f"{unique}.A", bytes(200))] * 2
+        with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
+            step, over = 1, False
+            # How many steps a call has varies, so it may end before an early step.
+            while not over or step < 300:
+                eventually(lambda: answers(client))
+                reports = []
+                run = partial(keep_report, client.jetstream(), messages, reports)
+                try:
+                    interrupted_at(step, run)
+                except jetsync.PublishManyError as error:
+                    reports.append(error.report)
+                    over = True
+                places.update(report.resume_at for report in reports)
+                step += 1
+        assert 4 <= max(places) <= 5
+        js.delete_stream(stream.name)
+
+    def test_the_report_names_the_messages_of_unknown_outcome(self, js, unique):
+        """
+        Messages in flight are in the report with an unknown outcome, and are not counted.
+        """
+
+        def messages():
+            for n in range(150):
+                yield f"{unique}.silent", b"%d" % n
+            raise KeyboardInterrupt
+
+        stream = js.create_stream(unique, subjects=[f"{unique}.silent"], no_ack=True)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            js.publish_many(messages())
+        report = caught.value.report
+        assert (report.count, report.resume_at, report.exhausted) == (0, 0, False)
+        assert [failure.index for failure in report.failures] == [*range(150)]
+        assert report.failures[7].message.data == b"7"
+        for failure in report.failures:
+            assert isinstance(failure.error, jetsync.PublishOutcomeUnknownError)
+            assert "interrupted" in str(failure.error)
+        js.delete_stream(stream.name)
+
+    def test_an_error_of_the_iterable_carries_the_report(self, js, stream):
+        """
+        If the iterable or `on_ack` raises, its error has the report of what was published before.
+        """
+        subject = f"{stream.name}.A"
+
+        def messages():
+            yield from [(subject, b"")] * 7
+            raise LookupError("line 8")
+
+        with pytest.raises(LookupError, match="line 8") as caught:
+            js.publish_many(messages())
+        report = caught.value.report
+        assert (report.count, report.resume_at, report.failures) == (7, 7, ())
+
+        def refuse(message, ack):
+            raise LookupError(str(ack.sequence))
+
+        with pytest.raises(LookupError) as caught:
+            js.publish_many([(subject, b"")] * 3, on_ack=refuse)
+        assert (caught.value.report.count, caught.value.report.resume_at) == (3, 3)
+
+    def test_where_to_resume_after_failures_and_retries(self, js, stream, unique):
+        """
+        `resume_at` is the number of the messages, or the place of the first failure.
+        """
+        subject = f"{stream.name}.A"
+        assert js.publish_many([(subject, b"")] * 5000, window=100).resume_at == 5000
+        assert js.publish_many([]).resume_at == 0
+        mixed = [(subject, b"")] * 20
+        mixed[7] = (f"nowhere.{unique}", b"")
+        mixed[3] = (f"elsewhere.{unique}", b"")
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(mixed, retries=1, retry_wait=0.01)
+        assert failed(caught) == [3, 7]
+        assert caught.value.report.resume_at == 3
+
+    def test_a_message_that_waits_for_a_retry_is_not_passed(self, js, stream, unique):
+        """
+        After Ctrl-C, the work resumes at the message that no stream has taken yet.
+        """
+        subject = f"{stream.name}.A"
+        seen = []
+
+        def stop(message, ack):
+            seen.append(ack.sequence)
+            if len(seen) == 19:
+                raise KeyboardInterrupt
+
+        mixed = [(subject, b"")] * 20
+        mixed[4] = (f"nowhere.{unique}", b"")
+        with pytest.raises(KeyboardInterrupt) as caught:
+            js.publish_many(mixed, retries=5, retry_wait=60, on_ack=stop, window=5)
+        assert caught.value.report.resume_at <= 4
 
     def test_each_message_is_prepared_once(self, nats_server, js, unique):
         """

@@ -1,0 +1,94 @@
+"""
+Store each line of a file in the stream IMPORT once, and continue where an earlier run stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import jetsync
+
+BLOCK = int(os.environ.get("BLOCK", "50000"))
+SUBJECT = "import.lines"
+
+
+class Checkpoint:
+    """
+    Where to continue: a place in the file, and the last sequence before the message of this place.
+    """
+
+    def __init__(self, path: Path, stream: jetsync.Stream) -> None:
+        self.path = path
+        if path.exists():
+            self.offset, self.sequence = json.loads(path.read_text())
+        else:
+            self.save(0, stream.info().state.last_seq)
+
+    def save(self, offset: int, sequence: int) -> None:
+        """
+        Replace the file in one step, so that a crash leaves the old one or the new one.
+        """
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps([offset, sequence]))
+        new.replace(self.path)
+        self.offset, self.sequence = offset, sequence
+
+
+def messages(
+    file: BinaryIO, offsets: list[int], stored: set[str]
+) -> Iterator[jetsync.OutboundMessage]:
+    """
+    Yield the lines that are not stored yet, and note where each of them begins.
+    """
+    for line in itertools.islice(iter(file.readline, b""), BLOCK):
+        begin = file.tell() - len(line)
+        if str(begin) not in stored:
+            offsets.append(begin)
+            yield jetsync.OutboundMessage(SUBJECT, line.rstrip(b"\n"), msg_id=str(begin))
+
+
+def run(js: jetsync.JetStream, source: Path) -> None:
+    """
+    Import the rest of the file.
+    """
+    stream = js.stream("IMPORT")
+    checkpoint = Checkpoint(source.with_suffix(".checkpoint"), stream)
+    # What an earlier run stored after its checkpoint: at most one block.
+    later = stream.scan(start=checkpoint.sequence + 1, subject=SUBJECT)
+    stored = {message.headers.get("Nats-Msg-Id", "") for message in later}
+    with source.open("rb") as file:
+        file.seek(checkpoint.offset)
+        while checkpoint.offset < source.stat().st_size:
+            offsets: list[int] = []
+            try:
+                report = js.publish_many(messages(file, offsets, stored))
+            except BaseException as error:
+                # Ctrl-C, or messages that failed. An error before the first message has no report.
+                report = getattr(error, "report", None)
+                if report is not None and report.resume_at < len(offsets):
+                    checkpoint.save(offsets[report.resume_at], checkpoint.sequence)
+                raise
+            checkpoint.save(file.tell(), report.last_sequence or checkpoint.sequence)
+            print(f"{checkpoint.offset:,} bytes", flush=True)
+    print("complete", flush=True)
+
+
+def main() -> None:
+    """
+    Import the file that the command line names.
+    """
+    with jetsync.connect() as client:
+        try:
+            run(client.jetstream(), Path(sys.argv[1]))
+        except KeyboardInterrupt:
+            sys.exit("interrupted: start it again to continue")
+
+
+if __name__ == "__main__":
+    main()
