@@ -213,6 +213,15 @@ def keys_and_values(js: jetsync.JetStream) -> None:
         tx.update("a", b"", last=3)
         tx.create("c", b"")
     changed: int = tx.revisions["a"]
+    maybe: jetsync.Entry | None = kv.get("a", default=None)
+    there: bool = "a" in kv
+    document: object = entry.json()
+    paths: jetsync.KeyValue = kv.with_codec(keys=jetsync.PathCodec())
+    raw: bytes = paths.get("/a").value
+    objects = paths.with_codec(values=jetsync.JsonCodec(), on_undecodable=print)
+    objects.put("/a", {"left": 2})
+    left: int = objects.get("/a").value["left"]
+    print(maybe, there, document, raw, left)
     status: jetsync.KeyValueStatus = kv.status()
     print(value, found, names, following, changed, status.values, list(js.key_value_names()))
 
