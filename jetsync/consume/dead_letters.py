@@ -25,12 +25,18 @@ _logger = get_logger("jetsync.dead_letters")
 
 
 def check_target(
-    context: Context, stream: str, config: ConsumerConfig, subject: str, deadline: Deadline
+    context: Context,
+    stream: str,
+    config: ConsumerConfig,
+    subject: str,
+    deadline: Deadline,
+    *,
+    argument: str = "dead_letter",
 ) -> KnownStream | None:
     """
     Check that a stream can store dead letters, and that the consumer does not get them again.
 
-    Returns the stream, or None if the user may not look it up.
+    Returns the stream, or None if the user may not look it up. Errors call the subject *argument*.
 
     Raises:
         NoStreamResponseError: No stream stores the subject.
@@ -46,13 +52,13 @@ def check_target(
         raise errors.InvalidArgumentError(
             f"the consumer would get its own dead letters: stream {stream!r} stores {subject!r}. "
             "Give a subject of another stream, or one that the consumer's filters exclude",
-            argument="dead_letter",
+            argument=argument,
         )
     if known.config.no_ack or known.config.sealed:
         what = "sends no acks (no_ack)" if known.config.no_ack else "is sealed"
         raise errors.InvalidArgumentError(
             f"stream {known.name!r} cannot keep dead letters, because it {what}",
-            argument="dead_letter",
+            argument=argument,
         )
     return known
 

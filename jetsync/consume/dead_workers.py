@@ -81,11 +81,15 @@ def open_dead_letters(
             "without them, the server never gives a message up",
             argument="consumer",
         )
-    known = check_target(context, stream, info.config, subject, deadline)
+    known = check_target(context, stream, info.config, subject, deadline, argument="subject")
     retention = _stream_admin.info(context, stream, deadline).config.retention
     reader: Consumer | None = None
     topic = f"{ADVISORY}.{stream}.{consumer}"
     if advisories is not None:
+        if not context.streams.named(advisories, deadline, fresh=True).takes(topic):
+            raise errors.InvalidArgumentError(
+                f"stream {advisories!r} does not store {topic!r}", argument="advisories"
+            )
         wanted = ConsumerConfig(
             durable_name=f"dead-letters-{stream}-{consumer}", filter_subject=topic
         )

@@ -337,10 +337,14 @@ class TestChecks:
             (jetsync.InvalidNameError, ("a.b", case.target)),
             (jetsync.InvalidSubjectError, ("worker", "dead.*")),
             (jetsync.NoStreamResponseError, ("worker", f"nowhere.{case.name}")),
-            (jetsync.InvalidArgumentError, ("worker", f"{case.name}.dead")),
         ):
             with pytest.raises(error):
                 case.stream.dead_letters(*arguments)
+        with pytest.raises(jetsync.InvalidArgumentError, match="get its own") as caught:
+            case.stream.dead_letters("worker", f"{case.name}.dead")
+        assert caught.value.argument == "subject"
+        with pytest.raises(jetsync.InvalidArgumentError, match="does not store"):
+            case.letters(advisories=case.dead.name)
         with pytest.raises(jetsync.StreamNotFoundError):
             case.letters(advisories="NOWHERE")
         with pytest.raises(jetsync.InvalidArgumentError, match="idle"):
