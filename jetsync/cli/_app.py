@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "doctor": "Show this installation, and what a server supports.",
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",
+    "object": "Put, get, list, remove and watch objects in object stores.",
     "plugins": "List the installed plugins and their hooks.",
     "pub": "Publish messages, and print where they are stored.",
     "server": "Run a nats-server with JetStream until Ctrl-C.",
@@ -40,7 +41,7 @@ The line about each command in `jetsync --help`, which imports none of them. The
 module of its name, under its name.
 """
 
-_MODULES: Final = {"pub": "messages"}
+_MODULES: Final = {"object": "objects", "pub": "messages"}
 """The modules that have another name than their command."""
 
 _ADVICE: Final = {

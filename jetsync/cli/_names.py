@@ -1,5 +1,5 @@
 """
-Completion of the names of streams, consumers and buckets, which the server knows.
+Completion of the names of streams, consumers, buckets and object stores, which the server knows.
 
 A shell asks while the user types. So a server that is missing or slow means no names and no output.
 """
@@ -7,6 +7,7 @@ A shell asks while the user types. So a server that is missing or slow means no 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import os
@@ -71,7 +72,15 @@ def bucket_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     return names(ctx, incomplete, lambda js: js.key_value_names())
 
 
+def store_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """
+    Return the names of object stores.
+    """
+    return names(ctx, incomplete, lambda js: (store.bucket for store in js.object_stores()))
+
+
 stream_argument = click.argument("stream", shell_complete=stream_names)
 stream_name_argument = click.argument("name", shell_complete=stream_names)
 consumer_argument = click.argument("name", shell_complete=consumer_names)
 bucket_argument = click.argument("bucket", shell_complete=bucket_names)
+store_argument = functools.partial(click.argument, "bucket", shell_complete=store_names)

@@ -14,9 +14,11 @@ import json
 import os
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
 
 import click
+
+from jetsync.errors import JetSyncError
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -84,6 +86,20 @@ def until_output_closes() -> Iterator[None]:
             raise
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def readable_files() -> Iterator[None]:
+    """
+    Report a file that cannot be read or written as one line.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, JetSyncError):
+            raise
+        where = "" if error.filename is None else f"{os.fspath(error.filename)!r}: "
+        raise click.ClickException(f"{where}{error.strerror or error}") from error
 
 
 def print_json(value: Any) -> None:
@@ -156,21 +172,33 @@ def confirm(question: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[..., None]]:
+def progress(
+    title: str, total: int | None, *, in_bytes: bool = False
+) -> Iterator[Callable[..., None]]:
     """
     Show a progress bar on standard error, and remove it at the end.
 
     Yields a function that takes what `Progress.update` of rich does, such as `completed`. If
     standard error is not a terminal, it does nothing.
+
+    Args:
+        title: What is done.
+        total: The number that completes the bar, or None if it is not known yet.
+        in_bytes: Whether the numbers are bytes. Then the bar shows the rate, too.
     """
     out = console(err=True)
     if not out.is_interactive:
         yield lambda **_: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich import progress as bars
 
-    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=out, transient=True) as bar:
+    counts = (
+        (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
+        if in_bytes
+        else (bars.MofNCompleteColumn(),)
+    )
+    columns = (bars.TextColumn("{task.description:<14}"), bars.BarColumn(), *counts)
+    with bars.Progress(*columns, console=out, transient=True) as bar:
         yield functools.partial(bar.update, bar.add_task(title, total=total))
 
 
@@ -184,10 +212,17 @@ def read_input(given: str | None, what: str) -> bytes | str:
     """
     if given is not None and given != "-":
         return given
+    return open_input(what).read()
+
+
+def open_input(what: str) -> BinaryIO:
+    """
+    Return standard input as a binary file. On a terminal, print a hint about *what* to type.
+    """
     if sys.stdin.isatty():
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
         say(f"type {what}, and end it with {end}", err=True)
-    return sys.stdin.buffer.read()
+    return sys.stdin.buffer
 
 
 def visible(text: str, *, lines: bool = False) -> str:

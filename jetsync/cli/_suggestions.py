@@ -9,17 +9,18 @@ from typing import Final
 import click
 
 _OTHER_NAMES: Final = {
-    "jetsync": {"publish": "pub", "str": "stream", "con": "consumer"},
+    "jetsync": {"publish": "pub", "str": "stream", "con": "consumer", "obj": "object"},
     "stream": {"new": "add", "list": "ls", "delete": "rm", "del": "rm"},
     "consumer": {"create": "add", "new": "add", "list": "ls", "delete": "rm", "del": "rm"},
     "kv": {"new": "add", "list": "ls", "del": "delete", "info": "status", "view": "status"},
+    "object": {"new": "add", "list": "ls", "delete": "rm", "del": "rm", "status": "info"},
 }
 """For each group: names of the `nats` command line, and what the command is called here."""
 
 _ELSEWHERE: Final = {
     "jetsync": """
         account audit auth backup cheat context counter ctx errors events governor latency micro
-        obj object reply req request restore rtt schema service sub subscribe top trace traffic
+        reply req request restore rtt schema service sub subscribe top trace traffic
     """,
     "stream": """
         backup cluster copy cp edit find gaps get graph query report restore rmm seal snapshot state
@@ -29,6 +30,7 @@ _ELSEWHERE: Final = {
         cluster copy cp edit find graph pause query report reset resume state sub unpin update
     """,
     "kv": "compact edit revert update",
+    "object": "seal",
 }
 """For each group: commands that only the `nats` command line has."""
 

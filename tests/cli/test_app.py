@@ -261,6 +261,8 @@ class TestMain:
             (["consumer", "del"], "Did you mean 'rm'?"),
             (["kv", "info"], "Did you mean 'status'?"),
             (["kv", "puts"], "Did you mean 'put'?"),
+            (["obj"], "Did you mean 'object'?"),
+            (["object", "delete"], "Did you mean 'rm'?"),
         ],
     )
     def test_commands_of_the_nats_command_line(self, run, arguments, suggestion):

@@ -196,6 +196,24 @@ class TestColours:
         assert re.search("publish +.*50/50", text)
         assert "stored 50 messages" in text.splitlines()[-1]
 
+    def test_the_progress_of_objects_is_gone_at_the_end(self, terminal, js, unique, tmp_path):
+        """
+        On a terminal, `object put` and `object get` show the bytes that are done and their rate.
+        """
+        js.create_object_store(unique, storage="memory")
+        file = tmp_path / "in"
+        file.write_bytes(bytes(3 << 20))
+        try:
+            put = terminal("jetsync", "object", "put", unique, "a", str(file)).read_all()
+            got = terminal("jetsync", "object", "get", unique, "a", f"{file}.out").read_all()
+        finally:
+            js.delete_object_store(unique)
+
+        assert re.search(r"put +.*3\.0/3\.0 MiB", put)
+        assert "stored a in" in put.splitlines()[-1]
+        assert re.search(r"get +.*3\.0/3\.0 MiB", got)
+        assert "wrote" in got.splitlines()[-1]
+
 
 class TestInput:
     def test_a_payload_that_is_typed(self, terminal, stream):

@@ -1,0 +1,359 @@
+"""
+`jetsync object`: object stores and their objects.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+import jetsync
+from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._names import store_argument
+from jetsync.cli._output import (
+    GOOD,
+    NAME,
+    Styled,
+    confirm,
+    duration,
+    json_option,
+    moment,
+    open_input,
+    print_json,
+    print_pairs,
+    print_table,
+    progress,
+    readable_files,
+    say,
+    size,
+    until_output_closes,
+    write_raw,
+)
+from jetsync.cli._units import bytes_of, number_option, seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LINE: Final = 1 << 16
+"""The longest part of a line that is read at once to be shown on a terminal, in bytes."""
+
+force_option: Final = click.option("-f", "--force", is_flag=True, help="Do not ask.")
+
+
+@click.group("object", cls=Group)
+def object() -> None:  # noqa: A001 - the name of the command
+    """
+    Create object stores, and put, get, list, remove and watch objects.
+    """
+
+
+@object.command()
+@click.argument("bucket")
+@click.option("--description", metavar="TEXT", help="Description of the object store.")
+@click.option(
+    "--ttl", type=seconds_of, metavar="DURATION", help="How long to keep objects, such as 7d."
+)
+@click.option(
+    "--max-bytes", type=bytes_of, metavar="SIZE", help="Maximum size of the store, such as 1GB."
+)
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store objects.")
+@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
+@click.option("--compression", is_flag=True, default=None, help="Compress the files.")
+@connection_options
+def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
+    """
+    Create the object store BUCKET.
+    """
+    config = jetsync.ObjectStoreConfig(bucket=bucket, **fields)
+    with connect(options) as client:
+        made = client.jetstream().create_object_store(config)
+    say(f"created the object store {made.bucket}", style=GOOD)
+
+
+@object.command("ls")
+@store_argument(required=False)
+@json_option
+@connection_options
+def list_objects(*, options: jetsync.ConnectOptions, bucket: str | None, as_json: bool) -> None:
+    """
+    List the objects in BUCKET. Without BUCKET, list the object stores.
+    """
+    with connect(options) as client:
+        js = client.jetstream()
+        if bucket is None:
+            found = sorted((each.status() for each in js.object_stores()), key=lambda it: it.bucket)
+            _list_stores(found, as_json=as_json)
+            return
+        objects = js.object_store(bucket).list()
+    if as_json:
+        print_json([info_dict(info) for info in objects])
+    elif not objects:
+        say("There are no objects.")
+    else:
+        print_table(
+            ("name", "size", "modified", "description"),
+            (
+                (
+                    info.name,
+                    _target(info) or size(info.size),
+                    moment(info.modified),
+                    info.description or "",
+                )
+                for info in objects
+            ),
+            numbers=("size",),
+        )
+
+
+def _list_stores(found: list[jetsync.ObjectStoreStatus], *, as_json: bool) -> None:
+    if as_json:
+        print_json([status_dict(status) for status in found])
+    elif not found:
+        say("There are no object stores.")
+    else:
+        print_table(
+            ("bucket", "size", "ttl", "description"),
+            (
+                (
+                    status.bucket,
+                    size(status.bytes),
+                    "none" if status.ttl is None else duration(status.ttl),
+                    status.description or "",
+                )
+                for status in found
+            ),
+            numbers=("size",),
+        )
+
+
+@object.command()
+@store_argument()
+@click.argument("name", required=False)
+@json_option
+@connection_options
+def info(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, as_json: bool) -> None:
+    """
+    Show the description of the object NAME in BUCKET. Without NAME, show that of BUCKET.
+    """
+    with connect(options) as client:
+        store = client.jetstream().object_store(bucket)
+        if name is not None:
+            found = store.info(name)
+        else:
+            status = store.status()
+    if name is None:
+        if as_json:
+            print_json(status_dict(status))
+        else:
+            _show_status(status)
+    elif as_json:
+        print_json(info_dict(found))
+    else:
+        print_pairs(
+            [
+                ("bucket", found.bucket),
+                ("name", Styled(found.name, NAME)),
+                ("description", found.description),
+                ("link to", _target(found)),
+                ("size", None if found.link else size(found.size)),
+                ("chunks", None if found.link else f"{found.chunks:,}"),
+                ("modified", moment(found.modified)),
+                ("revision", f"{found.revision:,}"),
+                ("digest", found.digest),
+                *((f"header {key}", value) for key, value in found.headers.items()),
+                *((f"metadata {key}", value) for key, value in found.metadata.items()),
+            ]
+        )
+
+
+def _show_status(found: jetsync.ObjectStoreStatus) -> None:
+    print_pairs(
+        [
+            ("bucket", Styled(found.bucket, NAME)),
+            ("description", found.description),
+            ("size", size(found.bytes)),
+            ("ttl", None if found.ttl is None else duration(found.ttl)),
+            ("sealed", "yes" if found.is_sealed else "no"),
+            ("compressed", "yes" if found.is_compressed else "no"),
+            ("storage", found.storage and found.storage.value),
+            ("replicas", found.num_replicas),
+            *((f"metadata {key}", value) for key, value in found.metadata.items()),
+        ]
+    )
+
+
+@object.command()
+@store_argument()
+@click.argument("name")
+@click.argument("file", required=False)
+@click.option("--description", metavar="TEXT", help="Description of the object.")
+@click.option("--new", is_flag=True, help="Store the object only if the name is free.")
+@click.option("--chunk-size", type=bytes_of, metavar="SIZE", help="Size of a chunk.")
+@json_option
+@connection_options
+def put(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    name: str,
+    file: str | None,
+    description: str | None,
+    new: bool,
+    chunk_size: int | None,
+    as_json: bool,
+) -> None:
+    """
+    Store FILE as the object NAME in BUCKET.
+
+    The default of FILE is NAME. If it is `-`, standard input is stored.
+    """
+    fields: dict[str, Any] = {"description": description, "chunk_size": chunk_size}
+    path = None if file == "-" else Path(name if file is None else file)
+    with connect(options) as client, readable_files():
+        store = client.jetstream().object_store(bucket)
+        total = None if path is None else path.stat().st_size
+        with progress("put", total, in_bytes=True) as show_progress:
+
+            def report(done: int, _: int | None) -> None:
+                show_progress(completed=done)
+
+            fields |= {"expect": "new" if new else None, "on_progress": report}
+            if path is None:
+                found = store.put(name, open_input("the data"), **fields)
+            else:
+                found = store.put_file(name, path, **fields)
+    if as_json:
+        print_json(info_dict(found))
+    else:
+        say(f"stored {found.name} in {found.bucket}, {size(found.size)}", style=GOOD)
+
+
+@object.command()
+@store_argument()
+@click.argument("name")
+@click.argument("file", required=False)
+@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--no-verify", is_flag=True, help="Do not check the digest.")
+@connection_options
+def get(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    name: str,
+    file: str | None,
+    force: bool,
+    no_verify: bool,
+) -> None:
+    """
+    Write the object NAME of BUCKET into FILE.
+
+    The default of FILE is the last part of NAME. If it is `-`, the data is written to standard
+    output. FILE appears when all data is read and checked.
+    """
+    part = name.rpartition("/")[2]
+    if file is None and part in {"", ".", ".."}:
+        raise click.UsageError("NAME does not end with the name of a file: give FILE.")
+    path = None if file == "-" else Path(part if file is None else file)
+    if path is not None and not force and path.exists():
+        raise click.ClickException(f"{str(path)!r} exists already: use --force")
+    with connect(options) as client:
+        store = client.jetstream().object_store(bucket)
+        if path is None:
+            with store.get(name, verify=not no_verify) as reader:
+                _write_out(reader)
+            return
+        with readable_files(), progress("get", None, in_bytes=True) as show_progress:
+
+            def report(done: int, total: int) -> None:
+                show_progress(completed=done, total=total)
+
+            found = store.get_file(name, path, verify=not no_verify, on_progress=report)
+    say(f"wrote {path}, {size(found.size)}", style=GOOD)
+
+
+def _write_out(reader: jetsync.ObjectReader) -> None:
+    """
+    Write an object to standard output.
+    """
+    # A chunk may end in the middle of a character.
+    on_terminal = sys.stdout.isatty()
+    read: Callable[[], bytes] = (lambda: reader.readline(LINE)) if on_terminal else reader.read1
+    with until_output_closes():
+        while data := read():
+            write_raw(data)
+
+
+@object.command("rm")
+@store_argument()
+@click.argument("name", required=False)
+@force_option
+@connection_options
+def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, force: bool) -> None:
+    """
+    Remove the object NAME of BUCKET. Without NAME, remove BUCKET with all its objects.
+    """
+    with connect(options) as client:
+        js = client.jetstream()
+        store = js.object_store(bucket)
+        if name is None:
+            if not force:
+                confirm(f"Remove the object store {bucket} with all its objects?")
+            js.delete_object_store(bucket)
+            say(f"removed the object store {bucket}")
+            return
+        store.info(name)
+        if not force:
+            confirm(f"Remove the object {name} of {bucket}?")
+        store.delete(name)
+    say(f"removed {name} from {bucket}")
+
+
+def _target(info: jetsync.ObjectInfo) -> str | None:
+    """
+    Return where a link leads.
+    """
+    if info.link is None:
+        return None
+    return f"-> {info.link.bucket}" + (f"/{info.link.name}" if info.link.name else "")
+
+
+def info_dict(info: jetsync.ObjectInfo) -> dict[str, Any]:
+    """
+    Return the description of an object for JSON.
+    """
+    link = None if info.link is None else {"bucket": info.link.bucket, "name": info.link.name}
+    return {
+        "bucket": info.bucket,
+        "name": info.name,
+        "description": info.description,
+        "size": info.size,
+        "chunks": info.chunks,
+        "modified": info.modified.isoformat(),
+        "revision": info.revision,
+        "nuid": info.nuid,
+        "digest": info.digest,
+        "headers": info.headers.to_dict(),
+        "metadata": info.metadata,
+        "link": link,
+        "is_deleted": info.is_deleted,
+    }
+
+
+def status_dict(found: jetsync.ObjectStoreStatus) -> dict[str, Any]:
+    """
+    Return the status of an object store for JSON.
+    """
+    return {
+        "bucket": found.bucket,
+        "description": found.description,
+        "bytes": found.bytes,
+        "ttl": found.ttl,
+        "storage": found.storage and found.storage.value,
+        "num_replicas": found.num_replicas,
+        "is_sealed": found.is_sealed,
+        "is_compressed": found.is_compressed,
+        "metadata": found.metadata,
+    }
