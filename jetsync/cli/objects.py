@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from jetsync.cli._names import store_argument
 from jetsync.cli._output import (
     GOOD,
     NAME,
+    WARNING,
     Styled,
     confirm,
     duration,
@@ -23,6 +25,7 @@ from jetsync.cli._output import (
     moment,
     open_input,
     print_json,
+    print_json_line,
     print_pairs,
     print_table,
     progress,
@@ -309,6 +312,79 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, fo
             confirm(f"Remove the object {name} of {bucket}?")
         store.delete(name)
     say(f"removed {name} from {bucket}")
+
+
+@object.command()
+@store_argument()
+@click.argument("names", nargs=-1)
+@click.option("--updates-only", is_flag=True, help="Begin with the next change.")
+@click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
+@number_option("--count", help="End after N changes.")
+@click.option("--no-follow", is_flag=True, help="End after the stored objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@connection_options
+def watch(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    names: tuple[str, ...],
+    count: int | None,
+    no_follow: bool,
+    as_json: bool,
+    **start: Any,
+) -> None:
+    """
+    Print the objects of BUCKET and their changes until Ctrl-C.
+
+    Without NAMES, the command prints those of all objects.
+    """
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        until_output_closes(),
+        connect(options) as client,
+        client.jetstream().object_store(bucket).watch(*names, **start) as found,
+    ):
+        for number, info in enumerate(found.initial() if no_follow else found, 1):
+            if as_json:
+                print_json_line(info_dict(info))
+            else:
+                _show(info)
+            sys.stdout.flush()
+            if number == count:
+                return
+
+
+def _show(info: jetsync.ObjectInfo) -> None:
+    """
+    Print an object as one line.
+    """
+    time = info.modified.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    what: str | Styled = _target(info) or size(info.size)
+    if info.is_deleted:
+        what = Styled("[DEL]", WARNING)
+    say(f"{info.revision}  {time}  ", Styled(info.name, NAME), "  ", what)
+
+
+@object.command()
+@store_argument()
+@click.option(
+    "--older-than",
+    type=seconds_of,
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    help="Remove data that was stored at least this long ago.",
+)
+@connection_options
+def gc(*, options: jetsync.ConnectOptions, bucket: str, older_than: float) -> None:
+    """
+    Remove data in BUCKET that belongs to no object.
+
+    A put leaves such data if its process is killed or loses its connection for long.
+    """
+    with connect(options) as client:
+        count = client.jetstream().object_store(bucket).collect_garbage(older_than)
+    say(f"removed the data of {count:,} unfinished {'put' if count == 1 else 'puts'}")
 
 
 def _target(info: jetsync.ObjectInfo) -> str | None:

@@ -121,6 +121,34 @@ class TestObjects:
         assert "not found" in run("rm", "a", "--force", fails=1)
         assert store.list() == []
 
+    def test_changes_are_watched(self, run, store):
+        """
+        `watch` prints the stored objects and each change, as lines or as JSON.
+        """
+        store.put("a", b"12")
+        store.add_link("b\x1b", "a")
+        store.put("c", b"")
+        store.delete("c")
+
+        def shown(*arguments):
+            lines = run("watch", *arguments).splitlines()
+            return [tuple(line.split()[3:]) for line in lines]
+
+        link = ("b\\x1b", "->", f"{store.bucket}/a")
+        assert shown("--no-follow") == [("a", "2", "B"), link, ("c", "[DEL]")]
+        assert shown("--no-follow", "--ignore-deletes") == [("a", "2", "B"), link]
+        assert shown("--count", "1") == [("a", "2", "B")]
+        (line,) = run("watch", "c", "--no-follow", "--json").splitlines()
+        assert json.loads(line)["is_deleted"]
+
+    def test_garbage_is_removed(self, run, js, store):
+        """
+        `gc` removes the data of unfinished puts that is older than a limit.
+        """
+        js.publish(f"$O.{store.bucket}.C.unfinished", b"data")
+        assert run("gc") == "removed the data of 0 unfinished puts\n"
+        assert run("gc", "--older-than", "0") == "removed the data of 1 unfinished put\n"
+
 
 class TestStores:
     def test_stores_are_created_listed_shown_and_removed(self, run, js, store, unique):
