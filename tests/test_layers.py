@@ -21,6 +21,7 @@ __main__
 cli
 testing
 devserver
+filesystem
 __init__
 typing
 client

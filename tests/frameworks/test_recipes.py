@@ -376,6 +376,24 @@ def restart(run, server, orders):
     return restart
 
 
+@pytest.mark.recipe("dataframes")
+def test_the_dataframes_recipe_writes_and_reads_tables(programs, server, folder):
+    """
+    Each library writes a table into the object store and reads it.
+    """
+    program = programs(folder, "tables", NATS_URL=server.url)
+    assert program.wait(120) == 0, program.output
+
+    assert program.output.count("article  count") == 2
+    assert "count: [[2,1,3]]" in program.output
+    assert "shape: (3, 1)" in program.output
+    assert "[(12,)]" in program.output
+    with jetsync.connect(server.url) as client:
+        found = {info.name for info in client.jetstream().object_store("tables").list()}
+    assert {"orders.csv.gz", "polars.parquet", "doubled.parquet"} <= found
+    assert {name.partition("/")[0] for name in found} >= {"by-article", "dask"}
+
+
 @pytest.mark.recipe("logging")
 def test_the_logging_recipe_writes_a_line_for_each_event(restart):
     """
