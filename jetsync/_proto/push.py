@@ -276,7 +276,7 @@ class PushEngine(Buffered):
     def _learn(self, answer: Frame) -> None:
         """Read the answer to a probe."""
         options = self.options
-        if answer[2] is not None or not answer[3]:
+        if not answer[3]:
             # No server answers at the moment.
             return
         gone = read_gone(answer[3], options.stream, options.consumer)

@@ -174,8 +174,10 @@ class TestFlowControl:
     def test_at_the_end_the_waiting_request_is_answered(self):
         """The next subscriber must not find a server that waits for an answer."""
         rig = Rig()
-        rig.receive(message(1), request())
+        rig.receive(message(1), request(), message(2))
         rig.engine.drain()
+        # The thread that takes the last message has to notice the end.
+        assert rig.engine.low_mark() == 0
         assert [rig.engine.last_answer(), rig.engine.last_answer()] == [FLOW, None]
 
     def test_an_answer_that_becomes_due_meanwhile_is_looked_for_at_once(self):
@@ -287,10 +289,14 @@ class TestSilence:
     def test_any_frame_ends_the_silence(self, frame):
         """Messages and statuses show that the server is alive."""
         rig = Rig()
-        rig.clock.advance(9.0)
+        rig.clock.advance(10.0)
+        assert rig.engine.look(rig.clock()) == pytest.approx(10.0)
+        rig.clock.advance(3.0)
         rig.receive(frame)
         rig.clock.advance(9.0)
         assert rig.engine.look(rig.clock()) is None
+        rig.clock.advance(2.0)
+        assert rig.engine.look(rig.clock()) == pytest.approx(11.0)
 
     def test_without_heartbeats_silence_is_normal(self):
         """Without heartbeats nothing is missed, but the consumer is looked for now and then."""
@@ -307,13 +313,15 @@ class TestSilence:
         assert engine.next_look() == 1010.0
 
     def test_frames_that_nobody_read_are_no_silence(self):
-        """If no thread was driving for long, silence counts from its return, once."""
+        """If no thread was driving for long, silence counts from its return, once per frame."""
         rig = Rig()
-        for excused in (True, False):
+        for excused in (True, False, True):
             rig.engine.leave(rig.clock())
             rig.clock.advance(60)
             rig.engine.back(rig.clock())
             assert (rig.engine.look(rig.clock()) is None) is excused
+            if not excused:
+                rig.receive(heartbeat(0))
 
     def test_a_lost_connection_is_no_silence(self):
         """After a reconnect, silence counts from then on."""
