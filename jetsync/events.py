@@ -471,7 +471,7 @@ class RetryEvent(StatusEvent):
 
     operation: str
     """
-    The name of the operation that is retried: `publish`, `publish_many`, `publisher` or
+    The name of the operation that is retried: `publish`, `publish_many`, `publisher`, `put` or
     `batch_commit`.
     """
 
@@ -643,7 +643,7 @@ class DirectReadOperation(Operation):
     name: str = "direct_read"
     """
     The name of the reading method: `get_message`, `get_last`, `get_next`, `get_at`, `get_batch`,
-    `get_last_for`, `scan`.
+    `get_last_for`, `scan`, `get_object`.
     """
 
     stream: str

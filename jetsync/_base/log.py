@@ -51,6 +51,10 @@ Your handlers can rely on these events:
 - ``list_incomplete``: A list of streams or consumers is incomplete, for example because some
   servers are down.
 - ``ttl_raised``: The server stores a longer time-to-live than the message asks for.
+- ``chunks_left``: An object was replaced or deleted, but its old chunks could not be removed.
+  ``ObjectStore.collect_garbage`` removes them.
+- ``object_unreadable``: The description of an object is not valid, so a list or a watch leaves it
+  out.
 - ``events.dropped``: Plugins handle events too slowly, so some events were dropped.
 - ``bridge.failed``, ``bridge.loop_error``: The background thread, or a callback in it, has failed.
 """

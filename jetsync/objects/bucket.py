@@ -205,6 +205,7 @@ class Bucket:
         wanted = decode_json(data)
         subject = documents_of(self.name, encode_name(name))
         unknown: errors.PublishOutcomeUnknownError | None = None
+        refused: errors.ObjectChangedError | None = None
         while True:
             expect = Expect(last_subject_sequence=expected)
             message = OutboundMessage(subject, data, {ROLLUP: "sub"}, expect=expect)
@@ -214,17 +215,26 @@ class Bucket:
                 now = dt.datetime.now(dt.timezone.utc)
                 return read_info(self.name, subject, ack.sequence, now, data)
             except errors.WrongLastSequenceError as error:
-                refused: errors.JetSyncError = error
+                refused = errors.ObjectChangedError(
+                    self.name, name, last_sequence=error.last_sequence
+                )
+                refused.__cause__ = error
             except errors.PublishOutcomeUnknownError as error:
-                refused = unknown = error
-            except errors.NoStreamResponseError:
-                self.check_exists(deadline)
-                raise
+                unknown = error
+            except errors.JetSyncError as error:
+                if isinstance(error, errors.NoStreamResponseError):
+                    self.check_exists(deadline)
+                if unknown is None:
+                    raise
+                # This attempt is not stored, and an earlier one may be.
+                raise unknown from error
             try:
                 found = self.last(name, deadline, leader=True, exact=True)
             except errors.JetSyncError as error:
                 # If an earlier attempt may be stored, a refusal of the last one says nothing.
-                raise unknown or refused from error
+                failed = unknown or refused
+                assert failed is not None
+                raise failed from error
             if found is not None and found.revision > expected and found.document == wanted:
                 return found
             revision = 0 if found is None else found.revision
@@ -234,7 +244,9 @@ class Bucket:
                 ) from refused
             expected = revision
             if deadline.expired():
-                raise unknown or refused
+                failed = unknown or refused
+                assert failed is not None
+                raise failed
 
     def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
         """Remove the chunks of one put."""

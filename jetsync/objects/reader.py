@@ -16,7 +16,7 @@ from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
 from jetsync.consume.ordered import open_ordered
 from jetsync.read.direct import SequencePlan
-from jetsync.read.pages import PAGE, PageReader, check_stream
+from jetsync.read.pages import PAGE, PageReader, check_stream, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -409,14 +409,18 @@ class _Consumed:
     ) -> None:
         self._seconds = seconds
         self._subject = subject
-        self._ordered = open_ordered(
+        self._ordered = repeated(
             bucket.context,
-            bucket.stream.name,
-            bucket.stream.cached_info,
+            lambda until: open_ordered(
+                bucket.context,
+                bucket.stream.name,
+                bucket.stream.cached_info,
+                until,
+                subject,
+                opt_start_seq=sequence,
+                headers_only=sizes or None,
+            ),
             Deadline.after(seconds),
-            subject,
-            opt_start_seq=sequence,
-            headers_only=sizes or None,
         )
         # Chunks that are removed before they are sent never arrive.
         self._left = min(count, self._ordered.cached_info.num_pending)

@@ -119,7 +119,9 @@ class Upload:
         self._target = b""
         self._failed = False
         self._pause = FIRST_PAUSE
-        # When the last answer arrived, or the caller's own code ended.
+        # Why chunks were sent again last, if none was confirmed since.
+        self._reason: Exception | None = None
+        # When chunks were confirmed last, or the caller's own code ended.
         self._moved = 0.0
         #: Whether chunks were sent again.
         self.has_repeated: bool = False
@@ -185,7 +187,8 @@ class Upload:
         window, message = self._window, chunk.message
         encoded: Any
         if self._hooks.changes_messages:
-            message = self._hooks.prepared(message)
+            # A copy, because plugins may change it, and it may be sent again.
+            message = self._hooks.prepared(attrs.evolve(message))
             encoded = window.encoder.encode(message)
         else:
             if not self._target:
@@ -221,13 +224,13 @@ class Upload:
         self._window.wait(min(due, self._window.due() or due))
         self._settle()
         if self._open and time.monotonic() >= self._moved + self._seconds:
-            self._time_out(None)
+            self._time_out()
 
-    def _time_out(self, error: Exception | None) -> None:
+    def _time_out(self) -> None:
         self._bucket.context.connection.probe()
         raise errors.RequestTimeoutError(
             self._subject, self._seconds, what="no chunk was confirmed"
-        ) from error
+        ) from self._reason
 
     def _settle(self) -> None:
         """Process answers, confirm chunks, and report the progress."""
@@ -242,18 +245,17 @@ class Upload:
             self.first = self.first or sequence
             self.done += queue.popleft().size
         if self.done > before:
-            self._pause = FIRST_PAUSE
+            self._pause, self._reason = FIRST_PAUSE, None
             if self._on_progress is not None:
                 self._on_progress(self.done, self._total)
-                self._moved = time.monotonic()
+            self._moved = time.monotonic()
 
     def _take_outcomes(self) -> None:
         window = self._window
         if window.process_outcomes():
             # Chunks are sent again in order, and not one by one.
             window.schedule_retries()
-        acked = window.take_acked()
-        for message, ack in acked:
+        for message, ack in window.take_acked():
             chunk = self._in_flight.pop(id(message), None)
             if chunk is not None:
                 chunk.sequence = ack if isinstance(ack, int) else ack.sequence
@@ -262,8 +264,6 @@ class Upload:
             if chunk is not None:
                 chunk.error = error
                 self._failed = True
-        if acked:
-            self._moved = time.monotonic()
         if self._hooks.reports is not None and self._hooks.reports.note(
             error for _, _, error in window.failures
         ):
@@ -276,9 +276,10 @@ class Upload:
         # Those before it are confirmed, so none of these is in its place.
         first = self.count - len(chunks)
         error = next((chunk.error for chunk in chunks if chunk.error is not None), None)
+        self._reason = error or self._reason
         left = self._moved + self._seconds - time.monotonic()
         if left <= self._pause:
-            self._time_out(error)
+            self._time_out()
         context = self._bucket.context
         deadline = Deadline.after(left)
         if isinstance(error, errors.NoStreamResponseError):

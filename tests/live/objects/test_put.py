@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 import jetsync
+from jetsync import hookimpl
 
 DATA = os.urandom(1_000_001)
 
@@ -241,3 +242,51 @@ class TestFailures:
             assert chunks(store) == {}
         finally:
             js.delete_object_store(unique)
+
+
+class Watcher:
+    """
+    A plugin that notes operations and events.
+    """
+
+    def __init__(self):
+        self.operations = []
+        self.events = []
+
+    @hookimpl(wrapper=True)
+    def jetsync_publish(self, operation):
+        """
+        Note the operation and its outcome.
+        """
+        result = yield
+        self.operations.append(operation.name)
+        return result
+
+    @hookimpl
+    def jetsync_status(self, event):
+        """
+        Note the event.
+        """
+        self.events.append(event)
+
+    @hookimpl
+    def jetsync_shared_headers(self, operation):
+        """
+        Add a header, as tracing does.
+        """
+        return {"Trace": operation.name}
+
+
+class TestPlugins:
+    def test_plugins_see_the_chunks_and_the_document(self, proxied, store):
+        """Plugins wrap the chunks as one operation and the document as another, and add headers."""
+        plugin = Watcher()
+        js, _ = proxied(plugin)
+        info = js.object_store(store.bucket).put("a", DATA)
+        assert plugin.operations == ["put", "publish"]
+        counts = [each for each in plugin.events if isinstance(each, jetsync.PublishCountsEvent)]
+        assert sum(each.acknowledged for each in counts) == 8
+        assert counts[0].publish.name == "put"
+        subject = f"$O.{store.bucket}.C.{info.nuid}"
+        assert store.stream.get_last(subject).headers["Trace"] == "put"
+        assert store.get_bytes("a") == DATA

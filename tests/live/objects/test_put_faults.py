@@ -1,0 +1,304 @@
+"""
+Puts whose connection is cut, whose server is gone, and that are interrupted: each object is whole
+or absent, and garbage collection removes what is left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import suppress
+
+import pytest
+
+import jetsync
+from helpers.interrupts import interrupted_at, steps_of
+from helpers.waiting import eventually
+from jetsync import hookimpl
+
+DATA = os.urandom(1_000_000)
+OLD = os.urandom(300_000)
+
+
+@pytest.fixture
+def observer(js, unique):
+    """
+    An object store in memory with a connection that nothing breaks.
+    """
+    made = js.create_object_store(unique, storage="memory")
+    yield made
+    with suppress(jetsync.ObjectStoreNotFoundError):
+        js.delete_object_store(unique)
+
+
+@pytest.fixture
+def store(proxied, observer):
+    """
+    The same object store through a proxy; ``store.proxy`` is in the second place.
+    """
+    js, proxy = proxied()
+    return js.object_store(observer.bucket), proxy
+
+
+def check(observer, *allowed):
+    """
+    Check that the object is whole, and that no chunks stay.
+    """
+    observer.collect_garbage(0)
+    objects = observer.list()
+    found = observer.get_bytes("a") if objects else None
+    assert found in allowed
+    chunks = observer.stream.info(subjects_filter=f"$O.{observer.bucket}.C.>").state.subjects
+    assert len(chunks) == len(objects)
+
+
+class TestCuts:
+    @pytest.mark.parametrize("reset", [False, True])
+    @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.9, 0.999, 1.0])
+    def test_a_put_survives_a_cut_while_it_sends(self, store, observer, share, reset):
+        """If the connection is lost while chunks are sent, the put sends the missing ones again."""
+        store, proxy = store
+        proxy.cut_after(to_server=int(share * len(DATA)), reset=reset)
+        info = store.put("a", DATA, chunk_size=50_000, timeout=20)
+        assert (info.size, info.chunks) == (len(DATA), 20)
+        check(observer, DATA)
+
+    @pytest.mark.parametrize("size", [1, 300, 700, 1500])
+    def test_a_put_survives_a_cut_while_answers_arrive(self, store, observer, size):
+        """If acknowledgements are lost, the stream drops the chunks that it has already."""
+        store, proxy = store
+        proxy.cut_after(to_client=size)
+        store.put("a", DATA, chunk_size=50_000, timeout=20)
+        check(observer, DATA)
+
+    def test_a_put_survives_many_cuts(self, store, observer):
+        """A put continues after each of many cuts."""
+        store, proxy = store
+        chance = random.Random(5)
+
+        def pieces():
+            for at in range(0, len(DATA), 20_000):
+                if at % 100_000 == 0:
+                    proxy.cut_after(to_server=chance.randrange(60_000))
+                yield DATA[at : at + 20_000]
+
+        store.put("a", pieces(), chunk_size=7000, timeout=20)
+        assert proxy.statistics().cuts >= 5
+        check(observer, DATA)
+
+    @pytest.mark.parametrize("replaces", [False, True])
+    @pytest.mark.parametrize("to_client", [0, 10, 100])
+    def test_the_document_is_found_after_a_cut(self, store, observer, replaces, to_client):
+        """If the answer to the document is lost, jetsync finds out that it was stored."""
+        store, proxy = store
+        if replaces:
+            observer.put("a", OLD)
+        total = len(DATA)
+
+        def progress(done, _):
+            if done == total:
+                proxy.cut_after(to_client=to_client)
+
+        info = store.put("a", DATA, on_progress=progress, timeout=20)
+        assert info.revision == observer.info("a").revision
+        check(observer, DATA)
+
+    @pytest.mark.parametrize("to_server", [0, 50, 200, 500])
+    def test_the_document_is_sent_again_after_a_cut(self, store, observer, to_server):
+        """If the document is lost, jetsync sends it again."""
+        store, proxy = store
+        observer.put("a", OLD)
+
+        def progress(done, _):
+            if done == len(DATA):
+                proxy.cut_after(to_server=to_server)
+
+        store.put("a", DATA, on_progress=progress, timeout=20)
+        check(observer, DATA)
+
+    def test_a_put_without_a_connection_fails_in_time(self, store, observer):
+        """Without a connection, a put fails after its timeout, and says which chunks stay."""
+        store, proxy = store
+
+        def pieces():
+            yield DATA[:200_000]
+            eventually(lambda: observer.stream.info().state.messages)
+            proxy.refuse()
+            proxy.cut()
+            yield DATA[200_000:]
+
+        with pytest.raises((jetsync.DisconnectedError, jetsync.RequestTimeoutError)) as caught:
+            store.put("a", pieces(), timeout=0.5)
+        subject = f"$O.{observer.bucket}.C.{caught.value.nuid}"
+        assert subject in observer.stream.info(subjects_filter=">").state.subjects
+        assert observer.collect_garbage(0) == 1
+        check(observer, None)
+
+    def test_the_outcome_may_stay_unknown(self, store, observer):
+        """If nobody can say whether the document was stored, nothing is removed."""
+        store, proxy = store
+
+        def progress(done, _):
+            if done == len(DATA):
+                proxy.pause("to_client")
+
+        with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            store.put("a", DATA, on_progress=progress, timeout=0.5)
+        proxy.resume()
+        assert observer.info("a").nuid == caught.value.nuid
+        check(observer, DATA)
+
+    def test_a_silent_server_ends_a_put_in_time(self, store, observer):
+        """If no acknowledgement arrives, a put fails after its timeout."""
+        store, proxy = store
+
+        def progress(done, _):
+            proxy.pause("to_client")
+
+        started = time.monotonic()
+        with pytest.raises(jetsync.RequestTimeoutError):
+            store.put("a", DATA, chunk_size=50_000, on_progress=progress, timeout=0.5)
+        assert time.monotonic() - started < 60
+        proxy.resume()
+        check(observer, None)
+
+    @pytest.mark.parametrize("way", ["to_server", "to_client"])
+    def test_slow_connections_are_progress(self, store, observer, way):
+        """A put that takes longer than its timeout goes on while chunks are confirmed."""
+        store, proxy = store
+        proxy.delay(0.1, way)
+
+        def pieces():
+            for at in range(0, 100_000, 10_000):
+                time.sleep(0.1)  # A slow source is no progress of the server, and no failure.
+                yield DATA[at : at + 10_000]
+
+        store.put("a", pieces(), chunk_size=10_000, timeout=0.8)
+        proxy.delay(0.0)
+        check(observer, DATA[:100_000])
+
+
+class Misdirect:
+    """
+    Send chunks to a subject without a stream, the first time or several times.
+    """
+
+    def __init__(self, *numbers, times=1):
+        self._left = dict.fromkeys(map(str, numbers), times)
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        """
+        Change the subject of the chosen chunks.
+        """
+        number = (message.msg_id or "").partition("-")[2].partition("-")[0]
+        if self._left.get(number):
+            self._left[number] -= 1
+            message.subject = "nowhere"
+        return message
+
+
+class TestOrder:
+    @pytest.mark.parametrize("numbers", [(0,), (5,), (19,), (0, 7, 8, 19)])
+    def test_a_chunk_in_the_wrong_place_is_stored_again(self, proxied, observer, numbers):
+        """If the stream misses a chunk and has later ones, these are stored again after it."""
+        js, _ = proxied(Misdirect(*numbers))
+        store = js.object_store(observer.bucket)
+        info = store.put("a", DATA, chunk_size=50_000)
+        subject = f"$O.{observer.bucket}.C.{info.nuid}"
+        assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 20}
+        check(observer, DATA)
+
+    def test_a_chunk_that_is_never_stored_ends_the_put(self, proxied, observer):
+        """A put fails in time if one chunk is never stored, although all others are."""
+        js, _ = proxied(Misdirect(5, times=1000))
+        store = js.object_store(observer.bucket)
+        with pytest.raises(jetsync.RequestTimeoutError) as caught:
+            store.put("a", DATA, chunk_size=50_000, timeout=1)
+        assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
+        check(observer, None)
+
+
+class TestInterrupts:
+    def test_an_interrupt_at_any_step(self, js, observer):
+        """Ctrl-C at any step of a put leaves the whole old object or the whole new one."""
+        store = js.object_store(observer.bucket)
+        new = DATA[:30_000]
+
+        def put():
+            store.put("a", new, chunk_size=10_000)
+
+        observer.put("a", OLD)
+        total = steps_of(put)
+        chance = random.Random(3)
+        steps = [*sorted(chance.sample(range(1, total), 30)), total - 1, total - 2]
+        for step in steps:
+            observer.put("a", OLD)
+            interrupted_at(step, put)
+            check(observer, OLD, new)
+            store.put("a", new)
+            check(observer, new)
+
+    def test_an_interrupt_of_a_read(self, js, observer):
+        """Ctrl-C at any step of a read leaves a reader that refuses to go on, or the right data."""
+        observer.put("a", OLD, chunk_size=100_000)
+        store = js.object_store(observer.bucket)
+
+        def read():
+            with store.get("a") as reader:
+                assert reader.read(150_000) == OLD[:150_000]
+
+        total = steps_of(read)
+        for step in sorted(random.Random(4).sample(range(1, total), 60)):
+            reader = store.get("a")
+            if not interrupted_at(step, lambda reader=reader: reader.read(150_000)):
+                with suppress(jetsync.ConflictingUseError):
+                    assert OLD.startswith(reader.read(200_000)[:50_000]) or reader.tell() > 150_000
+            reader.close()
+        assert store.get_bytes("a") == OLD
+
+
+class TestServers:
+    def test_a_killed_server(self, fragile, victim, unique):
+        """A put continues after its server was killed and started again."""
+        store = fragile.create_object_store(unique)
+
+        def pieces():
+            for at in range(0, len(DATA), 100_000):
+                yield DATA[at : at + 100_000]
+                if at in {300_000, 900_000}:
+                    victim.kill()
+                    victim.start()
+
+        store.put("a", pieces(), chunk_size=30_000, timeout=30)
+        assert store.get_bytes("a", timeout=20) == DATA
+        fragile.delete_object_store(unique, timeout=20)
+
+
+class TestReads:
+    @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.99])
+    def test_a_get_survives_a_cut(self, store, observer, share):
+        """If the connection is lost during a read, the read continues after the last chunk."""
+        store, proxy = store
+        observer.put("a", DATA, chunk_size=50_000)
+        with store.get("a", timeout=20) as reader:
+            proxy.cut_after(to_client=int(share * len(DATA)))
+            assert reader.read() == DATA
+            proxy.cut_after(to_client=500)
+            reader.seek(500_000)
+            assert reader.read(1000) == DATA[500_000:501_000]
+
+    def test_a_get_without_a_connection_fails_in_time(self, store, observer):
+        """Without a connection, a read fails after its timeout, and can be repeated later."""
+        store, proxy = store
+        observer.put("a", DATA, chunk_size=50_000)
+        with store.get("a", timeout=0.5) as reader:
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises((jetsync.DisconnectedError, jetsync.RequestTimeoutError)):
+                reader.read()
+            assert reader.tell() == 0
+            proxy.accept()
+            store.status(timeout=20)
+            assert reader.read() == DATA
