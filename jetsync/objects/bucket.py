@@ -180,8 +180,6 @@ class Bucket:
         document: Mapping[str, Any],
         expected: int,
         deadline: Deadline,
-        *,
-        since: int = 0,
     ) -> ObjectInfo:
         """
         Store a document if the object's last one is *expected*, and return its description.
@@ -194,8 +192,6 @@ class Bucket:
             document: The document.
             expected: The sequence of the object's last document; 0 if there is none.
             deadline: Deadline of the calling operation.
-            since: A document before this sequence is expected too: it was stored before the call
-                began, and a replica that lagged did not show it.
 
         Raises:
             ObjectChangedError: The object's last document is another one.
@@ -238,11 +234,10 @@ class Bucket:
             if found is not None and found.revision > expected and found.document == wanted:
                 return found
             revision = 0 if found is None else found.revision
-            if revision != expected and revision >= since:
+            if revision != expected:
                 raise errors.ObjectChangedError(
                     self.name, name, last_sequence=revision
                 ) from refused
-            expected = revision
             if deadline.expired():
                 failed = unknown or refused
                 assert failed is not None

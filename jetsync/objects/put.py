@@ -181,8 +181,7 @@ class Put:
 
     def _read_old(self) -> None:
         if not self._has_read:
-            leader = self._expect is not None
-            self._old = self._bucket.last(self._name, self._deadline(), leader=leader, exact=True)
+            self._old = self._bucket.last(self._name, self._deadline(), leader=True, exact=True)
             self._has_read = True
 
     def _check_expected(self) -> None:
@@ -197,12 +196,9 @@ class Put:
 
     def _commit(self, deadline: Deadline) -> ObjectInfo:
         """Store the document."""
-        old = self._old
-        # Without an expectation, only changes since the put began are conflicts.
-        since = self._upload.first if self._expect is None else 0
-        expected = 0 if old is None else old.revision
+        expected = 0 if self._old is None else self._old.revision
         try:
-            return self._bucket.store(self._name, self._document, expected, deadline, since=since)
+            return self._bucket.store(self._name, self._document, expected, deadline)
         except errors.ObjectChangedError as error:
             if self._expect != "new":
                 raise

@@ -129,8 +129,7 @@ class Upload:
         self.count: int = 0
         #: How many bytes are confirmed.
         self.done: int = 0
-        #: The sequence of the first chunk, and of the last confirmed one; 0 before it is confirmed.
-        self.first: int = 0
+        # The sequence of the last confirmed chunk.
         self._last = 0
 
     def run(self, send: Callable[[], None]) -> None:
@@ -242,7 +241,6 @@ class Upload:
                 self._failed = True
                 break
             self._last = sequence
-            self.first = self.first or sequence
             self.done += queue.popleft().size
         if self.done > before:
             self._pause, self._reason = FIRST_PAUSE, None

@@ -221,9 +221,9 @@ class TestOrder:
 
 
 class TestInterrupts:
-    def test_an_interrupt_at_any_step(self, js, observer):
+    def test_an_interrupt_at_any_step(self, store, observer):
         """Ctrl-C at any step of a put leaves the whole old object or the whole new one."""
-        store = js.object_store(observer.bucket)
+        store, _ = store
         new = DATA[:30_000]
 
         def put():
@@ -240,10 +240,10 @@ class TestInterrupts:
             store.put("a", new)
             check(observer, new)
 
-    def test_an_interrupt_of_a_read(self, js, observer):
+    def test_an_interrupt_of_a_read(self, store, observer):
         """Ctrl-C at any step of a read leaves a reader that refuses to go on, or the right data."""
         observer.put("a", OLD, chunk_size=100_000)
-        store = js.object_store(observer.bucket)
+        store, _ = store
 
         def read():
             with store.get("a") as reader:
