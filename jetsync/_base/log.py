@@ -53,6 +53,8 @@ Your handlers can rely on these events:
 - ``ttl_raised``: The server stores a longer time-to-live than the message asks for.
 - ``chunks_left``: An object was replaced or deleted, but its old chunks could not be removed.
   ``ObjectStore.collect_garbage`` removes them.
+- ``object_not_written``: A file of the fsspec file system was closed while an exception ended its
+  block, so the object was not stored.
 - ``object_unreadable``: The description of an object is not valid, so a list or a watch leaves it
   out.
 - ``events.dropped``: Plugins handle events too slowly, so some events were dropped.

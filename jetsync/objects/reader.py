@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
@@ -19,7 +20,7 @@ from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from typing_extensions import Buffer
 
@@ -162,6 +163,10 @@ class ObjectReader(io.BufferedIOBase):
 
         Raises: as :meth:`read`.
         """
+        return Iteration(self._pieces(), "object reader")
+
+    def _pieces(self) -> Generator[bytes | memoryview, None, None]:
+        """Yield the rest of the data."""
         while True:
             self._begin_call()
             part = self._take(self._info.size)

@@ -43,7 +43,7 @@ class Gate:
 
 class Rig:
     """
-    A stream and a bucket with five messages each.
+    A stream, a bucket and an object store with five messages, values and objects.
     """
 
     def __init__(self, client, name):
@@ -53,6 +53,7 @@ class Rig:
             name, subjects=[f"{name}.*"], storage="memory", allow_direct=True
         )
         self.kv = self.js.create_key_value(name, storage="memory")
+        self.objects = self.js.create_object_store(name, storage="memory")
         self.subscription = client.subscribe(f"core.{name}")
         self.answers = client.request_many(f"core.{name}", timeout=60)
         self.reply = self.subscription.next(timeout=20).reply
@@ -62,6 +63,7 @@ class Rig:
         for number in range(COUNT):
             self.js.publish(f"{self.name}.{number}", b"x")
             self.kv.put(f"key{number}", b"x")
+            self.objects.put(f"object{number}", b"x" * COUNT, chunk_size=1)
             self.client.publish(f"core.{self.name}", b"%d" % number)
             self.client.publish(self.reply, b"%d" % number)
         self.client.flush()
@@ -71,11 +73,13 @@ class Rig:
         self.answers.close()
         self.stream.delete()
         self.js.delete_key_value(self.name)
+        self.js.delete_object_store(self.name)
 
 
 READS = {
     "DirectBatch.__iter__": lambda rig: iter(rig.stream.get_batch(COUNT)),
     "MessageBatch.__iter__": lambda rig: iter(rig.stream.create_consumer("c").fetch(COUNT)),
+    "ObjectWatch.initial": lambda rig: rig.objects.watch().initial(),
     "OrderedBatch.__iter__": lambda rig: iter(rig.stream.ordered_consumer().fetch(COUNT)),
     "OrderedConsumption.__next__": lambda rig: rig.stream.ordered_consumer().consume(
         stop_after=COUNT
@@ -91,20 +95,26 @@ READS = {
 
 LISTS = {
     "JetStream.key_value_names": lambda rig: rig.js.key_value_names(),
+    "JetStream.object_stores": lambda rig: rig.js.object_stores(),
     "JetStream.stream_names": lambda rig: rig.js.stream_names(),
     "JetStream.streams": lambda rig: rig.js.streams(),
+    "ObjectReader.chunks": lambda rig: rig.objects.get("object0").chunks(),
     "Stream.consumer_names": lambda rig: rig.stream.consumer_names(),
     "Stream.consumers": lambda rig: rig.stream.consumers(),
 }
-"""Iterators over lists that the server sends in pages; the same holds for them."""
+"""Iterators over what the server sends only when it is asked; the same holds for them."""
 
 SHARED = {
     "Answers.__next__": lambda rig: rig.answers,
     "Consumption.__next__": lambda rig: rig.stream.create_consumer("c").consume(),
+    "ObjectWatch.__next__": lambda rig: rig.objects.watch(),
     "Subscription.__next__": lambda rig: rig.subscription,
     "Watch.__next__": lambda rig: rig.kv.watch(),
 }
 """Iterators that threads may share."""
+
+ELSEWHERE = {"Stream.dead_letters"}
+"""One call at a time may use it; see ``consume/test_dead_workers.py``."""
 
 IN_MEMORY = {
     "Headers.__iter__": lambda: (jetsync.Headers({f"name{n}": "x" for n in range(200)}), 200),
@@ -163,7 +173,7 @@ def public_iterators():
             continue
         returned = str(function.__annotations__.get("return"))
         is_iterator = inspect.isgeneratorfunction(function)
-        if is_iterator or re.search(r"\b(Iterator|Generator|\w+Reader)\b", returned):
+        if is_iterator or re.search(r"\b(Iterator|Generator|RecordBatchReader)\b", returned):
             found.add(name)
     return found
 
@@ -172,7 +182,7 @@ def test_every_public_iterator_is_tested():
     """
     Each public iterator has a row in one of the tables above.
     """
-    assert public_iterators() == {*READS, *LISTS, *SHARED, *IN_MEMORY}
+    assert public_iterators() == {*READS, *LISTS, *SHARED, *IN_MEMORY, *ELSEWHERE}
 
 
 @pytest.fixture
@@ -186,7 +196,7 @@ def gate():
 @pytest.fixture
 def rig(nats_server, gate, unique):
     """
-    The stream and the bucket, with a client that has the plugin.
+    The stream, the bucket and the object store, with a client that has the plugin.
     """
     with jetsync.connect(nats_server.url, plugins=[gate]) as client:
         made = Rig(client, unique)

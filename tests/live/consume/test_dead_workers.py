@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import jetsync
 from helpers.streams import memory_stream, messages_in
-from helpers.waiting import eventually
+from helpers.waiting import blocked, eventually
 from jetsync.testing import CutProxy, HookRecorder
 from jetsync.values.dead_letter import dead_letter
 
@@ -364,3 +365,16 @@ def test_events(case, nats_server):
     events = [call["event"] for call in recorder.of("jetsync_status")]
     (event,) = [each for each in events if isinstance(each, jetsync.DeadLetterEvent)]
     assert (event.sequence, event.deliveries, event.error) == (message.sequence, 2, None)
+
+
+def test_one_call_at_a_time(case):
+    """
+    While a thread waits for the next dead letter, the call of another one is refused.
+    """
+    letters = case.letters(idle=5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, letters, None)
+        blocked(pool)
+        with pytest.raises(jetsync.ConflictingUseError):
+            next(letters)
+        assert waiting.result(30) is None
