@@ -36,7 +36,7 @@ WORKERS, LISTENERS = 3, 2
 STEPS = 300
 """There are at most this many messages between two kills, or 2 % of all."""
 
-PATIENCE = (2.0, 8.0)
+PATIENCE = (30.0, 60.0)
 """Seconds after which a process is killed even without progress, from and to."""
 
 ADVISORIES = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.ORDERS.worker"
@@ -56,7 +56,7 @@ def handle(message):
         raise ValueError("poison")
     os.write(handled, message.data + b"\\n")
 
-with jetsync.connect(url) as client:
+with jetsync.connect(url, connect_timeout=60, request_timeout=60) as client:
     worker = client.jetstream().consumer("ORDERS", "worker")
     worker.consume(handle, ack="auto", dead_letter="dead.orders", max_messages=50).wait()
 """
@@ -64,7 +64,7 @@ with jetsync.connect(url) as client:
 
 LISTENER = """
 import sys, jetsync
-with jetsync.connect(sys.argv[1]) as client:
+with jetsync.connect(sys.argv[1], connect_timeout=60, request_timeout=60) as client:
     stream = client.jetstream().stream("ORDERS")
     for message in stream.dead_letters("worker", "dead.orders", advisories=sys.argv[2] or None):
         pass
