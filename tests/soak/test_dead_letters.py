@@ -146,7 +146,7 @@ def test_each_poisonous_message_has_one_dead_letter(orders, retention, tmp_path,
     chance = random.Random(SEED)
     handled = tmp_path / "handled"
     handled.touch()
-    with DevServer() as server, jetsync.connect(server.url) as client:
+    with DevServer() as server, jetsync.connect(server.url, request_timeout=60) as client:
         js = client.jetstream()
         stream = js.create_stream("ORDERS", subjects=["orders.>"], retention=retention)
         js.create_stream("DEAD", subjects=["dead.>"], duplicate_window=3600)
