@@ -28,13 +28,13 @@ SEED = int(os.environ.get("JETSYNC_SOAK_SEED", "1"))
 POISON = 100
 """One message in this many is poisonous."""
 
-FATAL = 10
+FATAL = 50
 """One poisonous message in this many kills its worker."""
 
-WORKERS, LISTENERS = 3, 2
+LISTENERS = 2
 
 STEPS = 300
-"""There are at most this many messages between two kills, or 2 % of all."""
+"""There are at most this many messages between two kills, or 4 % of all."""
 
 PATIENCE = (30.0, 60.0)
 """Seconds after which a process is killed even without progress, from and to."""
@@ -132,12 +132,16 @@ class Letters:
             letter.ack_sync()
 
 
-LONG = pytest.param(ORDERS, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
+LONG = pytest.param(ORDERS, 6, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "limits"])
-@pytest.mark.parametrize("orders", [pytest.param(1000, marks=pytest.mark.timeout(300)), LONG])
-def test_each_poisonous_message_has_one_dead_letter(orders, retention, tmp_path, record_property):
+@pytest.mark.parametrize(
+    ("orders", "workers"), [pytest.param(1000, 3, marks=pytest.mark.timeout(300)), LONG]
+)
+def test_each_poisonous_message_has_one_dead_letter(
+    orders, workers, retention, tmp_path, record_property
+):
     """
     While processes are killed, no message is lost, and no poisonous one has two dead letters. On a
     work queue, listeners miss advisories while they are dead. On the other stream, a stream stores
@@ -157,7 +161,7 @@ def test_each_poisonous_message_has_one_dead_letter(orders, retention, tmp_path,
         js.publish_many((f"orders.{n % 10}", b"%d" % n) for n in range(orders))
         wanted = set(range(0, orders, POISON))
         letters = Letters(js)
-        commands = [(WORKER, server.url, str(handled))] * WORKERS
+        commands = [(WORKER, server.url, str(handled))] * workers
         commands += [(LISTENER, server.url, kept)] * LISTENERS
         done = set()
 
@@ -169,7 +173,7 @@ def test_each_poisonous_message_has_one_dead_letter(orders, retention, tmp_path,
 
         with Processes(commands) as processes:
             end = time.monotonic() + 200 + orders / 20
-            steps = max(STEPS, orders // 50)
+            steps = max(STEPS, orders // 25)
             goal, patience = chance.randint(1, steps), end
             while (now := progress()) < orders:
                 assert time.monotonic() < end, f"{len(done)} handled, {len(letters.counts)} dead"
