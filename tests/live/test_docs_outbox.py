@@ -101,7 +101,7 @@ def test_it_is_killed_at_each_step():
         while not is_over:
             step += 1
             js.create_stream("SHOP", subjects=["shop.>"], allow_atomic=True, storage="memory")
-            js.create_stream("SALES", subjects=["sales.>"], storage="memory")
+            js.create_stream("RECEIPTS", subjects=["receipts.>"], storage="memory")
             js.publish("shop.stock.sofa", "10")
             is_over = run(server.url, step)
             for sale in SALES:
@@ -109,8 +109,8 @@ def test_it_is_killed_at_each_step():
                 page["relay"](js, expires=0.2)
             left = int(js.stream("SHOP").get_last("shop.stock.sofa").data)
             assert left == 10 - len(SALES), f"killed at step {step}"
-            sold = [data.decode() for data in payloads(js.stream("SALES"))]
+            sold = [data.decode() for data in payloads(js.stream("RECEIPTS"))]
             assert sold == SALES, f"killed at step {step}"
             js.delete_stream("SHOP")
-            js.delete_stream("SALES")
+            js.delete_stream("RECEIPTS")
         assert step > 20
