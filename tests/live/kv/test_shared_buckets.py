@@ -8,29 +8,13 @@ import asyncio
 import json
 from contextlib import suppress
 
-import nats
-import nats.js.api
 import pytest
 
 import jetsync
+from helpers.nats_py import with_nats_py
 from helpers.waiting import eventually
 from jetsync import KeyOperation, MarkerReason
 from jetsync.devserver import DevServer
-
-
-def with_nats_py(server, work):
-    """
-    Run a coroutine function with a JetStream context of nats-py, and return its result.
-    """
-
-    async def run():
-        client = await nats.connect(server.url)
-        try:
-            return await work(client.jetstream())
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
 
 
 @pytest.fixture
