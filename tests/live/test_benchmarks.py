@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Behind everything else, so that the installed jetsync is tested.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import compare, growth, latency, page, speed
+from benchmarks import compare, growth, latency, objects, page, speed
 from benchmarks.measure import Result, Settings, Stage
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
@@ -149,3 +149,14 @@ def test_picture_of_the_start_page_shows_the_saved_runs() -> None:
     The picture in the documentation is the one that `python -m benchmarks.speed` draws.
     """
     assert speed.PICTURE.read_text("utf-8") == speed.draw(speed.jobs())
+
+
+def test_objects_are_put_and_got_by_each_client() -> None:
+    """
+    The benchmark of object stores has a row for putting and one for getting.
+    """
+    rows = objects.run(["32MiB"], 1, None)
+
+    assert [(row["size"], row["kind"]) for row in rows] == [("32MiB", "put"), ("32MiB", "get")]
+    assert all(row[peer]["rate"] > 0 for row in rows for peer in ("jetsync", "nats-py"))
+    assert len(objects.table(rows).splitlines()) == 4
