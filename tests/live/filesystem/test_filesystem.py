@@ -191,6 +191,16 @@ class TestWriting:
                 file.write(b"fallback")
         assert store.get_bytes("a") == b"fallback"
 
+        def raise_again():
+            try:
+                raise FailedError
+            except FailedError as error:
+                write_and_fail(fs.open(url("a"), "wb"), b"half", error)
+
+        with pytest.raises(FailedError):
+            raise_again()
+        assert store.get_bytes("a") == b"fallback"
+
     def test_a_dropped_file_writes_nothing(self, fs, store, url):
         """
         A file that is dropped without being closed warns, and writes nothing.
@@ -306,10 +316,11 @@ class TestTree:
         info = store.info("c/1")
         assert (info.headers["H"], info.metadata, info.description) == ("v", {"k": "v"}, "d")
         assert info.digest == store.info("a/1").digest
+        nuid = store.info("a/1").nuid
         fs.mv(url("a/1"), url("moved"))
         assert store.get_bytes("moved") == DATA
+        assert store.info("moved").nuid == nuid
         assert store.info("moved").headers["H"] == "v"
-        nuid = store.info("moved").nuid
         store.put("taken", b"old")
         fs.mv(url("moved"), url("taken"))
         fs.mv(url("taken"), url("moved"))
