@@ -457,16 +457,19 @@ class TestTaking:
         for thread in threads:
             thread.join()
 
-    def test_the_message_and_the_frame_are_released(self):
-        """A message that was taken is all that holds its parts."""
+    def test_taking_a_message_keeps_nothing(self):
+        """A message that was taken and dropped leaves no reference to its frame or to the parts."""
         frame = tuple(bytes([65 + number]) * 500 for number in range(4))
-        counts = [sys.getrefcount(part) for part in frame]
-        quick, maker = parts([frame] * 3), COMPILED["plain_maker"](Message, None)
-        for make in (maker, maker, len):
-            quick[3] = make
-            next(Taker(*quick))
-        assert not quick[0]
-        assert [sys.getrefcount(part) for part in frame] == counts
+        maker = COMPILED["plain_maker"](Message, None)
+        takers = [Taker(*parts([frame], make=make)) for make in (maker, len)]
+        takers += [Taker(*parts([frame], low=1)), Taker(*parts([]))]
+        held = [frame, *frame, *(taker._quick for taker in takers)]
+        before = [sys.getrefcount(each) for each in held]
+        for taker in takers:
+            next(taker)
+        # The buffers of the first two held the frame.
+        before[0] -= 2
+        assert [sys.getrefcount(each) for each in held] == before
 
     def test_an_object_without_parts_is_no_iterator_yet(self):
         """A consumption whose constructor did not run has no message, and raises AttributeError."""
@@ -511,6 +514,23 @@ class TestCollector:
         gc.collect()
         assert alive() is None
         assert its_class() is None
+
+    @pytest.mark.parametrize(
+        ("kind", "field"), [(kind, field) for kind, fields in STORAGES for field in fields]
+    )
+    def test_each_field_is_released(self, kind, field):
+        """An object that is dropped releases what its fields refer to, without the collector."""
+
+        class Held:
+            pass
+
+        message, held = kind.__new__(kind), Held()
+        setattr(message, field, held)
+        alive = weakref.ref(held)
+        del held
+        assert alive() is not None
+        del message
+        assert alive() is None
 
     @pytest.mark.parametrize("kind", [Plain, PlainStored])
     def test_subclasses_have_storage_of_their_own(self, kind):
