@@ -302,7 +302,16 @@ class Reply(bytes):
         return False
 
 
-REPLIES = [b"", b"$JS.ACK", b"$JS.ACK.", b"$JS.ACK.a", b"$JS.ACKS.", b"r", Reply(b"$JS.ACK.a")]
+REPLIES = [
+    b"",
+    b"$JS",
+    b"$JS.ACK",
+    b"$JS.ACK.",
+    b"$JS.ACK.a",
+    b"$JS.ACKS.",
+    b"r",
+    Reply(b"$JS.ACK.a"),
+]
 
 
 class TestAckers:

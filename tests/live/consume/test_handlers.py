@@ -255,6 +255,23 @@ class TestEnd:
             with worker.consume() as rest:
                 assert sorted(int(rest.next(timeout=20).data) for _ in range(3)) == [2, 3, 4]
 
+    def test_not_iterated_while_messages_wait(self, js, stream, worker):
+        """
+        Messages that wait for the handler cannot be taken by iterating over the consumption.
+        """
+        go_on = threading.Event()
+        fill(js, stream, 10)
+        with worker.consume(lambda _: go_on.wait(30), stop_after=10) as running:
+            try:
+                eventually(lambda: running.statistics().buffered >= 5)
+                before = running.statistics().buffered
+                with pytest.raises(jetsync.ConflictingUseError):
+                    next(running)
+                assert running.statistics().buffered == before
+            finally:
+                go_on.set()
+            assert running.wait(timeout=30)
+
     def test_stopped_by_its_handler(self, js, stream, worker):
         """
         A handler may close its own consumption, and the end of the block waits for the handler.
