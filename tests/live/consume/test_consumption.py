@@ -67,6 +67,19 @@ def fragile(victim, unique):
 
 
 class TestIterator:
+    def test_the_next_pull_is_sent_before_the_buffer_is_empty(self, js, stream, worker):
+        """
+        Iterating sends the next pull once few messages are left in the buffer.
+        """
+        fill(js, stream, 100)
+        with worker.consume(max_messages=100) as messages:
+            next(messages)
+            eventually(lambda: messages._core.refill() or messages.statistics().received == 100)
+            for _ in range(80):
+                next(messages)
+            assert messages.statistics().buffered == 19
+            assert messages.statistics().pulls > 1
+
     def test_all_that_is_there_and_all_that_comes(self, js, stream, worker):
         """
         Five messages from before the start and five from after it arrive in order.
