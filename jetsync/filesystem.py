@@ -39,7 +39,7 @@ Entry: TypeAlias = "dict[str, Any]"
 # Bytes of data that a file keeps in memory until it is closed; more goes to a temporary file.
 SPOOL: Final = 8 << 20
 
-# Bytes that are read at once: those of one request of a reader.
+# Bytes that are read at once and kept. A reader requests 8 MiB.
 BLOCK: Final = 4 << 20
 
 # What `open` passes to `ObjectStore.put`.
