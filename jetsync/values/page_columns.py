@@ -31,8 +31,8 @@ _STREAM_PLACE: Final = 8
 
 _SHORTEST_TIME: Final = len("2026-11-20T16:38:27Z")
 # Texts of times in this range are nanoseconds in 64 bits. Old versions of Arrow wrap others around.
-_FIRST_TIME: Final = "1678"
-_TOO_LATE: Final = "2262"
+_FIRST_TIME: Final = b"1678"
+_TOO_LATE: Final = b"2262"
 
 _FEWEST_LINES: Final = 9
 """The lines of a block: one of the publisher, six of the server, and two empty ones."""
@@ -107,7 +107,11 @@ class _Splitter:
         wanted = [name for name in (*_LINES, "headers") if name in names]
         if not wanted:
             return found
-        lines = pc.split_pattern(parts.take(thirds), b"\r\n")
+        blocks = parts.take(thirds)
+        if not pc.all(pc.ends_with(blocks, b"\r\n\r\n")).as_py():
+            # The lines are counted from the end.
+            return found
+        lines = pc.split_pattern(blocks, b"\r\n")
         if pc.min(pc.list_value_length(lines)).as_py() < _FEWEST_LINES:
             return found
         for name in wanted:
@@ -144,7 +148,8 @@ class _Splitter:
             is_utc = pc.all(pc.ends_with(values, "Z")).as_py()
             if not is_utc or pc.min(pc.binary_length(values)).as_py() < _SHORTEST_TIME:
                 return ()
-            extremes = pc.min_max(values)
+            # As bytes, because a text that is not valid UTF-8 could not be compared.
+            extremes = pc.min_max(values.view(pa.binary()))
             if not _FIRST_TIME <= extremes["min"].as_py() <= extremes["max"].as_py() < _TOO_LATE:
                 return ()
             values = values.cast(pa.timestamp("ns", "UTC"))

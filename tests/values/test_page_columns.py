@@ -193,6 +193,7 @@ class TestTimes:
             (b"1678-01-01T00:00:00Z", True),
             (b"2261-12-31T23:59:59.999999999Z", True),
             (b"2262-01-01T00:00:00Z", False),
+            (b"00\xff1-01-01T00:00:00Z", False),
         ],
         ids=ascii,
     )
@@ -228,6 +229,14 @@ class TestHeaders:
         """A block whose headers have another form does not slow down the other columns."""
         run = run_of([block_of([line]), block_of([b"A: 1"])])
         assert columns_of(run) == {*COLUMNS[:-1]}
+        assert from_columns(run) == from_messages(run)
+
+    def test_a_block_that_is_cut_off_has_no_columns(self):
+        """No publisher's line is taken for the server's if the end of a block is missing."""
+        block = block_of([b"A: 1", b"B: 2", b"Nats-Subject: other"])
+        cut = block[: block.index(b"Nats-Last-Sequence")] + b"Nats-Last-Sequence"
+        run = run_of([cut])
+        assert "subject" not in columns_of(run)
         assert from_columns(run) == from_messages(run)
 
     def test_many_headers(self):
