@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import attrs
 
 from jetsync import errors
+from jetsync._base.deadline import SHORTEST
+from jetsync._proto.pull import GRACE
 from jetsync.consume.ordered import open_ordered
 from jetsync.values import headers as names
 from jetsync.values.codec import parse_time
@@ -116,7 +118,7 @@ def read_schedules(
             stream=stream.name,
         )
     # With a consumer, because streams need not allow direct gets.
-    with open_ordered(
+    ordered = open_ordered(
         context,
         stream.name,
         known,
@@ -124,20 +126,26 @@ def read_schedules(
         subjects,
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
         headers_only=True,
-    ) as ordered:
+    )
+    try:
         found: list[Schedule] = []
         while True:
-            messages = list(ordered.fetch(PAGE, no_wait=True))
+            # If the server is silent, a fetch waits GRACE seconds longer.
+            expires = max(deadline.remaining() - GRACE, SHORTEST)
+            messages = list(ordered.fetch(PAGE, expires=expires, no_wait=True))
             found += _schedules_in(messages)
-            # Servers send nothing once if the next message was removed meanwhile.
-            if not messages and not ordered.info(timeout=deadline.remaining()).num_pending:
-                return found
             if deadline.expired():
                 raise errors.RequestTimeoutError(
                     subjects[0],
                     deadline.total,
                     what=f"stream {stream.name!r} did not send all schedules",
                 )
+            # Servers send nothing once if the next message was removed meanwhile.
+            if not messages and not ordered.info(timeout=deadline.remaining()).num_pending:
+                return found
+    finally:
+        # The default of the context may be longer than what is left of this call.
+        ordered.close(timeout=deadline.remaining())
 
 
 def _schedules_in(messages: Sequence[Message]) -> Iterator[Schedule]:

@@ -917,7 +917,8 @@ class Stream:
 
         Args:
             subjects: Subjects and wildcards that store schedules. They must not overlap.
-            timeout: Seconds for the whole call.
+            timeout: Seconds for the whole call. If the server stops answering, a call with less
+                than 2 seconds may take up to 2 seconds longer.
 
         Raises:
             SchedulesDisabledError: The stream does not allow schedules.

@@ -9,6 +9,9 @@ import datetime as dt
 import pytest
 
 import jetsync
+from helpers.waiting import timed
+from jetsync import schedules
+from jetsync.devserver import DevServer
 
 SOON = 1.0
 
@@ -155,3 +158,25 @@ def test_a_deadline_ends_the_list(js, plan):
     """
     with pytest.raises(jetsync.RequestTimeoutError):
         plan.schedules(timeout=0)
+
+
+def test_a_server_that_stops_answering_does_not_extend_the_list(unique, monkeypatch):
+    """
+    If the server is silent after it has created the consumer, the call still ends by its timeout.
+    """
+    create = schedules.open_ordered
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        js = client.jetstream(timeout=60)
+        plan = js.create_stream(unique, subjects=[unique], allow_msg_schedules=True)
+
+        def create_and_pause(*arguments, **options):
+            made = create(*arguments, **options)
+            server.pause()
+            return made
+
+        monkeypatch.setattr(schedules, "open_ordered", create_and_pause)
+        try:
+            with timed(2.5, 30.0), pytest.raises(jetsync.RequestTimeoutError, match="all sched"):
+                plan.schedules(timeout=2.5)
+        finally:
+            server.resume()
