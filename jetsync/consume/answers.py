@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Final
@@ -101,6 +102,9 @@ class Answers:
         box.find_messages = functools.partial(_unanswered, target, box.frames, engine)
         # Whether a call takes an answer. It stays set if Ctrl-C interrupts the call.
         self._is_taking = False
+        # The answer that each thread has taken and not returned yet. If Ctrl-C interrupts the call
+        # at its end, the next call of this thread returns the answer.
+        self._held: dict[int, Message | None] = {}
         self._listener = listener = Listener(lane, box)
         self._dropped = when_dropped(
             self, "request", _forget, connection.refusals, target, engine, listener
@@ -129,17 +133,27 @@ class Answers:
         return self
 
     def __next__(self) -> Message:
+        me = threading.get_ident()
         with self._reading.turn(Deadline.after(None)):
-            try:
-                message = self._take()
-            except (errors.CallInSignalHandlerError, errors.SlowConsumerError):
-                raise
-            except Exception:
-                self._end()
-                raise
+            message = self._held.get(me)
+            if message is None or self._engine.reason == "closed":
+                message = self._take_or_end(me)
         if message is None:
             raise StopIteration
+        # Ctrl-C strikes only at calls, so not between here and the caller.
+        self._held[me] = None
         return message
+
+    def _take_or_end(self, me: int) -> Message | None:
+        """Do the work of :meth:`_take`. Its errors end the iteration, unless they say otherwise."""
+        try:
+            return self._take(me)
+        except Exception as error:
+            passes = isinstance(error, (errors.CallInSignalHandlerError, errors.SlowConsumerError))
+            # An error of `until` may be of the same kind.
+            if self._is_taking or not passes:
+                self._end()
+            raise
 
     @property
     def count(self) -> int:
@@ -182,8 +196,8 @@ class Answers:
         """Unsubscribe; the answers that have arrived can still be taken."""
         _forget(self._connection.refusals, self._target, self._engine, self._listener)
 
-    def _take(self) -> Message | None:
-        """Return the next answer; None at the end. The turn lock is held."""
+    def _take(self, me: int) -> Message | None:
+        """Hold and return the next answer; None at the end. The turn lock is held."""
         box, engine, over = self._box, self._engine, self._reading.over
         now = time.monotonic()
         limit = engine.wait(now)
@@ -204,6 +218,7 @@ class Answers:
             message = None if frame is None else self._judge(frame)
             if engine.reason is not None:
                 self._end()
+            self._held[me] = message
             self._is_taking = False
             if message is not None or engine.reason is not None:
                 return message

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -97,6 +98,13 @@ def asked(nats_server, unique):
     """
     with jetsync.connect(nats_server.url) as other:
         yield Asked(other, unique)
+
+
+def take_one(answers, taken):
+    """Append the next answer to a list; an answer that was returned is in the list."""
+    for each in answers:
+        taken.append(each)
+        break
 
 
 def open_subscriptions(client):
@@ -384,6 +392,21 @@ class TestErrors:
         assert list(answers) == []
         assert open_subscriptions(client) == 0
 
+    def test_an_error_of_jetsync_in_the_function(self, client, asked, unique):
+        """
+        An error of another handle that the function uses ends the iteration, too.
+        """
+
+        def until(message):
+            raise jetsync.SlowConsumerError("other", 1)
+
+        answers = client.request_many(unique, timeout=30, until=until)
+        asked.answer(b"1", b"2")
+        with pytest.raises(jetsync.SlowConsumerError):
+            next(answers)
+        assert list(answers) == []
+        assert open_subscriptions(client) == 0
+
     def test_permissions(self, unique):
         """
         A refused subject raises that nothing was sent, and a refused inbox that it may have been.
@@ -543,9 +566,7 @@ class TestUse:
                 asked.answer(b"0", b"1", b"2")
                 client.flush()
                 got = []
-                ended = interrupted_at(
-                    step, lambda taken=got, made=answers: taken.append(next(made))
-                )
+                ended = interrupted_at(step, partial(take_one, answers, got))
                 try:
                     got += answers
                 except jetsync.HandleClosedError as error:
@@ -553,7 +574,8 @@ class TestUse:
                     outcomes.add("interrupted")
                 else:
                     outcomes.add(answers.reason)
-                    assert answers.reason == "disconnected" or answers.count == 3, step
+                    whole = [each.data for each in got] == [b"0", b"1", b"2"]
+                    assert answers.reason == "disconnected" or whole, step
                 assert list(answers) == []
                 assert open_subscriptions(client) == 0
         assert {"count", "interrupted"} <= outcomes
