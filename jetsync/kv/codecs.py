@@ -203,15 +203,18 @@ class ChainCodec:
 
     def encode_key(self, key: str) -> str:
         """Return the key that the last codec makes."""
-        return str(self._run(enumerate(self.codecs), "encode_key", key))
+        stored: str = self._run(enumerate(self.codecs), "encode_key", key)
+        return stored
 
     def encode_filter(self, pattern: str) -> str:
         """Return the pattern that the last codec makes."""
-        return str(self._run(enumerate(self.codecs), "encode_filter", pattern))
+        stored: str = self._run(enumerate(self.codecs), "encode_filter", pattern)
+        return stored
 
     def decode_key(self, key: str) -> str:
         """Return the key of a stored one."""
-        return str(self._run(self._backwards(), "decode_key", key))
+        shown: str = self._run(self._backwards(), "decode_key", key)
+        return shown
 
     def encode(self, key: str, value: Any) -> Any:
         """Return what the last codec makes of the value."""

@@ -197,6 +197,35 @@ def test_a_chain_needs_a_codec():
         ChainCodec()
 
 
+@pytest.mark.parametrize("key", ["_root_/x", "_root_"])
+def test_a_key_among_patterns_comes_back_or_is_refused(key):
+    """
+    Where patterns are allowed, a key that its codec would return as another one is refused, too.
+    """
+    with pytest.raises(jetsync.InvalidKeyError, match="its codec would return it as '/"):
+        Codecs(keys=PathCodec()).stored_pattern(key)
+
+
+class Forgetful(Base64Codec):
+    """
+    A codec that returns nothing for patterns.
+    """
+
+    def encode_filter(self, pattern):
+        """
+        Forget to return the pattern.
+        """
+
+
+def test_a_chain_does_not_make_text_of_what_is_none():
+    """
+    If a codec returns no text, a chain of it is refused as the codec alone is.
+    """
+    for codec in (Forgetful(), ChainCodec(Forgetful())):
+        with pytest.raises(jetsync.InvalidTypeError, match="must be text, not NoneType"):
+            Codecs(keys=codec).stored_pattern("a.*")
+
+
 class Rot:
     """
     A codec of keys that supports no patterns, and whose errors quote secrets.

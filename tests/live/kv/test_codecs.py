@@ -292,6 +292,54 @@ class TestForeignEntries:
                 watch.next(timeout=10)
             assert watch.next(timeout=10).key == "last"
 
+    def test_the_function_stays_with_the_handle(self, raw):
+        """
+        A handle with another codec calls the same function.
+        """
+        skipped = []
+        kv = raw.with_codec(values=JsonCodec(), on_undecodable=skipped.append)
+        raw.put("a", b"no JSON")
+        assert kv.with_codec(keys=PathCodec()).history("a") == []
+        assert [error.key for error in skipped] == ["a"]
+
+    def test_foreign_entries_do_not_extend_a_wait(self, raw):
+        """
+        If entries that are left out arrive all the time, a wait for the next one ends in time.
+        """
+        most, skipped = 5000, []
+
+        def put_more(error):
+            skipped.append(error)
+            for number in range(2 if len(skipped) < most else 0):
+                raw.put(f"key{len(skipped)}.{number}", b"no JSON")
+
+        raw.put("key", b"no JSON")
+        with raw.with_codec(values=JsonCodec(), on_undecodable=put_more).watch() as watch:
+            assert watch.next(timeout=0.5) is None
+        assert 0 < len(skipped) < most
+
+    def test_values_that_vanish_are_named_as_the_caller_knows_them(self, raw, encoded, monkeypatch):
+        """
+        The error for an incomplete snapshot has decoded keys.
+        """
+
+        class Lossy:
+            """
+            A read that has lost a key.
+            """
+
+            missing = (f"$KV.{raw.bucket}.YSBi",)
+            vanished = 1
+
+            def __iter__(self):
+                return iter(())
+
+        encoded.put("a b", b"1")
+        monkeypatch.setattr(jetsync.Stream, "get_last_for", lambda *_, **__: Lossy())
+        with pytest.raises(jetsync.KeysVanishedError) as caught:
+            encoded.get_many(">", at=1)
+        assert caught.value.keys == ("a b",)
+
     def test_foreign_markers_are_purged(self, raw, mixed):
         """
         Removing markers works on stored keys, so none is left.
