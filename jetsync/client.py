@@ -466,10 +466,10 @@ class Client:
 
     def new_inbox(self) -> str:
         """
-        Return a subject that this client has not used before and that nobody else uses.
+        Return a new subject, which no other client and no other call uses.
 
-        Use it for answers, or as the ``deliver_subject`` of an ephemeral push consumer. It lies
-        below the client's ``inbox_prefix``. Nothing is sent. Thread-safe.
+        Use it for answers, or as the ``deliver_subject`` of an ephemeral push consumer. It begins
+        with the client's ``inbox_prefix``. Sends nothing. Thread-safe.
         """
         return self._connection.new_inbox()
 

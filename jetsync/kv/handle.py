@@ -131,7 +131,8 @@ class KeyValue(Generic[ValueT]):
         All its methods take and return the keys and values that your code uses. A key is refused
         before anything is sent if servers would refuse the encoded key, or if decoding would not
         return the same key. The bucket does not record the codecs, so all programs that share its
-        keys have to use the same ones.
+        keys have to use the same ones. Threads that share the handle call the codecs at the
+        same time.
 
         If another program has stored a key or a value that the codecs cannot decode, :meth:`get`,
         :meth:`keys`, :meth:`history`, :meth:`get_many` and watches raise DecodeError. A watch then

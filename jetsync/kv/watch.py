@@ -316,7 +316,7 @@ class Watch(Generic[ValueT]):
             DecodeError: The codecs cannot decode it.
         """
         with self._reading.turn(until):
-            if self._held is not None:
+            if self._held is not None and not self._reading.over.is_set():
                 return self._decoded(self._held)
             while not self._reading.over.is_set():
                 if initial and self._is_current:

@@ -288,6 +288,24 @@ class TestErrors:
             proxy.cut()
             assert type(waiting.exception(30)) is jetsync.ConnectionLostError
 
+    def test_closing_the_client(self, cluster):
+        """
+        If another thread closes the client, the call raises that, and not that the time is over.
+        """
+        with (
+            CutProxy(cluster.urls[0]) as proxy,
+            jetsync.connect(proxy.url, **SYSTEM) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            client.flush()
+            proxy.pause("to_client")
+            waiting = pool.submit(client.system(timeout=60).varz)
+            blocked(pool)
+            client.close()
+            error = waiting.exception(30)
+        assert type(error) is jetsync.ConnectionClosedError
+        assert error.sent is True
+
     @pytest.mark.parametrize(
         "arguments", [{"timeout": -1}, {"stall": 0}, {"servers": 0}, {"servers": 1.5}]
     )

@@ -440,6 +440,28 @@ class TestErrors:
                     list(client.request_many("yes", timeout=30))
                 assert caught.value.sent is True
 
+    def test_a_refusal_after_the_end_proves_nothing_about_others(self):
+        """
+        If a request ends before its refusal, another request to this subject cannot be certain that
+        the refusal is its own.
+        """
+        user = {"user": "a", "password": "a", "permissions": {"publish": {"deny": ["no"]}}}
+        with (
+            DevServer(jetstream=False, config={"authorization": {"users": [user]}}) as server,
+            CutProxy(server.url) as proxy,
+            jetsync.connect(proxy.url, user="a", password="a") as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            client.flush()
+            proxy.pause("to_client")
+            client.request_many("no", timeout=60).close()
+            waiting = pool.submit(client.request, "no", timeout=60)
+            blocked(pool)
+            proxy.resume()
+            error = waiting.exception(30)
+        assert type(error) is jetsync.PermissionDeniedError
+        assert error.sent is True
+
 
 class TestBuffer:
     def test_a_slow_caller_gets_one_error_and_continues(self, nats_server, asked, unique):

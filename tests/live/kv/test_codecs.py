@@ -349,7 +349,7 @@ class TestForeignEntries:
 
     def test_ctrl_c_in_a_codec_loses_no_entry(self, raw):
         """
-        The entry whose decoding was interrupted is returned by the next call.
+        The entry whose decoding was interrupted is returned by the next call of an open watch.
         """
         interrupts = [KeyboardInterrupt, None]
 
@@ -373,6 +373,12 @@ class TestForeignEntries:
             with pytest.raises(KeyboardInterrupt):
                 watch.next(timeout=10)
             assert [watch.next(timeout=10).value for _ in range(2)] == [1, 2]
+        interrupts.append(KeyboardInterrupt)
+        with raw.with_codec(values=Slow()).watch() as watch:
+            with pytest.raises(KeyboardInterrupt):
+                watch.next(timeout=10)
+            watch.close()
+            assert list(watch) == []
 
 
 class TestHandles:
