@@ -8,7 +8,6 @@ advisory. A work queue keeps such a message, so that a scan finds it later. The 
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.messages import leader_get
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.deadline import as_seconds
+from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration
 from jetsync._base.log import get_logger
 from jetsync._proto import frames
@@ -32,6 +32,7 @@ from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
 from jetsync.values.dead_letter import CONSUMER, STREAM, dead_letter, letter_id
 from jetsync.values.headers import MSG_ID
 from jetsync.values.message import ACK, TERM
+from jetsync.values.server_info import decode_json
 from jetsync.values.stream_config import RetentionPolicy
 from jetsync.values.subjects import validate_name, validate_subject
 
@@ -197,9 +198,11 @@ class _Run:
     def _take(self, message: Message) -> None:
         """Note what an advisory says."""
         try:
-            advisory = json.loads(message.data)
-            sequence, deliveries = int(advisory["stream_seq"]), int(advisory["deliveries"])
-        except (ValueError, LookupError, TypeError):
+            advisory = decode_json(message.data)
+            # From 1, because servers refuse to look up sequence 0.
+            sequence = 1 + read_count(advisory.get("stream_seq", 0) - 1, "stream_seq")
+            deliveries = read_count(advisory.get("deliveries"), "deliveries")
+        except (errors.ProtocolError, TypeError):
             # Any client may publish to the subject of advisories, unless permissions prevent it.
             _logger.warning("advisory_invalid", subject=message.subject)
             if self._is_kept:
@@ -256,6 +259,9 @@ class _Run:
         """Store the dead letter of a message, and terminate it; return it if that was needed."""
         context, engine = self._context, self._engine
         try:
+            if self._is_ahead(sequence):
+                self._end(sequence)
+                return None
             self._learn()
             message = leader_get(context, self._stream, {"seq": sequence}, context.deadline(None))
         except errors.MessageNotFoundError:
@@ -307,6 +313,22 @@ class _Run:
         context.lane.post_nowait(block, keep=KEEP_ACKS)
         self._end(sequence)
         return message if is_new else None
+
+    def _is_ahead(self, sequence: int) -> bool:
+        """
+        Return whether the consumer has yet to deliver a message, so that no worker has failed.
+
+        The advisory then tells about an earlier consumer of that name, or about this one before it
+        was reset. Termination would take the message from the workers.
+        """
+        context, stream, consumer = self._context, self._stream, self._consumer
+        info = _consumer_admin.info(context, stream, consumer, context.deadline(None))
+        is_ahead = sequence > info.delivered.stream_seq
+        if is_ahead:
+            _logger.warning(
+                "advisory_outdated", stream=stream, consumer=consumer, sequence=sequence
+            )
+        return is_ahead
 
     def _has_letter(self, sequence: int) -> bool:
         """Return whether a message that is gone has a dead letter: a worker may have stored it."""

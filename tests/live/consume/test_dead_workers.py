@@ -244,24 +244,77 @@ class TestTrouble:
             proxy.accept()
             eventually(lambda: found)
 
-    def test_a_message_that_is_gone(self, case, caplog):
+    @pytest.mark.parametrize(
+        "advisory",
+        [
+            b"nonsense",
+            b"[]",
+            b"[" * 100_000,
+            b"{}",
+            b'{"stream_seq": 1e400, "deliveries": 2}',
+            b'{"stream_seq": 0, "deliveries": 2}',
+            b'{"stream_seq": -1, "deliveries": 2}',
+            b'{"stream_seq": "1", "deliveries": 2}',
+            b'{"stream_seq": 1, "deliveries": null}',
+            b'{"stream_seq": 1, "deliveries": 1%b}' % (b"0" * 4200),
+        ],
+        ids=range(10),
+    )
+    def test_what_is_no_advisory(self, case, nats_server, caplog, advisory):
         """
-        An advisory about a message that was deleted is skipped, and so is one that is not JSON.
+        A message of another client on the subject of advisories is skipped, whatever it contains.
         """
+        case.publish(1)
+        found = []
+        taking = thread(lambda: found.extend(case.letters(idle=1)))
+        eventually(lambda: case.js._context.connection.subscriptions)
+        with jetsync.connect(nats_server.url) as client:
+            client.publish(f"{ADVISORIES}.{case.name}.worker", advisory)
+            client.flush()
+            eventually(lambda: "advisory_invalid" in caplog.text)
+            # The iterator still works.
+            die(case)
+            taking.join(30)
+        assert [message.data for message in found] == [b"0"]
+
+    def test_a_message_that_is_gone(self, case, nats_server, caplog):
+        """
+        An advisory about a message that was deleted is skipped.
+        """
+        case.publish(1)
+        die(case)
+        case.stream.delete_message(1)
         letters = case.letters(idle=1)
         found = []
         taking = thread(lambda: found.extend(letters))
         eventually(lambda: case.js._context.connection.subscriptions)
-        client = jetsync.connect(case.js._context.connection.server.url)
-        topic = f"{ADVISORIES}.{case.name}.worker"
-        client.publish(topic, b"nonsense")
-        client.publish(topic, json.dumps({"stream_seq": 77, "deliveries": 2}))
-        client.flush()
-        taking.join(30)
-        client.close()
+        with jetsync.connect(nats_server.url) as client:
+            topic = f"{ADVISORIES}.{case.name}.worker"
+            client.publish(topic, json.dumps({"stream_seq": 1, "deliveries": 2}))
+            client.flush()
+            taking.join(30)
         assert found == []
         assert "dead_letter_gone" in caplog.text
-        assert "advisory_invalid" in caplog.text
+
+    def test_an_advisory_about_an_earlier_consumer(self, case, nats_server, caplog):
+        """
+        A message that the consumer has yet to deliver gets no dead letter, and stays.
+        """
+        case.publish(1)
+        die(case)
+        case.stream.delete_consumer("worker")
+        case.worker = case.stream.create_consumer("worker", max_deliver=2, ack_wait=60)
+        found = []
+        taking = thread(lambda: found.extend(case.letters(idle=1)))
+        eventually(lambda: case.js._context.connection.subscriptions)
+        with jetsync.connect(nats_server.url) as client:
+            topic = f"{ADVISORIES}.{case.name}.worker"
+            client.publish(topic, json.dumps({"stream_seq": 1, "deliveries": 2}))
+            client.flush()
+            eventually(lambda: "advisory_outdated" in caplog.text)
+            taking.join(30)
+        assert (found, case.stored()) == ([], [])
+        assert case.worker.next(expires=20).data == b"0"
 
     def test_a_hint_at_what_may_be_missing(self, js, unique, caplog):
         """
