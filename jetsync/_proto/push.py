@@ -93,7 +93,8 @@ class PushEngine(Buffered):
         # The newest flow control request: how many messages came before it, and its subject.
         self._request: tuple[int, bytes] | None = None
         self._probe = Probe(prefix)
-        # When the last frame arrived, or when silence began to count; None before the subscription.
+        # When the last frame arrived, or when silence began to count; None while no connection has
+        # the subscription.
         self._heard: float | None = None
         # Seconds of silence that were reported already.
         self._silent_before = 0.0
@@ -179,8 +180,9 @@ class PushEngine(Buffered):
         return self._silent_before
 
     def subscribed(self, now: float) -> None:
-        """Note that the subscription was sent, so that silence counts from now on."""
-        self._heard = now
+        """Note that the connection has the subscription, so that silence counts from now on."""
+        if self._heard is None:
+            self._heard = now
 
     def leave(self, now: float) -> None:
         """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
@@ -205,10 +207,11 @@ class PushEngine(Buffered):
         self._probe.lost()
         self._silent_before = 0.0
         self._excused = False
-        self._heard = now
+        # However long it takes to reconnect, that is no silence of the server.
+        self._heard = None
 
     def _next_silence(self) -> float | None:
-        """Return when the silence has lasted too long; None before the subscription."""
+        """Return when the silence has lasted too long; None without a subscription."""
         return (
             None if self._heard is None else self._heard + 2.0 * (self.options.heartbeat or QUIET)
         )

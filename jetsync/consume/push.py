@@ -187,7 +187,8 @@ class PushFeed:
             if self._listener.line:
                 lane.write(self._listener.line, Deadline(now, 0.0))
                 self._listener.line = b""
-                engine.subscribed(now)
+            # Also after a reconnect, in which the lane has sent the subscription again.
+            engine.subscribed(now)
             answer = engine.answer_due()
             if answer is not None:
                 lane.write(frames.pub(answer, b"", b""), Deadline(now, 0.0))

@@ -324,12 +324,16 @@ class TestSilence:
                 rig.receive(heartbeat(0))
 
     def test_a_lost_connection_is_no_silence(self):
-        """After a reconnect, silence counts from then on."""
+        """After a reconnect, silence counts from then on, however long the reconnect took."""
         rig = Rig()
         rig.clock.advance(9)
         rig.engine.lost(1, rig.clock())
-        rig.clock.advance(9)
-        assert rig.engine.look(rig.clock()) is None
+        rig.clock.advance(60)
+        assert (rig.engine.next_look(), rig.engine.look(rig.clock())) == (None, None)
+        for silent_for in (9, 1):
+            rig.engine.subscribed(rig.clock())
+            rig.clock.advance(silent_for)
+        assert (rig.engine.look(rig.clock()), rig.engine.misses) == (10.0, 1)
 
     def ask(self, answer, header=None, **changes):
         """Return a rig that was silent and got an answer to its probe."""
