@@ -23,7 +23,6 @@ from jetsync.consume.acks import give_back
 from jetsync.consume.inbox import LATE_MESSAGES, abandon
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterable
 
     from jetsync._io.lane import Lane
@@ -58,15 +57,15 @@ class PushMailbox(Mailbox):
     Locks: none; the queues change by single calls into C.
     """
 
-    def __init__(self, options: PushOptions, buffer: deque[Frame]) -> None:
+    def __init__(self, options: PushOptions, engine: PushEngine) -> None:
         super().__init__(options.deliver_subject.encode(), collect_denials=True)
         # How many messages were dropped.
         self.dropped: int = 0
         # Unsubscribes. It must not refer to the owner.
         self.stop: Callable[[], object] = bool
         self._max_messages, self._max_bytes = options.max_messages, options.max_bytes
-        # The messages that were taken out of this mailbox, but not by the application.
-        self._buffer = buffer
+        # It has the messages that were taken out of this mailbox, but not by the application.
+        self._engine = engine
         # At least the bytes of all messages that wait.
         self._size = 0
         if options.max_messages is not None:
@@ -92,7 +91,7 @@ class PushMailbox(Mailbox):
 
     def _push(self, frame: Frame) -> None:
         self._size += message_size(frame)
-        waiting = len(self.frames) + len(self._buffer)
+        waiting = len(self.frames) + len(self._engine.buffer) + self._engine.parked
         if self.dropped or (
             waiting
             and (waiting >= self._max_messages or self._size > self._max_bytes)  # type: ignore[operator]
@@ -106,16 +105,16 @@ class PushMailbox(Mailbox):
 
     def _fits(self, frame: Frame) -> bool:
         """Return whether there is room, after counting all that waits."""
-        waiting: list[Frame] = []
-        for queue in (self.frames, self._buffer):
-            while True:
-                with contextlib.suppress(RuntimeError):  # Another thread took one.
-                    waiting += list(queue)
-                    break
-        self._size = sum(map(message_size, waiting), message_size(frame))
+        engine, waiting = self._engine, self._engine.snapshot()
+        while True:
+            with contextlib.suppress(RuntimeError):  # Another thread took one.
+                waiting += list(self.frames)
+                break
+        self._size = sum(map(message_size, waiting), message_size(frame) + engine.parked_bytes)
         assert self._max_messages is not None
         assert self._max_bytes is not None
-        return len(waiting) < self._max_messages and self._size <= self._max_bytes
+        count = len(waiting) + engine.parked
+        return count < self._max_messages and self._size <= self._max_bytes
 
 
 class PushFeed:
@@ -135,7 +134,7 @@ class PushFeed:
         self.entered: Final[dict[bytes, object]] = {}
         lane, answers = target.lane, target.context.connection.new_inbox().encode() + b"."
         self.engine: Final = PushEngine(answers, options)
-        self.box: Final = PushMailbox(options, self.engine.buffer)
+        self.box: Final = PushMailbox(options, self.engine)
         target.context.connection.pull_boxes.add(self.box)
         group = options.deliver_group
         self._listener = Listener(lane, self.box, b"" if group is None else group.encode())
@@ -151,12 +150,14 @@ class PushFeed:
         self._lost_before = 0
 
     def receive(self, now: float) -> None:
-        """Pass the frames in the mailbox to the engine, and report what is wrong."""
+        """
+        Pass the frames in the mailbox to the engine, and report what is wrong.
+
+        :meth:`end` gives back the messages that the engine refuses, after it has unsubscribed.
+        """
         engine, box, target = self.engine, self.box, self._target
         for status, outcome in engine.receive(take_all(box.frames), now):
             target.report_status(status, outcome)
-        if engine.refused:
-            target.give_back(engine.take_refused())
         if engine.lost_messages > self._lost_before:
             lost, self._lost_before = engine.lost_messages - self._lost_before, engine.lost_messages
             _logger.warning(

@@ -8,6 +8,7 @@ import collections
 import itertools
 import logging
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -151,7 +152,10 @@ class TestDelivery:
             assert [int(message.data) for message in messages] == [0, 1, 2]
         assert messages.closed
         with consumer.consume(ack="auto") as messages:
-            assert sorted(numbers(messages, 7)) == list(range(3, 10))
+            again = [messages.next(timeout=20) for _ in range(7)]
+            assert sorted(int(message.data) for message in again) == list(range(3, 10))
+            # None was redelivered to the subscription that has ended.
+            assert {message.metadata.delivered for message in again} == {2}
 
     def test_a_drain(self, js, stream):
         """
@@ -310,6 +314,22 @@ class TestWithoutFlowControl:
             assert numbers(messages, 9) == list(range(9))
             with pytest.raises(jetsync.SlowConsumerError):
                 messages.next(timeout=20)
+
+    def test_parked_messages_count_as_well(self, js, stream):
+        """
+        The limit also counts messages that wait until another one of their subject is handled.
+        """
+        consumer, release = push(stream, ack_policy="none"), threading.Event()
+        messages = consumer.consume(
+            lambda _: release.wait(), threads=2, ordered_by="subject", max_messages=10
+        )
+        for start in range(0, 50, 5):
+            publish(js, stream, 5, start=start)
+            eventually(lambda: messages.error or messages.statistics().received == start + 5)  # noqa: B023
+        release.set()
+        assert messages.wait(timeout=20)
+        assert isinstance(messages.error, jetsync.SlowConsumerError)
+        assert messages.statistics().received <= 11
 
     def test_acks_limit_the_server(self, js, stream):
         """
