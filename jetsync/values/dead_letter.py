@@ -109,7 +109,10 @@ def letter_id(stream: str, consumer: str, sequence: int) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return why a handler gave up a message."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is a class of the application.
+        text = ""
     if isinstance(error, DeadLetter) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

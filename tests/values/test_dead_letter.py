@@ -37,6 +37,15 @@ def letter(**changes):
     return made, jetsync.StoredMessage("DEAD", made.subject, 1, 9, headers, made.data)
 
 
+class TextlessError(Exception):
+    """
+    An error of an application that cannot be shown.
+    """
+
+    def __str__(self):
+        raise TypeError("no text")
+
+
 class TestDeadLetter:
     def test_payload_and_headers(self):
         """
@@ -112,6 +121,7 @@ class TestDeadLetter:
             (jetsync.DeadLetter(), "DeadLetter"),
             (ValueError("no price"), "ValueError: no price"),
             (KeyError(), "KeyError"),
+            (TextlessError(), "TextlessError"),
         ],
     )
     def test_the_reason_of_an_error(self, error, reason):
