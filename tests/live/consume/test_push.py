@@ -331,6 +331,19 @@ class TestWithoutFlowControl:
         assert isinstance(messages.error, jetsync.SlowConsumerError)
         assert messages.statistics().received <= 11
 
+    def test_heartbeats_fit_into_a_full_buffer(self, js, stream):
+        """
+        Heartbeats do not count, so a slow program takes as many messages as the limit allows.
+        """
+        consumer = push(stream, max_ack_pending=5, idle_heartbeat=0.1)
+        with consumer.consume(max_messages=5, ack="auto") as messages:
+            assert messages.next(timeout=0.3) is None
+            before = connection_of(js).lane.bytes_in
+            publish(js, stream, 5)
+            eventually(lambda: connection_of(js).lane.bytes_in > before + 2000)
+            publish(js, stream, 5, start=5)
+            assert numbers(messages, 10) == list(range(10))
+
     def test_acks_limit_the_server(self, js, stream):
         """
         With acks, the server sends at most `max_ack_pending` messages, so nothing overflows.
