@@ -335,6 +335,16 @@ class TestSilence:
             rig.clock.advance(silent_for)
         assert (rig.engine.look(rig.clock()), rig.engine.misses) == (10.0, 1)
 
+    def test_a_question_on_a_lost_connection(self):
+        """The answer to a question is not waited for after its connection was lost."""
+        rig = Rig(heartbeat=0.1)
+        for number in (b"1", b"2"):
+            rig.clock.advance(0.2)
+            rig.engine.look(rig.clock())
+            assert rig.probe() == ANSWERS + number
+            rig.engine.lost(1, rig.clock())
+            rig.engine.subscribed(rig.clock())
+
     def ask(self, answer, header=None, **changes):
         """Return a rig that was silent and got an answer to its probe."""
         rig = Rig(**changes)

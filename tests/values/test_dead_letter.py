@@ -71,6 +71,14 @@ class TestDeadLetter:
             "Jetsync-Dead-Letter-Reason": ["no such product"],
         }
 
+    def test_headers_are_renamed_in_any_case(self):
+        """
+        A server may read the names of its headers in any case.
+        """
+        made, _ = letter(raw_headers=b"NATS/1.0\r\nnats-rollup: all\r\n\r\n")
+        assert "nats-rollup" not in made.headers
+        assert made.headers["Jetsync-Dead-Letter-Header-nats-rollup"] == "all"
+
     def test_its_id_names_the_message(self):
         """
         The id is the same whenever the message is given up, and differs for another stream of the

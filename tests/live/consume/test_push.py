@@ -567,6 +567,26 @@ class TestFailures:
             assert os.waitpid(pid, 0)[1] == 0
             assert numbers(messages, 1) == [1]
 
+    @needs_fork
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_loop_in_a_forked_child(self, js, stream):
+        """
+        A loop in a forked child gets no message either, although some are in the buffer.
+        """
+        consumer = push(stream, **FLOW)
+        with consumer.consume() as messages:
+            fill(js, stream, 10)
+            eventually(lambda: messages._core.refill() and messages.statistics().buffered == 10)
+            pid = os.fork()
+            if not pid:
+                try:
+                    next(messages)
+                except jetsync.ForkedProcessError:
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert [int(next(messages).data) for _ in range(10)] == list(range(10))
+
 
 class TestOptions:
     @pytest.mark.parametrize(
