@@ -273,6 +273,10 @@ class TestChecks:
         assert caught.value.argument == "dead_letter"
         filtered = stream.create_consumer("filtered", filter_subject=f"{stream.name}.new")
         filtered.consume(fail, ack="auto", dead_letter=subject).close()
+        others = stream.create_consumer(
+            "others", filter_subjects=[f"{stream.name}.new", f"{stream.name}.old"]
+        )
+        others.consume(fail, ack="auto", dead_letter=subject).close()
         several = [f"{stream.name}.new", f"{stream.name}.dead"]
         greedy = stream.create_consumer("greedy", filter_subjects=several)
         with pytest.raises(jetsync.InvalidArgumentError, match="get its own dead letters"):

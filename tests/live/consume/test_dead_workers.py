@@ -277,6 +277,19 @@ class TestTrouble:
             taking.join(30)
         assert [message.data for message in found] == [b"0"]
 
+    def test_what_is_no_advisory_is_not_kept(self, case):
+        """
+        A stream of advisories delivers a malformed one once.
+        """
+        topic = f"{ADVISORIES}.{case.name}.worker"
+        kept = case.js.create_stream(
+            f"{case.name}-KEPT", subjects=[topic], retention="workqueue", storage="memory"
+        )
+        case.js.publish(topic, b"nonsense")
+        assert list(case.letters(idle=1, advisories=kept.name)) == []
+        eventually(lambda: kept.info().state.messages == 0)
+        case.js.delete_stream(kept.name)
+
     def test_a_message_that_is_gone(self, case, nats_server, caplog):
         """
         An advisory about a message that was deleted is skipped.
