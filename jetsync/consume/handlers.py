@@ -234,7 +234,7 @@ class HandlerPool:
         except Exception as error:  # noqa: BLE001 - a plugin usually refuses only this message.
             self._report(error, None)
             core.make_failed(error)
-            # The plugin's refusal was answered with a nak, which does not end the last delivery.
+            # It was answered with a nak. After the last delivery, the server then gives it up.
             self._give_up(frame, Message(*frame, core.target.context.connection), error)
             return
         try:
