@@ -180,6 +180,7 @@ class Bucket:
         document: Mapping[str, Any],
         expected: int,
         deadline: Deadline,
+        unknown: errors.PublishOutcomeUnknownError | None = None,
     ) -> ObjectInfo:
         """
         Store a document if the object's last one is *expected*, and return its description.
@@ -192,6 +193,7 @@ class Bucket:
             document: The document.
             expected: The sequence of the object's last document; 0 if there is none.
             deadline: Deadline of the calling operation.
+            unknown: The error of an earlier attempt that may have stored the document.
 
         Raises:
             ObjectChangedError: The object's last document is another one.
@@ -200,7 +202,6 @@ class Bucket:
         data = write_info(document)
         wanted = decode_json(data)
         subject = documents_of(self.name, encode_name(name))
-        unknown: errors.PublishOutcomeUnknownError | None = None
         refused: errors.ObjectChangedError | None = None
         while True:
             expect = Expect(last_subject_sequence=expected)
@@ -235,6 +236,9 @@ class Bucket:
                 return found
             revision = 0 if found is None else found.revision
             if revision != expected:
+                if unknown is not None:
+                    # It may have been stored and then changed or renamed, and still need its data.
+                    raise unknown
                 raise errors.ObjectChangedError(
                     self.name, name, last_sequence=revision
                 ) from refused

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
-from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest, encode_name
+from jetsync._proto.objects import (
+    CHUNK_SIZE,
+    chunks_of,
+    documents_of,
+    encode_digest,
+    encode_name,
+)
 from jetsync.objects.bucket import CLEANUP
 from jetsync.objects.info import ObjectInfo, write_info
 from jetsync.objects.source import chunks_in, size_of
@@ -194,11 +200,13 @@ class Put:
         elif revision != expect:
             raise errors.ObjectChangedError(bucket.name, self._name, last_sequence=revision)
 
-    def _commit(self, deadline: Deadline) -> ObjectInfo:
+    def _commit(
+        self, deadline: Deadline, unknown: errors.PublishOutcomeUnknownError | None = None
+    ) -> ObjectInfo:
         """Store the document."""
         expected = 0 if self._old is None else self._old.revision
         try:
-            return self._bucket.store(self._name, self._document, expected, deadline)
+            return self._bucket.store(self._name, self._document, expected, deadline, unknown)
         except errors.ObjectChangedError as error:
             if self._expect != "new":
                 raise
@@ -245,13 +253,17 @@ class Put:
         Finish the put after an interrupt, because the document may be stored already.
 
         Sending it again is the only way to find out: the server may receive the first one later.
+        Unless it is stored now, the chunks stay, because the first one may need them.
         """
+        unknown = errors.PublishOutcomeUnknownError(
+            documents_of(self._bucket.name, encode_name(self._name)),
+            msg_id=None,
+            reason="the call was interrupted",
+        )
         try:
-            self._commit(Deadline.after(CLEANUP))
-        except errors.PublishOutcomeUnknownError:
-            _leave(interrupt, self._nuid)
+            self._commit(Deadline.after(CLEANUP), unknown)
         except errors.JetSyncError:
-            self._purge(interrupt)
+            _leave(interrupt, self._nuid)
         except BaseException:
             _leave(interrupt, self._nuid)
             raise

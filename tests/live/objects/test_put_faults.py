@@ -16,6 +16,7 @@ import jetsync
 from helpers.interrupts import interrupted_at, steps_of
 from helpers.waiting import eventually
 from jetsync import hookimpl
+from jetsync.objects import bucket
 
 DATA = os.urandom(1_000_000)
 OLD = os.urandom(300_000)
@@ -51,6 +52,12 @@ def check(observer, *allowed):
     assert found in allowed
     chunks = observer.stream.info(subjects_filter=f"$O.{observer.bucket}.C.>").state.subjects
     assert len(chunks) == len(objects)
+
+
+class Stop(BaseException):
+    """
+    An interrupt, as KeyboardInterrupt.
+    """
 
 
 class TestCuts:
@@ -148,6 +155,31 @@ class TestCuts:
         proxy.resume()
         assert observer.info("a").nuid == caught.value.nuid
         check(observer, DATA)
+
+    @pytest.mark.parametrize("change", ["update_meta", "rename"])
+    @pytest.mark.parametrize("failure", [jetsync.PublishOutcomeUnknownError("x"), Stop()])
+    def test_a_changed_document_keeps_its_data(self, observer, js, monkeypatch, change, failure):
+        """
+        If another client changes or renames an object whose put has no answer, its data stays.
+        """
+        store = js.object_store(observer.bucket)
+        publish = bucket.publish_one
+
+        def lose_answer(*arguments, **options):
+            monkeypatch.undo()
+            publish(*arguments, **options)
+            if change == "rename":
+                observer.rename("a", "b")
+            else:
+                observer.update_meta("a", description="d")
+            raise failure
+
+        monkeypatch.setattr(bucket, "publish_one", lose_answer)
+        with pytest.raises(type(failure)) as caught:
+            store.put("a", DATA)
+        (info,) = observer.list()
+        assert info.nuid == caught.value.nuid
+        assert observer.get_bytes(info.name) == DATA
 
     def test_a_silent_server_ends_a_put_in_time(self, store, observer):
         """If no acknowledgement arrives, a put fails after its timeout."""
