@@ -14,8 +14,10 @@ import attrs
 from jetsync._base.html import html_table
 from jetsync._base.integers import read_count
 from jetsync._proto.objects import decode_name
+from jetsync.errors import InvalidSubjectError, InvalidTypeError
 from jetsync.values.headers import Headers
 from jetsync.values.server_info import decode_json
+from jetsync.values.subjects import validate_subject
 
 __all__ = ["ObjectInfo", "ObjectLink"]
 
@@ -53,7 +55,7 @@ class ObjectInfo:
     """The name."""
 
     nuid: str
-    """The id of the put that stored the data."""
+    """The id of the put that stored the data; empty if the description has no valid one."""
 
     size: int = 0
     """The size in bytes; 0 for a link."""
@@ -111,7 +113,7 @@ def read_info(
     return ObjectInfo(
         bucket=bucket,
         name=name if isinstance(name, str) and name else decode_name(subject.rpartition(".")[2]),
-        nuid=_text(document.get("nuid")) or "",
+        nuid=_nuid(document.get("nuid")),
         size=read_count(document.get("size") or 0, "the size of an object"),
         chunks=read_count(document.get("chunks") or 0, "the number of an object's chunks"),
         modified=modified,
@@ -146,6 +148,14 @@ def write_info(document: Mapping[str, Any], **changes: Any) -> bytes:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _nuid(value: Any) -> str:
+    """Return an id; empty if it cannot be one, as ``>``, which would name all chunks of a store."""
+    try:
+        return validate_subject(value)
+    except (InvalidSubjectError, InvalidTypeError):
+        return ""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

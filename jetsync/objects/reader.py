@@ -85,6 +85,8 @@ class ObjectReader(io.BufferedIOBase):
         self._index: ChunkIndex | None = None
         if verify and self._digest is None:
             raise self._corrupted("it has no SHA-256 digest")
+        if info.chunks and not info.nuid:
+            raise self._corrupted("its description does not say which chunks it has")
         if not info.chunks:
             self._check_end(0)
 

@@ -211,6 +211,17 @@ class TestDelete:
             store.delete("a")
         assert caught.value.deleted_at is None
 
+    @pytest.mark.parametrize("nuid", [">", "*", "a b", "", 5, None])
+    def test_an_invalid_id_removes_no_data(self, js, store, nuid):
+        """If a document names all chunks by a wildcard, a deletion removes none of them."""
+        store.put("a", b"data")
+        document = {**store.info("a").document, "nuid": nuid}
+        js.publish(f"$O.{store.bucket}.M.Yg==", json.dumps({**document, "name": "b"}))
+        with pytest.raises(jetsync.ObjectCorruptedError):
+            store.get("b")
+        store.delete("b")
+        assert store.get_bytes("a") == b"data"
+
 
 class TestUpdateMeta:
     def test_texts_change_and_the_data_stays(self, store):
