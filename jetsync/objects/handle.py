@@ -5,6 +5,7 @@ Object stores: data of any size under names, in a stream (ADR-20).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -20,7 +21,7 @@ from jetsync.objects.bucket import CLEANUP
 from jetsync.objects.config import ObjectStoreStatus
 from jetsync.objects.garbage import collect_garbage, documents
 from jetsync.objects.info import ObjectInfo
-from jetsync.objects.put import Put, new_nuid, texts
+from jetsync.objects.put import NUID_BYTES, Put, new_nuid, texts
 from jetsync.objects.reader import ObjectReader
 from jetsync.objects.watch import ObjectWatch, open_watch
 
@@ -396,7 +397,8 @@ class ObjectStore:
         Give an object or a link another name, and return its description.
 
         The data is not copied. For a moment, the object has both names. Links to the old name are
-        not changed.
+        not changed. If the call fails or is interrupted, the object may have both. Then repeat the
+        call: if you delete or replace one of them, the other one loses its data.
 
         Args:
             name: The object.
@@ -413,10 +415,18 @@ class ObjectStore:
         found, expected = bucket.to_change(name, deadline)
         if new_name == name:
             return found
-        free = bucket.free_name(new_name, deadline)
-        made = bucket.store(new_name, {**found.document, "name": new_name}, free, deadline)
-        # Not that of the data, so that nobody removes the data together with this document.
-        gone = {**_deleted(found), "nuid": new_nuid()}
+        try:
+            free = bucket.free_name(new_name, deadline)
+            made = bucket.store(new_name, {**found.document, "name": new_name}, free, deadline)
+        except errors.ObjectExistsError:
+            made = bucket.current(new_name, deadline, leader=True, exact=True)
+            if not found.nuid or made.nuid != found.nuid:
+                raise
+            # A rename was interrupted before the next step.
+        # Not the id of the data, so that nobody removes the data together with this document. Two
+        # clients that rename the object to the same name write the same id, so both succeed.
+        nuid = hashlib.sha256(f"{found.nuid} {new_name}".encode()).hexdigest()[: 2 * NUID_BYTES]
+        gone = {**_deleted(found), "nuid": nuid}
         try:
             bucket.store(name, gone, expected, deadline)
         except errors.ObjectChangedError:

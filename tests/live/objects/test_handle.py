@@ -314,6 +314,34 @@ class TestRename:
         assert [info.name for info in store.list()] == ["a"]
         assert store.get_bytes("a") == b"new"
 
+    def test_a_rename_that_was_interrupted_is_repeated(self, js, store):
+        """If a rename ended when the object had both names, the next one completes it."""
+        store.put("a", b"data")
+        document = {**store.info("a").document, "name": "b"}
+        js.publish(f"$O.{store.bucket}.M.Yg==", json.dumps(document))
+        info = store.rename("a", "b")
+        assert info == store.info("b")
+        assert [info.name for info in store.list()] == ["b"]
+        assert store.get_bytes("b") == b"data"
+
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_two_equal_renames_keep_the_object(self, js, store, monkeypatch, step):
+        """If two clients give an object the same new name, it has that name."""
+        store.put("a", b"data")
+        put, calls = type(store._bucket).store, []
+
+        def delayed(self, *arguments, **options):
+            calls.append(arguments)
+            if len(calls) == step + 1:
+                monkeypatch.undo()
+                js.object_store(store.bucket).rename("a", "b")
+            return put(self, *arguments, **options)
+
+        monkeypatch.setattr(type(store._bucket), "store", delayed)
+        assert store.rename("a", "b").name == "b"
+        assert [info.name for info in store.list()] == ["b"]
+        assert store.get_bytes("b") == b"data"
+
 
 class TestLinks:
     def test_a_link_is_read_as_its_target(self, js, store, unique):
