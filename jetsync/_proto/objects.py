@@ -131,3 +131,7 @@ class ChunkIndex:
         """Return the number, offset and sequence of the chunk that has the byte *offset*."""
         number = bisect.bisect_right(self._ends, offset)
         return number, self._ends[number - 1] if number else 0, self._sequences[number]
+
+    def sequence(self, number: int) -> int:
+        """Return the sequence of a chunk."""
+        return self._sequences[number]

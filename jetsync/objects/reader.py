@@ -76,7 +76,8 @@ class ObjectReader(io.BufferedIOBase):
         self._data: bytes | memoryview = b""
         self._begin = 0
         self._next = 0
-        # The open read of chunks, if there is one.
+        # The open read of chunks, if there is one, and the number of its first one.
+        self._first = 0
         self._source: _Direct | _Consumed | None = None
         self._chunks: Iterator[bytes | memoryview] | None = None
         # The hash of the first chunks, and how many they are.
@@ -265,9 +266,14 @@ class ObjectReader(io.BufferedIOBase):
             # Nothing is open after the begin or an error.
             self._jump() if self._at else self._open(0, 0, 1)
         assert self._chunks is not None
+        assert self._source is not None
         data = next(self._chunks, None)
         if data is None:
-            raise self._incomplete()
+            raise self._incomplete(f"only {self._next} of {info.chunks} chunks are stored")
+        if self._index is not None:
+            count, sequence = self._source.arrived
+            if self._index.sequence(self._first + count - 1) != sequence:
+                raise self._incomplete(f"not all of its {info.chunks} chunks are stored")
         number = self._next
         begin = self._begin + len(self._data)
         if number == self._hashed and self._verify:
@@ -295,7 +301,8 @@ class ObjectReader(io.BufferedIOBase):
     def _open(self, number: int, offset: int, sequence: int) -> None:
         """Open the read at a chunk."""
         self._end_source()
-        self._next, self._begin, self._data = number, offset, b""
+        self._first = self._next = number
+        self._begin, self._data = offset, b""
         if not number:
             self._hash, self._hashed = hashlib.sha256(), 0
         bucket, info = self._bucket, self._info
@@ -324,7 +331,7 @@ class ObjectReader(io.BufferedIOBase):
         finally:
             source.close()
         if len(index) < info.chunks:
-            raise self._incomplete()
+            raise self._incomplete(f"only {len(index)} of {info.chunks} chunks are stored")
         if index.size != info.size:
             raise self._corrupted(f"its chunks have {index.size} bytes instead of {info.size}")
         return index
@@ -340,7 +347,7 @@ class ObjectReader(io.BufferedIOBase):
     def _corrupted(self, reason: str) -> errors.ObjectCorruptedError:
         return errors.ObjectCorruptedError(self._info.bucket, self._info.name, reason)
 
-    def _incomplete(self) -> errors.JetSyncError:
+    def _incomplete(self, reason: str) -> errors.JetSyncError:
         """Return the error for missing chunks: the object was changed, or it is corrupted."""
         bucket, info = self._bucket, self._info
         found = bucket.last(info.name, Deadline.after(self._seconds), leader=True)
@@ -351,7 +358,7 @@ class ObjectReader(io.BufferedIOBase):
                 last_sequence=0 if found is None else found.revision,
                 reason="it was replaced or deleted while it was read",
             )
-        return self._corrupted(f"only {self._next} of {info.chunks} chunks are stored")
+        return self._corrupted(reason)
 
 
 def open_chunks(
@@ -381,7 +388,7 @@ def open_chunks(
     plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
     reader = PageReader(context, stream, plan, name="get_object", seconds=seconds)
     reader.begin(deadline)
-    return _Direct(reader)
+    return _Direct(reader, engine)
 
 
 class _Direct:
@@ -389,12 +396,18 @@ class _Direct:
     Chunks from direct gets.
     """
 
-    def __init__(self, reader: PageReader) -> None:
+    def __init__(self, reader: PageReader, engine: BatchRead) -> None:
         self._reader = reader
+        self._engine = engine
         self._payloads = reader.payloads("object")
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         return itertools.chain.from_iterable(self._payloads)
+
+    @property
+    def arrived(self) -> tuple[int, int]:
+        """How many chunks have arrived, and the sequence of the last one."""
+        return self._engine.received, self._engine.last_sequence
 
     def close(self) -> None:
         self._reader.close(self._payloads)
@@ -433,6 +446,8 @@ class _Consumed:
         # Chunks that are removed before they are sent never arrive.
         self._left = min(count, self._ordered.cached_info.num_pending)
         self._messages: OrderedConsumption | None = None
+        #: How many chunks were taken, and the sequence of the last one.
+        self.arrived: tuple[int, int] = 0, 0
         if self._left and sizes:
             self._messages = self._ordered.consume(max_messages=SIZES)
         elif self._left:
@@ -450,6 +465,7 @@ class _Consumed:
                     self._subject, self._seconds, what="no chunk arrived"
                 )
             self._left -= 1
+            self.arrived = self.arrived[0] + 1, message.metadata.stream_sequence
             yield message
 
     def close(self) -> None:

@@ -211,6 +211,25 @@ class TestChecks:
             with pytest.raises(jetsync.ObjectCorruptedError):
                 reader.read()
 
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    @pytest.mark.parametrize("position", [400_000, 450_000, 500_000])
+    def test_a_chunk_is_not_taken_for_another_one(self, js, store, allow_direct, position):
+        """If a chunk is removed after a seek, a read there does not return the next chunk."""
+        store.stream.update(allow_direct=allow_direct)
+        store = js.object_store(store.bucket)
+        store.put("a", DATA, chunk_size=100_000)
+        with store.get("a") as reader:
+            # Before the end, so that the last chunk does not show the fault.
+            assert reader.seek(-150_000, io.SEEK_END)
+            assert reader.read(10) == DATA[-150_000:-149_990]
+            store.stream.delete_message(6)
+            reader.seek(position)
+            with pytest.raises(jetsync.ObjectCorruptedError):
+                reader.read(150_000)
+            assert reader.tell() == position
+            reader.seek(-150_000, io.SEEK_END)
+            assert reader.read() == DATA[-150_000:]
+
     def test_an_object_that_changes_during_a_read(self, store):
         """A read of an object that was replaced or deleted meanwhile says so."""
         data = os.urandom(20 << 20)
