@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -424,10 +425,19 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> None:
         """
         Write an object into a local file, which appears when all data is read and checked.
+
+        Raises:
+            InvalidArgumentError: The name of the object has a part ``..``, and so has *lpath*. A
+                recursive ``get`` would leave its folder.
         """
         if outfile is not None or isfilelike(lpath):
             super().get_file(rpath, lpath, callback=callback, outfile=outfile, **options)
             return
+        if all(".." in Path(each).parts for each in (self._strip_protocol(rpath), lpath)):
+            raise errors.InvalidArgumentError(
+                f"the name of {rpath!r} leads out of the folder: get it into another file",
+                argument="lpath",
+            )
         if self.isdir(rpath):
             os.makedirs(lpath, exist_ok=True)  # noqa: PTH103 - paths of fsspec are text
             return
@@ -567,6 +577,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             maxdepth: How many levels to delete.
         """
         paths = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        if "" in paths:
+            raise IsADirectoryError(errno.EISDIR, "the path names no object store", path)
         buckets = {each for each in paths if recursive and maxdepth is None and "/" not in each}
         for bucket in buckets:
             self._delete_store(bucket)

@@ -257,7 +257,8 @@ def get(
     output. FILE appears when all data is read and checked.
     """
     part = name.rpartition("/")[2]
-    if file is None and part in {"", ".", ".."}:
+    # On Windows, a name may also lead to another folder by a backslash or a drive.
+    if file is None and (part in {"", ".."} or Path(part).name != part):
         raise click.UsageError("NAME does not end with the name of a file: give FILE.")
     path = None if file == "-" else Path(part if file is None else file)
     if path is not None and not force and path.exists():

@@ -356,6 +356,30 @@ class TestTree:
         fs.get_file(url("one"), str(tmp_path / "one"), callback=done)
         assert (done.size, done.value) == (len(DATA), len(DATA))
 
+    def test_names_do_not_leave_a_local_folder(self, fs, store, url, tmp_path):
+        """
+        An object whose name has ``..`` is not written outside of the folder of a recursive get.
+        """
+        store.put("up/../../evil", b"data")
+        for path in (url("up"), url()):
+            # Older versions of fsspec do not check this themselves.
+            with pytest.raises(ValueError, match=r"\.\."):
+                fs.get(path, str(tmp_path / "a" / "b"), recursive=True)
+        with pytest.raises(jetsync.InvalidArgumentError):
+            fs.get_file(url("up/../../evil"), str(tmp_path / "a" / ".." / "evil"))
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        fs.get_file(url("up/../../evil"), tmp_path / "named")
+        assert (tmp_path / "named").read_bytes() == b"data"
+
+    def test_not_all_stores_are_removed_at_once(self, fs, store):
+        """
+        The path of all object stores cannot be removed, and no object store is.
+        """
+        for path in ("", "/", "jetstream://"):
+            with pytest.raises(IsADirectoryError):
+                fs.rm(path, recursive=True)
+        assert fs.exists(store.bucket)
+
     def test_stores_are_directories(self, fs, js, unique):
         """
         Object stores are created like directories, and removed if empty or recursively.
