@@ -269,7 +269,8 @@ class ObjectStore:
                 ``ObjectReader.read``.
         """
         target = Path(path)
-        part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+        # File systems limit the length of names.
+        part = target.with_name(f"{target.name[:50]}.{secrets.token_hex(4)}.part")
         with self.get(name, verify=verify, timeout=timeout) as reader:
             try:
                 with part.open("xb") as file:
@@ -558,7 +559,8 @@ class ObjectStore:
 
         Args:
             older_than: Remove data that was stored at least this many seconds ago. The default is
-                3600. With less than the longest pause of a running put, that put fails.
+                3600. Choose more than the longest pause and timeout of a put, and at least 120.
+                With less, an object that is stored meanwhile may lose its data without an error.
             timeout: Seconds for each request. The default is 30.
 
         Raises:

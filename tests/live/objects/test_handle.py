@@ -223,6 +223,33 @@ class TestDelete:
         assert store.get_bytes("a") == b"data"
 
 
+class TestConflicts:
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [
+            ("a", lambda store: store.delete("a")),
+            ("a", lambda store: store.update_meta("a", description="d")),
+            ("new", lambda store: store.rename("a", "new")),
+            ("new", lambda store: store.add_link("new", "a")),
+        ],
+    )
+    def test_a_change_between_two_steps_is_not_lost(self, js, store, monkeypatch, name, call):
+        """If another client stores the object after a call has read it, the call fails."""
+        store.put("a", b"old")
+        put = type(store._bucket).store
+
+        def delayed(*arguments, **options):
+            monkeypatch.undo()
+            js.object_store(store.bucket).put(name, b"new")
+            return put(*arguments, **options)
+
+        monkeypatch.setattr(type(store._bucket), "store", delayed)
+        with pytest.raises(jetsync.ObjectChangedError):
+            call(store)
+        assert store.get_bytes(name) == b"new"
+        assert store.get_bytes("a") == (b"new" if name == "a" else b"old")
+
+
 class TestUpdateMeta:
     def test_texts_change_and_the_data_stays(self, store):
         """Texts that are given replace the old ones, and the data and other fields stay."""
@@ -478,6 +505,13 @@ class TestGarbage:
         assert store.get_bytes("a") == b"data"
         left = [subject for subject in subjects(store) if ".C." in subject]
         assert left == [f"$O.{store.bucket}.C.{store.info('a').nuid}"]
+
+    def test_chunks_of_a_deleted_object_are_removed(self, js, store):
+        """Chunks that stayed after a deletion are removed."""
+        info = store.put("a", b"data")
+        store.delete("a")
+        js.publish(f"$O.{store.bucket}.C.{info.nuid}", b"data")
+        assert store.collect_garbage(0) == 1
 
     def test_a_document_that_cannot_be_read_stops_it(self, js, store):
         """If a document cannot be read, its chunks are not known, so nothing is removed."""

@@ -181,6 +181,23 @@ class TestChecks:
         assert path.read_bytes() == b"old"
         assert [each.name for each in tmp_path.iterdir()] == ["a"]
 
+    def test_an_interrupt_leaves_no_part_of_a_file(self, store, tmp_path):
+        """Ctrl-C while an object is written into a file leaves the old file and no other."""
+        store.put("a", DATA)
+        # As long as the names of files may be.
+        path = tmp_path / ("x" * 255)
+        path.write_bytes(b"old")
+
+        def interrupt(done, total):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.get_file("a", path, on_progress=interrupt)
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
+        assert path.read_bytes() == b"old"
+        store.get_file("a", path)
+        assert path.read_bytes() == DATA
+
     def test_the_digest_can_be_left_unchecked(self, js, store):
         """With ``verify=False``, a wrong or missing digest does not matter, but the size does."""
         store.put("a", DATA)
