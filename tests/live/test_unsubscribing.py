@@ -50,6 +50,11 @@ class Handles:
     def store(self) -> jetsync.KeyValue:
         return self.js.key_value(self.stream.name)
 
+    @property
+    def objects(self) -> jetsync.ObjectStore:
+        """An object store with an object of more bytes than one request returns."""
+        return self.js.object_store(self.stream.name)
+
 
 @pytest.fixture
 def handles(nats_server, js, stream, make_bucket):
@@ -63,9 +68,12 @@ def handles(nats_server, js, stream, make_bucket):
     store = make_bucket(history=2)
     for number in range(5):
         store.put(f"key{number}", b"value")
+    objects = js.create_object_store(stream.name, storage="memory")
+    objects.put("a", bytes(9 << 20))
     with jetsync.connect(nats_server.url) as client:
         own = client.jetstream()
         yield Handles(client, own, own.stream(stream.name))
+    js.delete_object_store(stream.name)
 
 
 def part(messages):
@@ -156,6 +164,29 @@ def added(batch, h):
     return batch
 
 
+def read(h, position=0):
+    """
+    Read a few bytes of an object, and return the closed reader.
+    """
+    with h.objects.get("a") as reader:
+        reader.seek(position)
+        reader.read(10)
+    return reader
+
+
+def failed(h):
+    """
+    Put an object from a source that fails.
+    """
+
+    def pieces():
+        yield b"x" * 300_000
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        h.objects.put("b", pieces())
+
+
 def discarded(h):
     """
     Begin a batch and discard it.
@@ -198,6 +229,12 @@ USES = {
     "get_many": lambda h: h.store.get_many(">"),
     "watch": lambda h: closed(h.store.watch()),
     "watch, dropped": lambda h: part(h.store.watch()),
+    "get": read,
+    "get, seek": lambda h: read(h, 5 << 20),
+    "get, dropped": lambda h: h.objects.get("a").read(10),
+    "put": lambda h: h.objects.put("b", b"data"),
+    "put, failed": failed,
+    "objects, watch": lambda h: closed_unused(h.objects.watch()),
     "publish": lambda h: h.js.publish(h.subject),
     "publish_many": lambda h: h.js.publish_many([(h.subject, b"")] * 5),
     "publisher": lambda h: published(h.js.publisher(), h),
