@@ -7,10 +7,12 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
+from jetsync._base.fields import whole_number, wrong_type
 from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
@@ -49,8 +51,9 @@ class ObjectReader(io.BufferedIOBase):
     ``read``, ``readinto``, ``seek``, ``tell`` and iteration over lines work as in a file. jetsync
     reads ahead by at most 16 MiB. If the data is read from its begin to its end, the reader also
     checks the digest, and raises ObjectCorruptedError before it returns the last bytes. It checks
-    the number and the sizes of the chunks in any case. After a :meth:`seek`, it reads only what you
-    ask for, so it cannot check the digest.
+    the number and the sizes of the chunks there, too. Before that, the data may be wrong if the
+    first chunks have expired in an object store with a ``ttl``. After a :meth:`seek`, it reads only
+    what you ask for, so it cannot check the digest.
 
     If the object is changed or deleted while you read it, the reader raises ObjectChangedError.
 
@@ -130,7 +133,7 @@ class ObjectReader(io.BufferedIOBase):
             raise errors.InvalidArgumentError(
                 f"whence must be 0, 1 or 2, not {whence!r}", argument="whence"
             )
-        position = bases[whence] + offset
+        position = bases[whence] + whole_number("offset", offset, -math.inf)
         if position < 0:
             raise errors.InvalidArgumentError(
                 f"the position would be {position}, before the begin", argument="offset"
@@ -147,8 +150,8 @@ class ObjectReader(io.BufferedIOBase):
             ObjectChangedError: The object was changed or deleted meanwhile.
             RequestTimeoutError: The server sent nothing for ``timeout`` seconds.
         """
+        missing = self._wanted(size)
         self._begin_call()
-        missing = self._info.size if size is None or size < 0 else size
         parts: list[bytes | memoryview] = []
         while missing > 0:
             part = self._take(missing)
@@ -181,10 +184,16 @@ class ObjectReader(io.BufferedIOBase):
 
     def read1(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes up to the end of their chunk, and at most *size*."""
+        wanted = self._wanted(size)
         self._begin_call()
-        part = self._take(self._info.size if size is None or size < 0 else size)
+        part = self._take(wanted)
         self._busy = False
         return bytes(part)
+
+    def _wanted(self, size: int | None) -> int:
+        """Return how many bytes to read at most."""
+        number = -1 if size is None else whole_number("size", size, -math.inf)
+        return self._info.size if number < 0 else number
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return some bytes from the position on without changing it; at least one of the rest."""
@@ -202,8 +211,10 @@ class ObjectReader(io.BufferedIOBase):
         return self._readinto(buffer, only_one=True)
 
     def _readinto(self, buffer: Buffer, *, only_one: bool) -> int:
-        self._begin_call()
         view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise wrong_type("buffer", "a buffer that can be written to", buffer)
+        self._begin_call()
         done = 0
         while done < len(view):
             part = self._take(len(view) - done)

@@ -133,6 +133,17 @@ class TestSeek:
                 reader.seek(offset, whence)
             assert reader.tell() == 0
 
+    def test_wrong_types_are_refused(self, store):
+        """A size that is no whole number is refused, and so is a read-only buffer."""
+        store.put("a", DATA)
+        with store.get("a") as reader:
+            for call in (reader.read, reader.read1, reader.seek):
+                with pytest.raises(jetsync.InvalidTypeError):
+                    call(1.5)
+            with pytest.raises(jetsync.InvalidTypeError):
+                reader.readinto(b"12345")
+            assert reader.read() == DATA
+
     def test_a_whole_read_after_a_seek_is_checked(self, js, store):
         """If the data is read from its begin to its end after all, the digest is checked."""
         store.put("a", DATA)
