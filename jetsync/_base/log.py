@@ -34,6 +34,8 @@ Your handlers can rely on these events:
 - ``ack_ignored``: An acknowledgement was wanted for a consumer that takes none. Logged once for
   each consumer object.
 - ``handler_failed``: A message handler raised an exception.
+- ``advisory_outdated``: The server gave up a message of an earlier consumer of the same name, so it
+  gets no dead letter.
 - ``dead_letter_stored``, ``dead_letter_failed``: The dead letter of a message is stored, or is not
   known to be stored.
 - ``dead_letter_gone``: The stream no longer has a message that was to become a dead letter.

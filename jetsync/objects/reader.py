@@ -65,6 +65,10 @@ class ObjectReader(io.BufferedIOBase):
 
     __reduce__ = refuse_copy
 
+    # Python closes a file that is dropped, also if `__init__` did not come to its end. The open
+    # read of chunks, if there is one.
+    _source: _Direct | _Consumed | None = None
+
     def __init__(self, bucket: Bucket, info: ObjectInfo, *, seconds: float, verify: bool) -> None:
         super().__init__()
         self._bucket = bucket
@@ -79,9 +83,8 @@ class ObjectReader(io.BufferedIOBase):
         self._data: bytes | memoryview = b""
         self._begin = 0
         self._next = 0
-        # The open read of chunks, if there is one, and the number of its first one.
+        # The number of the first chunk of the open read.
         self._first = 0
-        self._source: _Direct | _Consumed | None = None
         self._chunks: Iterator[bytes | memoryview] | None = None
         # The hash of the first chunks, and how many they are.
         self._hash = hashlib.sha256()
