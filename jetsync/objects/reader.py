@@ -106,6 +106,11 @@ class ObjectReader(io.BufferedIOBase):
         """The description of the object."""
         return self._info
 
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return self._info.name
+
     def readable(self) -> bool:
         """Return True."""
         return True

@@ -25,6 +25,7 @@ NOW = dt.datetime.now(dt.timezone.utc)
 GIVEN = {
     "batch": 2,
     "bucket": "B",
+    "consumer": "w",
     "data": b"x",
     "group": "g",
     "handler": print,
@@ -195,7 +196,7 @@ def test_configurations_refuse_wrong_numbers(js, cls):
         (jetsync.StreamConfig, {"num_replicas": -1}),
         (jetsync.StreamConfig, {"mirror": jetsync.StreamSource("A", opt_start_seq=-1)}),
         (jetsync.ConsumerConfig, {"opt_start_seq": -1}),
-        (jetsync.ConsumerConfig, {"rate_limit_bps": -1}),
+        (jetsync.ConsumerConfig, {"rate_limit_bps": -1, "deliver_subject": "d"}),
         (jetsync.ConsumerConfig, {"max_waiting": -1}),
         (jetsync.ConsumerConfig, {"max_batch": -1}),
         (jetsync.ConsumerConfig, {"max_bytes": -1}),

@@ -224,7 +224,7 @@ def test_handles_cannot_be_pickled_and_say_what_to_pass(client, js, unique, kv, 
 def test_calls_in_the_guide_exist():
     """The guide to buckets mentions only methods and keywords that exist."""
     text = (DOCS / "howto" / "key-value.md").read_text(encoding="utf-8")
-    owners = (jetsync.JetStream, jetsync.KeyValue, jetsync.Transaction, jetsync.Watch)
+    owners = (jetsync, jetsync.JetStream, jetsync.KeyValue, jetsync.Transaction, jetsync.Watch)
     called = set(re.findall(r"`(?:kv\.|js\.)?(\w+)\(", text))
 
     assert {name for name in called if not any(hasattr(each, name) for each in owners)} == set()
