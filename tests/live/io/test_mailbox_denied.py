@@ -309,7 +309,9 @@ class TestDeniedInbox:
                     lambda: all(
                         len(ledger.stored) > count
                         for ledger, count in zip(ledgers, stored, strict=True)  # noqa: B023
-                    )
+                    ),
+                    # A call whose replies were denied may wait for two of its timeouts first.
+                    40,
                 )
         finally:
             over.set()
