@@ -333,11 +333,8 @@ class OrderedConsumer:
                 "an ordered consumer cannot call a handler: iterate over consume()",
                 argument="handler",
             )
-        wanted = consume_options(
-            self.stream_name,
-            self.name,
-            self.cached_info.config,
-            HEARTBEAT,
+        return self._consume(
+            self._source.context.deadline(None),
             max_messages=max_messages,
             max_bytes=max_bytes,
             expires=expires,
@@ -346,8 +343,6 @@ class OrderedConsumer:
             threshold_bytes=threshold_bytes,
             stop_after=stop_after,
         )
-        deadline = self._source.context.deadline(None)
-        return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
@@ -372,6 +367,12 @@ class OrderedConsumer:
             verify=False,
         )
 
+    def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
+        wanted = consume_options(
+            self.stream_name, self.name, self.cached_info.config, HEARTBEAT, **options
+        )
+        return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
+
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
         """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
         closed = self._source.closed
@@ -395,3 +396,10 @@ class OrderedConsumer:
             raise errors.ConflictingUseError(
                 f"a {kind} of this ordered consumer is still open: end or close it first"
             )
+
+
+def consume_within(
+    ordered: OrderedConsumer, deadline: Deadline, **options: Any
+) -> OrderedConsumption:
+    """Do what ``consume`` does, with the deadline of the calling operation."""
+    return ordered._consume(deadline, **options)  # noqa: SLF001  (its own module)

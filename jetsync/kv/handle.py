@@ -581,7 +581,7 @@ class KeyValue(Generic[ValueT]):
             from_revision=from_revision,
             ignore_deletes=ignore_deletes,
             meta_only=meta_only,
-            shown=True,
+            ends=False,
         )
 
     def atomic(self, *, timeout: Seconds | None = None) -> Transaction[ValueT]:
@@ -685,7 +685,7 @@ class KeyValue(Generic[ValueT]):
         ignore_deletes: bool = False,
         meta_only: bool = False,
         complete: bool = False,
-        shown: bool = False,
+        ends: bool = True,
     ) -> Watch[Any]:
         """
         Create a watch.
@@ -693,12 +693,13 @@ class KeyValue(Generic[ValueT]):
         Args:
             patterns: Stored keys and patterns; all keys if there are none.
             policy: Where the watch starts.
-            deadline: Deadline of the requests that create it.
+            deadline: Deadline of the calling operation.
             from_revision: As for :meth:`watch`.
             ignore_deletes: As for :meth:`watch`.
             meta_only: As for :meth:`watch`.
             complete: As for :class:`Watch`.
-            shown: Whether the entries are as the codecs show them, and not as they are stored.
+            ends: Whether the calling operation closes the watch. If so, the entries are as they are
+                stored, and not as the codecs show them.
         """
         bucket = self._bucket
         prefix = bucket.layout.read_prefix
@@ -720,10 +721,12 @@ class KeyValue(Generic[ValueT]):
             return Watch(
                 bucket,
                 ordered,
+                deadline,
+                ends=ends,
                 before=before,
                 complete=complete,
                 ignore_deletes=ignore_deletes,
-                shown=partial(bucket.shown, with_value=not meta_only) if shown else None,
+                shown=None if ends else partial(bucket.shown, with_value=not meta_only),
             )
 
     def _change(

@@ -17,7 +17,9 @@ from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
+from jetsync.consume.ordered import consume_within
 from jetsync.consume.ordered_reads import nudge
+from jetsync.consume.ordered_source import SHORTEST_CREATE
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
@@ -55,6 +57,10 @@ MOST: Final = 4
 
 # Seconds to wait for the server's answer.
 INFO_TIMEOUT: Final = 1.0
+
+# The minimum if the watch outlasts the call. Otherwise a caller that polls with short timeouts
+# would never get the answer.
+SHORTEST_INFO: Final = SHORTEST_CREATE
 
 # The description of the error if there is no stream, without a further reason.
 MISSING: Final = errors.StreamNotFoundError().description
@@ -120,7 +126,9 @@ class Watch(Generic[ValueT]):
         self,
         bucket: Watched,
         ordered: OrderedConsumer,
+        deadline: Deadline,
         *,
+        ends: bool,
         before: int,
         complete: bool,
         ignore_deletes: bool,
@@ -132,6 +140,8 @@ class Watch(Generic[ValueT]):
         # The entry that is being decoded: after Ctrl-C, the next call decodes it again.
         self._held: Entry | None = None
         self._ordered = ordered
+        # The deadline of the call that also closes the watch; None if the caller closes it.
+        self._until = deadline if ends else None
         self._ignore_deletes = ignore_deletes
         self._reading = Reading("watch", bucket.context.connection)
         # Also set when the watch ends, so that no thread keeps waiting for it.
@@ -159,7 +169,9 @@ class Watch(Generic[ValueT]):
         if self._is_current:
             self._current.set()
         only_names = ordered.cached_info.config.headers_only
-        self._messages = ordered.consume(max_messages=PREFETCHED_KEYS if only_names else None)
+        self._messages = consume_within(
+            ordered, deadline, max_messages=PREFETCHED_KEYS if only_names else None
+        )
         disown(bucket.context.lane.later, self)
 
     def __repr__(self) -> str:
@@ -187,8 +199,8 @@ class Watch(Generic[ValueT]):
 
         Args:
             timeout: Seconds to wait. The default is 30; 0 returns only an entry that has already
-                arrived. If jetsync replaces the watch's consumer meanwhile, the call may take half
-                a second longer.
+                arrived. The call may take half a second longer if jetsync replaces the watch's
+                consumer, or asks the server whether the initial entries are complete.
 
         Raises:
             HandleClosedError: The watch has ended.
@@ -288,14 +300,19 @@ class Watch(Generic[ValueT]):
         """
         End the watch and wake all threads that wait for an entry.
 
-        Also deletes the watch's consumer if the client is connected. Any thread may call this, and
-        repeated calls have no effect.
+        Also deletes the watch's consumer if the client is connected, and waits for the server's
+        answer for at most the context's default timeout. Any thread may call this, and repeated
+        calls have no effect.
         """
         self._end()
         self._messages.close()
+        context = self._bucket.context
         # Without a connection, the server deletes the consumer after its inactive threshold.
-        if self._bucket.context.connection.is_connected:
-            self._ordered.close()
+        if context.connection.is_connected:
+            until = context.deadline(None)
+            if self._until is not None:
+                until = self._until.at_most(until.total)
+            self._ordered.close(timeout=until.remaining())
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
@@ -343,7 +360,7 @@ class Watch(Generic[ValueT]):
                     self._end()
                 else:
                     if not self._is_current:
-                        self._look()
+                        self._look(until)
                     if until.expired():
                         raise errors.WaitTimeoutError("an entry", until.total)
             return None
@@ -399,10 +416,13 @@ class Watch(Generic[ValueT]):
         elif self._taken_initial >= self._there or self._taken >= self._most * self._there:
             self._note_current()
 
-    def _look(self) -> None:
+    def _look(self, until: Deadline) -> None:
         """Ask the server whether all initial entries have been sent."""
+        seconds = min(INFO_TIMEOUT, until.remaining())
+        if self._until is None:
+            seconds = max(seconds, SHORTEST_INFO)
         try:
-            info = self._ordered.info(timeout=INFO_TIMEOUT)
+            info = self._ordered.info(timeout=seconds)
         except errors.JetSyncError:
             return
         if info.num_pending:

@@ -132,7 +132,8 @@ class ObjectStore:
             on_progress: Called in this thread with the number of bytes that are stored, and the
                 total, which is None if jetsync does not know it. If it raises, the put fails.
             timeout: Seconds without progress after which the put fails. A put may take longer. The
-                time that your file, iterable or function takes does not count.
+                time that your file, iterable or function takes does not count. Removing data that
+                is not needed any more may take 5 seconds more.
 
         Returns:
             The description. Its ``modified`` is a time of this machine's clock.
@@ -187,7 +188,7 @@ class ObjectStore:
             chunk_size: Bytes of a chunk.
             expect: What has to be there before.
             on_progress: Called with the stored bytes and the size of the file.
-            timeout: Seconds without progress after which the put fails.
+            timeout: As for :meth:`put`.
 
         Raises:
             OSError: The file cannot be read.
@@ -349,7 +350,7 @@ class ObjectStore:
 
         Args:
             name: The object.
-            timeout: Seconds for all requests together.
+            timeout: Seconds for all requests together. Removing the data may take 5 seconds more.
 
         Raises:
             ObjectNotFoundError: There is no such object.

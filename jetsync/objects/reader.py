@@ -17,7 +17,7 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
-from jetsync.consume.ordered import open_ordered
+from jetsync.consume.ordered import consume_within, open_ordered
 from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream, repeated
 
@@ -448,7 +448,10 @@ class _Consumed:
         sizes: bool = False,
     ) -> None:
         self._seconds = seconds
+        # Seconds that the deletion of the consumer may take.
+        self._patience = seconds
         self._subject = subject
+        deadline = Deadline.after(seconds)
         self._ordered = repeated(
             bucket.context,
             lambda until: open_ordered(
@@ -460,7 +463,7 @@ class _Consumed:
                 opt_start_seq=sequence,
                 headers_only=sizes or None,
             ),
-            Deadline.after(seconds),
+            deadline,
         )
         # Chunks that are removed before they are sent never arrive.
         self._left = min(count, self._ordered.cached_info.num_pending)
@@ -468,9 +471,9 @@ class _Consumed:
         #: How many chunks were taken, and the sequence of the last one.
         self.arrived: tuple[int, int] = 0, 0
         if self._left and sizes:
-            self._messages = self._ordered.consume(max_messages=SIZES)
+            self._messages = consume_within(self._ordered, deadline, max_messages=SIZES)
         elif self._left:
-            self._messages = self._ordered.consume(max_bytes=PAGE_BYTES)
+            self._messages = consume_within(self._ordered, deadline, max_bytes=PAGE_BYTES)
 
     def __iter__(self) -> Iterator[bytes]:
         return (message.data for message in self.messages())
@@ -480,6 +483,8 @@ class _Consumed:
         while self._messages is not None and self._left:
             message = self._messages.next(timeout=self._seconds)
             if message is None:
+                # The server is silent, so the deletion is sent without a wait for its answer.
+                self._patience = 0.0
                 raise errors.RequestTimeoutError(
                     self._subject, self._seconds, what="no chunk arrived"
                 )
@@ -488,4 +493,4 @@ class _Consumed:
             yield message
 
     def close(self) -> None:
-        self._ordered.close()
+        self._ordered.close(timeout=self._patience)

@@ -196,12 +196,19 @@ def open_watch(
     tokens = dict.fromkeys(map(encode_name, names))
     # Some clients leave the padding out.
     tokens.update(dict.fromkeys(token.rstrip("=") for token in list(tokens)))
-    entries = watch_documents(bucket, [*tokens] or [">"], deadline, updates_only=updates_only)
+    entries = watch_documents(
+        bucket, [*tokens] or [">"], deadline, updates_only=updates_only, ends=False
+    )
     return ObjectWatch(bucket, entries, ignore_deletes=ignore_deletes)
 
 
 def watch_documents(
-    bucket: Bucket, tokens: Sequence[str], deadline: Deadline, *, updates_only: bool = False
+    bucket: Bucket,
+    tokens: Sequence[str],
+    deadline: Deadline,
+    *,
+    updates_only: bool = False,
+    ends: bool = True,
 ) -> Watch:
     """
     Return a watch whose entries are documents.
@@ -211,6 +218,7 @@ def watch_documents(
         tokens: The last parts of the subjects of documents, or ``>``.
         deadline: Deadline of the calling operation.
         updates_only: Whether to start with the next change.
+        ends: Whether the calling operation closes the watch.
     """
     context, stream = bucket.context, bucket.stream
     prefix = documents_of(bucket.name, "")
@@ -229,13 +237,15 @@ def watch_documents(
             [prefix + token for token in tokens],
             deliver_policy=policy,
         )
-    return Watch(
-        Documents(bucket.name, context, layout),
-        ordered,
-        before=before,
-        complete=False,
-        ignore_deletes=False,
-    )
+        return Watch(
+            Documents(bucket.name, context, layout),
+            ordered,
+            deadline,
+            ends=ends,
+            before=before,
+            complete=False,
+            ignore_deletes=False,
+        )
 
 
 def info_in(bucket: Bucket, entry: Entry) -> ObjectInfo:

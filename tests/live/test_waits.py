@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import inspect
+import itertools
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import attrs
 import pytest
@@ -22,6 +24,7 @@ from helpers.skipped_time import SkippedTime
 from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.pull import GRACE
+from jetsync.objects.bucket import CLEANUP
 from jetsync.testing import CutProxy
 
 T = 0.5
@@ -39,10 +42,24 @@ LONGER = {
     "Consumer.next": GRACE,
     "OrderedConsumer.fetch": GRACE,
     "OrderedConsumer.next": GRACE,
+    "Stream.schedules": GRACE,
     # The consumer may be about to be replaced.
     "OrderedConsumption.next": 0.5,
+    "ObjectWatch.initial": 0.75,
+    "ObjectWatch.next": 0.5,
     "Watch.initial": 0.75,
     "Watch.next": 0.5,
+    # The timeout is for each request.
+    "ObjectStore.collect_garbage": T,
+    "ObjectStore.list": T,
+    "ObjectStore.list, with a watch": T,
+    # The timeout is for each wait without an answer.
+    "ObjectStore.get_bytes": T,
+    "ObjectStore.get_bytes, with a consumer": T,
+    "ObjectStore.get_file": T,
+    # After that, a put that fails removes its data.
+    "ObjectStore.put": CLEANUP + T,
+    "ObjectStore.put_file": CLEANUP + T,
     # The thread gets a second to end, which a busy machine may use.
     "connect": 1.0,
     # The time of an ack begins when the message is written. The thread that writes it may have
@@ -52,11 +69,6 @@ LONGER = {
     "Client.drain": 1.0,
     "Client.drain, with a message": 1.0,
     "Client.drain, with a publisher": 1.0,
-    # The timeout is for creating the consumer. Its first use has the timeout of the context.
-    "KeyValue.history": T,
-    "KeyValue.keys": T,
-    "KeyValue.purge_deletes": T,
-    "KeyValue.watch": T,
 }
 """The calls that may take longer, and by how many seconds."""
 
@@ -91,6 +103,8 @@ class Handles:
     """The timeout of a call."""
     ack_timeout: float = 10.0 * T
     """That of a publisher, so that the call ends first."""
+    folder: Path = Path()
+    """For files."""
     made: object = None
     """The object of the call. It lives as long as the client, so that none is dropped."""
 
@@ -190,6 +204,38 @@ def message(h):
     return consumer(h).next(expires=20)
 
 
+def objects(h):
+    """
+    Return an object store with one object of several chunks.
+    """
+    made = h.js.create_object_store(h.name, storage="memory")
+    made.put("a", b"1" * 30, chunk_size=10)
+    return made
+
+
+def indirect_objects(h):
+    """Return an object store that is read with consumers, because it allows no direct gets."""
+    objects(h).stream.update(allow_direct=False)
+    return h.js.object_store(h.name)
+
+
+def object_watch(h):
+    """
+    Return a watch from which all current descriptions were taken.
+    """
+    made = objects(h).watch()
+    assert made.next(timeout=20)
+    return made
+
+
+def giving_up(h):
+    """
+    Return a stream with a consumer that gives messages up.
+    """
+    h.stream.create_consumer("c", max_deliver=1, filter_subject=h.subject)
+    return h.stream
+
+
 def ordered(h):
     """
     Return an ordered consumer.
@@ -256,6 +302,12 @@ MAKERS = {
     "JetStream": lambda h: h.js,
     "KeyValue": bucket,
     "Message": message,
+    "ObjectStore": objects,
+    "ObjectStore.get_bytes, with a consumer": indirect_objects,
+    "ObjectStore.list, with a watch": indirect_objects,
+    "ObjectWatch": object_watch,
+    "ObjectWatch.initial": lambda h: objects(h).watch(),
+    "ObjectWatch.wait_current": lambda h: objects(h).watch(),
     "OrderedConsumer": ordered,
     "OrderedConsumption": lambda h: ordered(h).consume(),
     "PublishFuture": publisher,
@@ -264,6 +316,7 @@ MAKERS = {
     "Publisher.publish": limiting_publisher,
     "StopSignal": lambda h: h.client.stop_on_signal(),
     "Stream": lambda h: h.stream,
+    "Stream.dead_letters": giving_up,
     "Subscription": lambda h: h.client.subscribe("quiet"),
     "Transaction": transaction,
     "Watch": watch,
@@ -346,6 +399,20 @@ CALLS = {
         h.name, "c", timeout=h.seconds
     ),
     "JetStream.delete_key_value": lambda made, h: made.delete_key_value(h.new, timeout=h.seconds),
+    "JetStream.create_object_store": lambda made, h: made.create_object_store(
+        h.new, timeout=h.seconds
+    ),
+    "JetStream.create_or_update_object_store": lambda made, h: made.create_or_update_object_store(
+        h.new, timeout=h.seconds
+    ),
+    "JetStream.delete_object_store": lambda made, h: made.delete_object_store(
+        h.new, timeout=h.seconds
+    ),
+    "JetStream.object_store": lambda made, h: made.object_store(h.new, timeout=h.seconds),
+    "JetStream.object_stores": lambda made, h: list(made.object_stores(timeout=h.seconds)),
+    "JetStream.update_object_store": lambda made, h: made.update_object_store(
+        h.new, timeout=h.seconds
+    ),
     "JetStream.delete_stream": lambda made, h: made.delete_stream(h.new, timeout=h.seconds),
     "JetStream.key_value": lambda made, h: made.key_value(h.new, timeout=h.seconds),
     "JetStream.key_value_names": lambda made, h: list(made.key_value_names(timeout=h.seconds)),
@@ -387,6 +454,33 @@ CALLS = {
     "Message.ack": lambda made, h: made.ack(),
     "Message.ack_sync": lambda made, h: made.ack_sync(timeout=h.seconds),
     "Message.nak": lambda made, h: made.nak(),
+    "ObjectStore.add_link": lambda made, h: made.add_link("b", "a", timeout=h.seconds),
+    "ObjectStore.add_store_link": lambda made, h: made.add_store_link("b", "c", timeout=h.seconds),
+    "ObjectStore.collect_garbage": lambda made, h: made.collect_garbage(0, timeout=h.seconds),
+    "ObjectStore.delete": lambda made, h: made.delete("a", timeout=h.seconds),
+    "ObjectStore.get": lambda made, h: made.get("a", timeout=h.seconds).close(),
+    "ObjectStore.get_bytes": lambda made, h: made.get_bytes("a", timeout=h.seconds),
+    "ObjectStore.get_bytes, with a consumer": lambda made, h: made.get_bytes(
+        "a", timeout=h.seconds
+    ),
+    "ObjectStore.get_file": lambda made, h: made.get_file(
+        "a", h.folder / "file", timeout=h.seconds
+    ),
+    "ObjectStore.info": lambda made, h: made.info("a", timeout=h.seconds),
+    "ObjectStore.list": lambda made, h: made.list(timeout=h.seconds),
+    "ObjectStore.list, with a watch": lambda made, h: made.list(timeout=h.seconds),
+    "ObjectStore.put": lambda made, h: made.put("a", b"12", timeout=h.seconds),
+    "ObjectStore.put_file": lambda made, h: made.put_file("a", __file__, timeout=h.seconds),
+    "ObjectStore.rename": lambda made, h: made.rename("a", "b", timeout=h.seconds),
+    "ObjectStore.seal": lambda made, h: made.seal(timeout=h.seconds),
+    "ObjectStore.status": lambda made, h: made.status(timeout=h.seconds),
+    "ObjectStore.update_meta": lambda made, h: made.update_meta(
+        "a", description="other", timeout=h.seconds
+    ),
+    "ObjectStore.watch": lambda made, h: made.watch(timeout=h.seconds),
+    "ObjectWatch.initial": lambda made, h: list(made.initial(timeout=h.seconds)),
+    "ObjectWatch.next": lambda made, h: made.next(timeout=h.seconds),
+    "ObjectWatch.wait_current": lambda made, h: made.wait_current(timeout=h.seconds),
     "OrderedConsumer.close": lambda made, h: made.close(timeout=h.seconds),
     "OrderedConsumer.fetch": lambda made, h: list(made.fetch(5, expires=h.seconds)),
     "OrderedConsumer.info": lambda made, h: made.info(timeout=h.seconds),
@@ -400,6 +494,7 @@ CALLS = {
     "Publisher.flush": lambda made, h: (made.publish(h.subject), made.flush(timeout=h.seconds)),
     "Publisher.publish": publish_until_full,
     "StopSignal.wait": lambda made, h: made.wait(timeout=h.seconds),
+    "Stream.cancel_schedule": lambda made, h: made.cancel_schedule(h.subject, timeout=h.seconds),
     "Stream.consumer": lambda made, h: made.consumer("c", timeout=h.seconds),
     "Stream.consumer_names": lambda made, h: list(made.consumer_names(timeout=h.seconds)),
     "Stream.consumers": lambda made, h: list(made.consumers(timeout=h.seconds)),
@@ -408,6 +503,7 @@ CALLS = {
     "Stream.create_or_update_consumer": lambda made, h: made.create_or_update_consumer(
         "c", timeout=h.seconds
     ),
+    "Stream.dead_letters": lambda made, h: made.dead_letters("c", f"{h.name}.b", timeout=h.seconds),
     "Stream.delete": lambda made, h: made.delete(timeout=h.seconds),
     "Stream.delete_consumer": lambda made, h: made.delete_consumer("c", timeout=h.seconds),
     "Stream.delete_message": lambda made, h: made.delete_message(1, timeout=h.seconds),
@@ -427,6 +523,7 @@ CALLS = {
     "Stream.reset_consumer": lambda made, h: made.reset_consumer("c", timeout=h.seconds),
     "Stream.resume_consumer": lambda made, h: made.resume_consumer("c", timeout=h.seconds),
     "Stream.scan": lambda made, h: list(made.scan(timeout=h.seconds)),
+    "Stream.schedules": lambda made, h: made.schedules(timeout=h.seconds),
     "Stream.unpin_consumer": lambda made, h: made.unpin_consumer("c", "group", timeout=h.seconds),
     "Stream.update": lambda made, h: made.update(timeout=h.seconds),
     "Stream.update_consumer": lambda made, h: made.update_consumer("c", timeout=h.seconds),
@@ -471,6 +568,9 @@ LOST = {
 """Calls that do not wait for a connection, because the batch was lost with the last one."""
 
 
+QUIET = {"ObjectWatch.initial", "Watch.initial"}
+"""Calls that may have all that they wait for before the server is silent."""
+
 MAKING = {"Client.subscribe", "JetStream.publisher", "connect"}
 """Calls that make an object with a warning, which is dropped if they are interrupted."""
 
@@ -486,7 +586,7 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def handles(clock, nats_server, js, unique, monkeypatch):
+def handles(clock, nats_server, js, unique, monkeypatch, tmp_path):
     """
     A client whose waits can be skipped, and that does not drop a silent connection.
     """
@@ -498,12 +598,14 @@ def handles(clock, nats_server, js, unique, monkeypatch):
         jetsync.connect(proxy.url, request_timeout=20, reconnect_wait=0.05) as client,
     ):
         own = client.jetstream()
-        yield Handles(client, proxy, clock, own, own.create_stream(unique, **fields))
+        yield Handles(
+            client, proxy, clock, own, own.create_stream(unique, **fields), folder=tmp_path
+        )
         # The server gets nothing of what the silent connection holds.
         cut_off(proxy, client)
         client.close()
     for name in js.stream_names():
-        if name in {unique, f"KV_{unique}", f"{unique}-counters"}:
+        if name in {unique, f"KV_{unique}", f"OBJ_{unique}", f"{unique}-counters"}:
             js.delete_stream(name)
 
 
@@ -546,7 +648,7 @@ class TestTimeout:
             outcome = handles.call(name)
             seconds = skipped()
         check(name, seconds, outcome)
-        assert seconds >= T - SLACK or name in AT_ONCE or name == "Watch.initial", outcome
+        assert seconds >= T - SLACK or name in AT_ONCE or name in QUIET, outcome
 
     def test_silence_after_an_answer(self, clock, handles, name, monkeypatch):
         """
@@ -598,7 +700,44 @@ class TestTimeout:
             outcome = handles.call(name)
             seconds = skipped()
         check(name, seconds, outcome)
-        assert seconds >= T - SLACK or name in LOST or name == "Watch.initial", outcome
+        assert seconds >= T - SLACK or name in LOST or name in QUIET, outcome
+
+
+READS = {
+    "KeyValue.history": bucket,
+    "KeyValue.keys": bucket,
+    "KeyValue.purge_deletes": bucket,
+    "KeyValue.watch": bucket,
+    "ObjectStore.get_bytes, with a consumer": indirect_objects,
+    "ObjectStore.list, with a watch": indirect_objects,
+    "ObjectStore.watch": objects,
+}
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("name", READS)
+def test_silence_after_a_later_answer(clock, handles, name, number, monkeypatch):
+    """
+    The consumer of a call is created, asked about, read and deleted within the call's timeout.
+    """
+    prepare(handles, name)
+    # Only the timeout of the call may end it.
+    handles.js._context.default_timeout = 100.0
+    monkeypatch.setattr("jetsync.kv.watch.INFO_TIMEOUT", 100.0)
+    deliver, answers = Waiter.deliver, itertools.count(1)
+
+    def deliver_and_stop(waiter, frame):
+        if next(answers) == number:
+            handles.proxy.pause()
+            clock.skip(T / 2)
+        deliver(waiter, frame)
+
+    monkeypatch.setattr(Waiter, "deliver", deliver_and_stop)
+    with clock.measuring() as skipped:
+        outcome = handles.call(name)
+        seconds = skipped()
+    monkeypatch.setattr(Waiter, "deliver", deliver)
+    check(name, seconds, outcome)
 
 
 @pytest.mark.parametrize("name", CALLS)
