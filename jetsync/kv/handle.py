@@ -27,6 +27,7 @@ from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch
+from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
@@ -515,9 +516,9 @@ class KeyValue(Generic[ValueT]):
             found: dict[str, Entry] = {}
             with bucket.named():
                 batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+                end_by(batch, deadline)
                 for message in batch:
                     if deadline.expired():
-                        # The timeout of the read applies to each page.
                         raise errors.RequestTimeoutError(subjects[0], deadline.total)
                     key = message.subject.removeprefix(prefix)
                     found[key] = stored_entry(bucket.name, key, message)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Deadline
     from jetsync._base.iterations import ListIteration
     from jetsync.read.last import LastPlan
     from jetsync.read.pages import PageReader
@@ -132,6 +133,11 @@ class DirectBatch:
         If another thread waits for a message, its iteration ends.
         """
         self._reader.close(self._running)
+
+
+def end_by(batch: DirectBatch, deadline: Deadline) -> None:
+    """Have all further pages arrive by the deadline of the calling operation."""
+    batch._reader.until = deadline  # noqa: SLF001  (its own module)
 
 
 class StreamScan(Iterator["StoredMessage"]):

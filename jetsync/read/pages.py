@@ -203,6 +203,8 @@ class PageReader:
         self._patient = patient
         # Seconds left for the open page.
         self.left: float = seconds
+        #: The deadline of all pages together, if any.
+        self.until: Deadline | None = None
         # How many answers to the open page came from a server with fewer messages than the stream,
         # and the mirror among these servers.
         self.tries: int = 0
@@ -642,6 +644,8 @@ class PageReader:
     def page_time(self) -> Iterator[Deadline]:
         """Yield a deadline with the page's remaining time, and subtract the time of the block."""
         started = time.monotonic()
+        if self.until is not None:
+            self.left = min(self.left, self.until.remaining())
         try:
             # Errors name the whole time.
             yield Deadline(started + max(self.left, 0.0), self.seconds)

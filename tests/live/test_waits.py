@@ -24,6 +24,7 @@ from helpers.skipped_time import SkippedTime
 from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.pull import GRACE
+from jetsync.kv import handle
 from jetsync.objects.bucket import CLEANUP
 from jetsync.testing import CutProxy
 
@@ -738,6 +739,33 @@ def test_silence_after_a_later_answer(clock, handles, name, number, monkeypatch)
         seconds = skipped()
     monkeypatch.setattr(Waiter, "deliver", deliver)
     check(name, seconds, outcome)
+
+
+def test_silence_after_a_page(clock, handles, monkeypatch):
+    """
+    All pages of a snapshot of a bucket have one timeout together.
+    """
+    kv = bucket(handles)
+    for number in range(5):
+        # The next page is requested before the messages of a page are returned.
+        kv.put(f"key{number}", "value")
+    monkeypatch.setattr("jetsync.read.last.PAGE_BYTES", 1)
+    make, made = handle.stored_entry, []
+
+    def make_and_stop(*arguments):
+        if not made:
+            handles.proxy.pause()
+            clock.skip(5 * T)
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(handle, "stored_entry", make_and_stop)
+    with clock.measuring() as skipped:
+        with pytest.raises(jetsync.RequestTimeoutError):
+            kv.get_many(">", timeout=10 * T)
+        seconds = skipped()
+    assert made
+    assert seconds <= 10 * T + SLACK
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -4,6 +4,8 @@ Buckets with codecs on real servers.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import jetsync
@@ -330,6 +332,7 @@ class TestForeignEntries:
 
             missing = (f"$KV.{raw.bucket}.YSBi",)
             vanished = 1
+            _reader = SimpleNamespace()
 
             def __iter__(self):
                 return iter(())
