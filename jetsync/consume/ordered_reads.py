@@ -317,6 +317,12 @@ def nudge(consumption: OrderedConsumption) -> None:
     target.lane.post_nowait(empty_pull(target, expires=NUDGE))
 
 
+def arrived(consumption: OrderedConsumption) -> int:
+    """Return how many messages have arrived in the buffer."""
+    core = consumption._core  # noqa: SLF001  (its own module)
+    return 0 if core is None else len(core.buffer)
+
+
 class OrderedFetch:
     """
     One bounded pull from an ordered consumer, repeated on as many consumers as it takes.

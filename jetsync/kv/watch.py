@@ -18,7 +18,7 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.ordered import consume_within
-from jetsync.consume.ordered_reads import nudge
+from jetsync.consume.ordered_reads import arrived, nudge
 from jetsync.consume.ordered_source import SHORTEST_CREATE
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
@@ -317,13 +317,18 @@ class Watch(Generic[ValueT]):
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
         until = Deadline.after(None) if deadline is None else deadline
+        left: int | None = None
         while True:
             try:
                 return self._take_one(until, initial=initial)
             except errors.DecodeError as error:
                 self._bucket.report(error)
             if until.expired():
-                raise errors.WaitTimeoutError("an entry", until.total)
+                # With a timeout of 0, the entries that have arrived by now are tried, too. Later
+                # ones are not, so the call ends even if entries arrive all the time.
+                left = arrived(self._messages) if left is None else left - 1
+                if until.total or initial or left <= 0:
+                    raise errors.WaitTimeoutError("an entry", until.total)
 
     def _take_one(self, until: Deadline, *, initial: bool) -> Entry[Any] | None:
         """

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync import Base64Codec, ChainCodec, JsonCodec, KeyOperation, PathCodec
 
 PATHS = ChainCodec(PathCodec(), Base64Codec())
@@ -318,6 +319,44 @@ class TestForeignEntries:
         raw.put("key", b"no JSON")
         with raw.with_codec(values=JsonCodec(), on_undecodable=put_more).watch() as watch:
             assert watch.next(timeout=0.5) is None
+        assert 0 < len(skipped) < most
+
+    def test_a_call_without_a_wait_returns_the_next_entry_that_has_arrived(self, raw):
+        """
+        With a timeout of 0, an entry is returned though others before it are left out.
+        """
+        skipped = []
+        raw.put("good", b"1")
+        for number in range(3):
+            raw.put(f"bad{number}", b"no JSON")
+        done = raw.put("last", b"2")
+        kv = raw.with_codec(values=JsonCodec(), on_undecodable=skipped.append)
+        with kv.watch() as watch:
+            assert watch.next(timeout=10).key == "good"
+            eventually(lambda: len(watch._messages._core.buffer) == 4)
+            entry = watch.next(timeout=0)
+            assert (entry.key, entry.revision) == ("last", done)
+            assert watch.next(timeout=0) is None
+        assert [error.key for error in skipped] == ["bad0", "bad1", "bad2"]
+
+    def test_a_call_without_a_wait_ends_though_foreign_entries_arrive(self, raw):
+        """
+        With a timeout of 0, only entries are tried that have arrived when the first is left out.
+        """
+        most, skipped = 200, []
+
+        def put_more(error):
+            skipped.append(error)
+            if len(skipped) < most:
+                raw.put(f"key{len(skipped)}", b"no JSON")
+                eventually(lambda: watch._messages._core.refill() and watch._messages._core.buffer)
+
+        raw.put("first", b"1")
+        raw.put("key", b"no JSON")
+        with raw.with_codec(values=JsonCodec(), on_undecodable=put_more).watch() as watch:
+            assert watch.next(timeout=10).key == "first"
+            eventually(lambda: len(watch._messages._core.buffer) == 1)
+            assert watch.next(timeout=0) is None
         assert 0 < len(skipped) < most
 
     def test_values_that_vanish_are_named_as_the_caller_knows_them(self, raw, encoded, monkeypatch):
