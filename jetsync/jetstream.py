@@ -184,7 +184,8 @@ class JetStream:
 
         This exception, and the KeyboardInterrupt of Ctrl-C, have the :class:`PublishReport` as
         their attribute ``report``, if the call had begun. Its ``resume_at`` says where to continue.
-        After Ctrl-C, messages in flight are failures with an unknown outcome.
+        After Ctrl-C, messages in flight are failures with an unknown outcome. If the exception is
+        the PublishManyError of another call, it is the cause of a new one with this report.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.

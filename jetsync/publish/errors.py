@@ -63,6 +63,9 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
 class PublishManyError(PublishError):
     """
     Some messages of a bulk publish failed; ``report`` lists them and counts the others.
+
+    If your iterable or ``on_ack`` raises the PublishManyError of another call, that error is the
+    ``__cause__`` of this one. ``report`` is about the outer call, and may have no failures.
     """
 
     def __init__(self, report: PublishReport) -> None:
@@ -74,8 +77,9 @@ class PublishManyError(PublishError):
             outcome = "invalid and not sent"
         else:
             outcome = "not acknowledged"
-        text = f"{len(failures)} of {total} {what} {outcome}"
+        text = f"the iterable or on_ack raised PublishManyError; {total} {what} acknowledged"
         if failures:
+            text = f"{len(failures)} of {total} {what} {outcome}"
             text += f"; the first is messages[{failures[0].index}]: {failures[0].error}"
         if not report.exhausted:
             text += "; the rest of the iterable was not read"

@@ -53,6 +53,8 @@ class BulkPublish:
         self._window.number = FIRST_RETRY
         # The first error of ``on_ack``.
         self._callback_error: Exception | None = None
+        # The error that this call raises if messages have failed.
+        self._failed: PublishManyError | None = None
         # Whether the iterable was read to its end.
         self._exhausted = False
         # How many failures the reports to plugins have counted.
@@ -76,8 +78,11 @@ class BulkPublish:
             if error.report.failures:
                 raise PublishManyError(error.report) from error
             raise
-        except PublishManyError:
-            raise
+        except PublishManyError as error:
+            if error is self._failed:
+                raise
+            # Of another call, which the iterable or `on_ack` made: its report is about that one.
+            raise PublishManyError(self._report()) from error
         except BaseException as error:
             # Ctrl-C, or an error of the iterable or of `on_ack`. The caller may want to continue.
             vars(error)["report"] = self._report()
@@ -108,7 +113,8 @@ class BulkPublish:
             raise broken
         report = self._report()
         if report.failures:
-            raise PublishManyError(report)
+            self._failed = PublishManyError(report)
+            raise self._failed
         return report
 
     def _report(self) -> PublishReport:

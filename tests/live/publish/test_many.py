@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 import time
 from collections import Counter
@@ -825,6 +826,38 @@ class TestHooks:
             assert isinstance(failure.error, jetsync.PublishOutcomeUnknownError)
             assert "interrupted" in str(failure.error)
         js.delete_stream(stream.name)
+
+    @pytest.mark.parametrize("place", ["iterable", "on_ack"])
+    @pytest.mark.parametrize("refused", [(), (1,)])
+    def test_the_error_of_another_call_is_the_cause(self, js, stream, place, refused):
+        """
+        The PublishManyError of an inner call is the cause of one with the report of the outer call.
+        """
+        inner = []
+
+        def fail(*_):
+            if not inner:
+                try:
+                    js.publish_many([(f"{stream.name}.inner", b"")] * 2 + [("", b"")])
+                except jetsync.PublishManyError as error:
+                    inner.append(error)
+                    raise
+
+        def messages():
+            for number in range(3):
+                yield "" if number in refused else f"{stream.name}.a", b""
+            if place == "iterable":
+                fail()
+
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages(), on_ack=fail if place == "on_ack" else None)
+        report = caught.value.report
+        assert caught.value.__cause__ is inner[0]
+        assert failed(caught) == [*refused]
+        assert (report.count, report.resume_at) == (3 - len(refused), refused[0] if refused else 3)
+        assert inner[0].report.count == 2
+        text = "1 of 3 messages were" if refused else "the iterable or on_ack raised .*; 3 messages"
+        assert re.match(text, str(caught.value))
 
     def test_an_error_of_the_iterable_carries_the_report(self, js, stream):
         """
