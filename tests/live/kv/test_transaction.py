@@ -409,6 +409,7 @@ class TestGetMany:
             vanished = 1
 
             def __init__(self, batch):
+                self._reader = batch._reader
                 self.batch = [message for message in batch if not message.subject.endswith("b")]
 
             def __iter__(self):
