@@ -193,10 +193,13 @@ class ChainCodec:
 
     __slots__ = ("codecs",)
 
+    codecs: tuple[Any, ...]
+    """The codecs, from first to last."""
+
     def __init__(self, *codecs: Any) -> None:
         if not codecs:
             raise InvalidArgumentError("at least one codec is needed", argument="codecs")
-        self.codecs: tuple[Any, ...] = codecs
+        self.codecs = codecs
 
     def __repr__(self) -> str:
         return f"ChainCodec({', '.join(map(repr, self.codecs))})"

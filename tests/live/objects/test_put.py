@@ -187,16 +187,12 @@ class TestExpect:
         def add(letter):
             for _ in range(10):
                 while True:
-                    with store.get("a") as reader:
-                        info, data = reader.info, reader.read()
+                    # A read fails, too, if the object changes meanwhile.
                     with suppress(jetsync.ObjectChangedError):
+                        with store.get("a") as reader:
+                            info, data = reader.info, reader.read()
                         store.put("a", data + letter, expect=info)
                         break
-
-        def run(letter):
-            while True:
-                with suppress(jetsync.ObjectChangedError):
-                    return add(letter)
 
         threads = [threading.Thread(target=add, args=(letter,)) for letter in (b"x", b"y")]
         for thread in threads:
