@@ -113,6 +113,8 @@ class ConsumptionCore:
         self._inside = False
         # Whether nothing can be sent at the moment.
         self._blocked = False
+        # Whether messages were in the buffer when the driving thread decided what is due.
+        self._had_messages = False
         # Its turn lock is held by the thread that drives. Its takers are the threads that drive, or
         # wait for the driving thread, until there is a message.
         self.reading: Final = Reading("consumption", connection)
@@ -322,7 +324,9 @@ class ConsumptionCore:
                 self._drive()
                 if self.buffer or self.reading.over.is_set() or until.expired():
                     return
-                self._wait(until)
+                # Other threads that have taken the last messages meanwhile could not drive.
+                if not self._had_messages:
+                    self._wait(until)
         finally:
             if keeper is not None:
                 keeper.paused = False
@@ -336,6 +340,7 @@ class ConsumptionCore:
     def _drive(self) -> None:
         """Do what is due; the turn lock is held."""
         engine = self.engine
+        self._had_messages = bool(self.buffer)
         if self._inside:
             engine.fail(errors.ConsumptionClosedError(reason=INTERRUPTED))
         try:
@@ -360,6 +365,7 @@ class ConsumptionCore:
         engine, now = self.engine, time.monotonic()
         if self.feed.box.ready:
             self._take_news(now)
+            self._had_messages = bool(self.buffer)
         self._blocked = self._lane.state is not LaneState.OPEN
         if not self._blocked:
             silent_for = engine.look(now)

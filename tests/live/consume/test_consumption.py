@@ -219,6 +219,30 @@ class TestIterator:
             parts = [future.result(20) for future in [pool.submit(work) for _ in range(4)]]
         assert sorted(number for part in parts for number in part) == list(range(2000))
 
+    @pytest.mark.parametrize("count", [1, 5])
+    def test_another_thread_takes_the_last_message_while_one_drives(
+        self, js, stream, worker, monkeypatch, count
+    ):
+        """
+        A thread that decides what to do ends, or sends the next pull, if others take all meanwhile.
+        """
+        fill(js, stream, count)
+        messages = worker.consume(stop_after=count, max_messages=1)
+        core, taken = messages._core, []
+        drive = core._drive
+
+        def drive_slowly():
+            drive()
+            while core.buffer:
+                taker = threading.Thread(target=lambda: taken.append(next(messages)))
+                taker.start()
+                taker.join(20)
+
+        monkeypatch.setattr(core, "_drive", drive_slowly)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(list, messages).result(20) == []
+        assert len(taken) == count
+
     def test_no_more_than_the_buffer_is_sent_to_a_slow_user(self, js, stream, worker):
         """
         Buffered messages count, so the server never sends more than the buffer holds.
