@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from jetsync._base.deadline import Deadline
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.consumption import Consumption
@@ -144,7 +145,8 @@ def ordered():
     cursor = types.SimpleNamespace(name="C")
     info = types.SimpleNamespace(config=ConsumerConfig())
     context = types.SimpleNamespace(
-        lane=types.SimpleNamespace(prepare_wait=None, later=lambda *_: None)
+        lane=types.SimpleNamespace(prepare_wait=None, later=lambda *_: None),
+        deadline=Deadline.after,
     )
     source = types.SimpleNamespace(stream="S", cursor=cursor, info=info, context=context)
     return OrderedConsumer(source)
