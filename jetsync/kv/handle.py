@@ -21,12 +21,11 @@ from jetsync._proto.kv import (
     KeyOperation,
     covering,
 )
-from jetsync.consume.ordered import open_ordered
 from jetsync.kv.codecs import Codecs, check_codec
 from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
-from jetsync.kv.watch import Watch
+from jetsync.kv.watch import Watch, watch_subjects
 from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 
@@ -704,30 +703,20 @@ class KeyValue(Generic[ValueT]):
         """
         bucket = self._bucket
         prefix = bucket.layout.read_prefix
+        decodes = bucket.codecs is not None and not ends
         with bucket.named():
-            before = 0
-            if policy is not DeliverPolicy.NEW:
-                # Asked before the consumer is created: entries up to this revision are initial.
-                before = bucket.stream.info(timeout=deadline.remaining()).state.last_seq
-            ordered = open_ordered(
-                bucket.context,
-                bucket.stream.name,
-                bucket.stream.cached_info,
-                deadline,
-                [prefix + pattern for pattern in covering(patterns or [">"])],
-                deliver_policy=policy,
-                opt_start_seq=from_revision,
-                headers_only=meta_only or None,
-            )
-            return Watch(
+            return watch_subjects(
                 bucket,
-                ordered,
+                [prefix + pattern for pattern in covering(patterns or [">"])],
                 deadline,
+                policy=policy,
+                from_revision=from_revision,
+                meta_only=meta_only,
                 ends=ends,
-                before=before,
                 complete=complete,
                 ignore_deletes=ignore_deletes,
-                shown=None if ends else partial(bucket.shown, with_value=not meta_only),
+                shown=partial(bucket.shown, with_value=not meta_only) if decodes else None,
+                report=bucket.report,
             )
 
     def _change(

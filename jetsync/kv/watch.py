@@ -17,7 +17,7 @@ from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
-from jetsync.consume.ordered import consume_within
+from jetsync.consume.ordered import consume_within, open_ordered
 from jetsync.consume.ordered_reads import arrived, nudge
 from jetsync.consume.ordered_source import SHORTEST_CREATE
 from jetsync.consume.reading import Reading, shown
@@ -25,7 +25,7 @@ from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.kv import BucketLayout
     from jetsync.consume.ordered import OrderedConsumer
-    from jetsync.kv.codecs import Codecs
     from jetsync.kv.entry import Entry
+    from jetsync.stream import Stream
     from jetsync.values.message import Message
 
 __all__ = ["Watch"]
@@ -80,15 +80,12 @@ class Watched(Protocol):
         """The context of requests."""
 
     @property
-    def layout(self) -> BucketLayout:
-        """The subjects."""
+    def stream(self) -> Stream:
+        """The stream."""
 
     @property
-    def codecs(self) -> Codecs | None:
-        """The codecs of the entries."""
-
-    def report(self, error: errors.DecodeError) -> None:
-        """Tell the caller's function that an entry is left out, or raise the error."""
+    def layout(self) -> BucketLayout:
+        """The subjects."""
 
 
 class Watch(Generic[ValueT]):
@@ -133,10 +130,13 @@ class Watch(Generic[ValueT]):
         complete: bool,
         ignore_deletes: bool,
         shown: Callable[[Entry], Entry[Any]] | None = None,
+        report: Callable[[errors.DecodeError], object] | None = None,
     ) -> None:
         self._bucket = bucket
         # Decodes an entry; None returns it as it is stored.
-        self._shown = None if bucket.codecs is None else shown
+        self._shown = shown
+        # Called with the error of an entry that is left out, or raises it.
+        self._report = report
         # The entry that is being decoded: after Ctrl-C, the next call decodes it again.
         self._held: Entry | None = None
         self._ordered = ordered
@@ -322,7 +322,9 @@ class Watch(Generic[ValueT]):
             try:
                 return self._take_one(until, initial=initial)
             except errors.DecodeError as error:
-                self._bucket.report(error)
+                if self._report is None:
+                    raise
+                self._report(error)
             if until.expired():
                 # With a timeout of 0, the entries that have arrived by now are tried, too. Later
                 # ones are not, so the call ends even if entries arrive all the time.
@@ -453,3 +455,61 @@ class Watch(Generic[ValueT]):
         """Record that no more entries arrive."""
         self._reading.end(error)
         self._current.set()
+
+
+def watch_subjects(
+    bucket: Watched,
+    filters: Sequence[str],
+    deadline: Deadline,
+    *,
+    policy: DeliverPolicy,
+    from_revision: int | None = None,
+    meta_only: bool = False,
+    ends: bool,
+    complete: bool = False,
+    ignore_deletes: bool = False,
+    shown: Callable[[Entry], Entry[Any]] | None = None,
+    report: Callable[[errors.DecodeError], object] | None = None,
+) -> Watch[Any]:
+    """
+    Create a watch.
+
+    Args:
+        bucket: What to watch.
+        filters: Subjects of the stream.
+        deadline: Deadline of the calling operation.
+        policy: Where the watch starts.
+        from_revision: As for ``KeyValue.watch``.
+        meta_only: As for ``KeyValue.watch``.
+        ends: Whether the calling operation closes the watch.
+        complete: As for :class:`Watch`, like all further arguments.
+        ignore_deletes: Whether to leave out deletions.
+        shown: Decodes an entry; None returns it as it is stored.
+        report: Called with the error of an entry that cannot be decoded; None raises it.
+    """
+    stream = bucket.stream
+    before = 0
+    if policy is not DeliverPolicy.NEW:
+        # Asked before the consumer is created: entries up to this revision are initial.
+        before = stream.info(timeout=deadline.remaining()).state.last_seq
+    ordered = open_ordered(
+        bucket.context,
+        stream.name,
+        stream.cached_info,
+        deadline,
+        filters,
+        deliver_policy=policy,
+        opt_start_seq=from_revision,
+        headers_only=meta_only or None,
+    )
+    return Watch(
+        bucket,
+        ordered,
+        deadline,
+        ends=ends,
+        before=before,
+        complete=complete,
+        ignore_deletes=ignore_deletes,
+        shown=shown,
+        report=report,
+    )

@@ -19,9 +19,9 @@ from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import BucketLayout
 from jetsync._proto.objects import documents_of, encode_name
-from jetsync.consume.ordered import open_ordered
-from jetsync.kv.watch import Watch
+from jetsync.kv.watch import Watch, watch_subjects
 from jetsync.objects.info import read_info
+from jetsync.stream import Stream
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
@@ -47,12 +47,8 @@ class Documents:
 
     name: str
     context: Context
+    stream: Stream
     layout: BucketLayout
-    codecs: None = None
-
-    def report(self, error: errors.DecodeError) -> None:
-        """Raise an error, which without codecs never comes."""
-        raise error
 
 
 class ObjectWatch:
@@ -220,31 +216,15 @@ def watch_documents(
         updates_only: Whether to start with the next change.
         ends: Whether the calling operation closes the watch.
     """
-    context, stream = bucket.context, bucket.stream
     prefix = documents_of(bucket.name, "")
-    layout = BucketLayout(prefix, prefix, stream.name, context.prefix)
-    policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
+    layout = BucketLayout(prefix, prefix, bucket.stream.name, bucket.context.prefix)
     with bucket.named():
-        before = 0
-        if not updates_only:
-            # As for a bucket: entries up to this revision are initial.
-            before = stream.info(timeout=deadline.remaining()).state.last_seq
-        ordered = open_ordered(
-            context,
-            stream.name,
-            stream.cached_info,
-            deadline,
+        return watch_subjects(
+            Documents(bucket.name, bucket.context, bucket.stream, layout),
             [prefix + token for token in tokens],
-            deliver_policy=policy,
-        )
-        return Watch(
-            Documents(bucket.name, context, layout),
-            ordered,
             deadline,
+            policy=DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT,
             ends=ends,
-            before=before,
-            complete=False,
-            ignore_deletes=False,
         )
 
 
