@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
 
 import click
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.text import Text
+
+T = TypeVar("T")
 
 # Columns of output that is not a terminal: enough for complete names in files.
 _FILE_WIDTH: Final = 400
@@ -56,6 +58,7 @@ class Styled(NamedTuple):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+force_option = click.option("-f", "--force", is_flag=True, help="Do not ask.")
 
 
 def console(*, err: bool = False) -> Console:
@@ -114,6 +117,27 @@ def print_json_line(value: Any) -> None:
     Print a value as JSON on a line of its own.
     """
     click.echo(_json(value))
+
+
+def print_each(
+    items: Iterable[T],
+    *,
+    as_json: bool,
+    as_dict: Callable[[T], dict[str, Any]],
+    show: Callable[[T], object],
+    count: int | None,
+) -> None:
+    """
+    Print items as they come, each as a JSON object or by *show*, and end after *count* of them.
+    """
+    for number, item in enumerate(items, 1):
+        if as_json:
+            print_json_line(as_dict(item))
+        else:
+            show(item)
+        sys.stdout.flush()
+        if number == count:
+            return
 
 
 def say(*parts: object | Styled, style: str = "", lines: bool = False, err: bool = False) -> None:

@@ -19,6 +19,7 @@ from jetsync.cli._output import (
     Styled,
     confirm,
     duration,
+    force_option,
     json_option,
     limit,
     moment,
@@ -318,7 +319,7 @@ def next_messages(
 @consumer.command("rm")
 @stream_argument
 @consumer_argument
-@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@force_option
 @connection_options
 def remove_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, force: bool

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import sys
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -21,11 +20,12 @@ from jetsync.cli._output import (
     Styled,
     confirm,
     duration,
+    force_option,
     json_option,
     moment,
     payload,
+    print_each,
     print_json,
-    print_json_line,
     print_pairs,
     print_table,
     read_input,
@@ -139,7 +139,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
 
 @kv.command("rm")
 @bucket_argument
-@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@force_option
 @connection_options
 def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None:
     """
@@ -390,14 +390,7 @@ def watch(
         until_output_closes(),
         contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found,
     ):
-        for number, entry in enumerate(found, 1):
-            if as_json:
-                print_json_line(entry_dict(entry))
-            else:
-                show(entry)
-            sys.stdout.flush()
-            if number == count:
-                return
+        print_each(found, as_json=as_json, as_dict=entry_dict, show=show, count=count)
 
 
 def entries(

@@ -21,11 +21,12 @@ from jetsync.cli._output import (
     Styled,
     confirm,
     duration,
+    force_option,
     json_option,
     moment,
     open_input,
+    print_each,
     print_json,
-    print_json_line,
     print_pairs,
     print_table,
     progress,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 LINE: Final = 1 << 16
 """The longest part of a line that is read at once to be shown on a terminal, in bytes."""
-
-force_option: Final = click.option("-f", "--force", is_flag=True, help="Do not ask.")
 
 
 @click.group("object", cls=Group)
@@ -345,14 +344,13 @@ def watch(
         connect(options) as client,
         client.jetstream().object_store(bucket).watch(*names, **start) as found,
     ):
-        for number, info in enumerate(found.initial() if no_follow else found, 1):
-            if as_json:
-                print_json_line(info_dict(info))
-            else:
-                _show(info)
-            sys.stdout.flush()
-            if number == count:
-                return
+        print_each(
+            found.initial() if no_follow else found,
+            as_json=as_json,
+            as_dict=info_dict,
+            show=_show,
+            count=count,
+        )
 
 
 def _show(info: jetsync.ObjectInfo) -> None:

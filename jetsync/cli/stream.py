@@ -20,6 +20,7 @@ from jetsync.cli._output import (
     Styled,
     confirm,
     duration,
+    force_option,
     json_option,
     limit,
     moment,
@@ -219,7 +220,7 @@ stream.add_command(_create, "create")
 
 @stream.command("rm")
 @stream_name_argument
-@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@force_option
 @connection_options
 def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) -> None:
     """
@@ -241,7 +242,7 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 )
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
 @number_option("--sequence", help="Remove only messages before sequence N.")
-@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@force_option
 @connection_options
 def purge_stream(
     *,
