@@ -1,5 +1,5 @@
 """
-Options of consumptions for tests of engines.
+Consumptions: options for tests of engines, and the events that plugins saw.
 """
 
 from __future__ import annotations
@@ -21,3 +21,11 @@ def options(**changes):
         "heartbeat": 5.0,
     }
     return ConsumeOptions(**{**plain, **changes})
+
+
+def seen(recorder, kind):
+    """
+    Return the status events of one kind that a recorder saw.
+    """
+    events = [call["event"] for call in recorder.of("jetsync_status")]
+    return [event for event in events if event.kind.value == kind]

@@ -142,6 +142,15 @@ def js_of(
 # Servers and connections that tests may break.
 
 
+@pytest.fixture
+def proxy(nats_server: DevServer) -> Iterator[CutProxy]:
+    """
+    A proxy between a client and the server that can cut the connection.
+    """
+    with CutProxy(nats_server.url) as proxy:
+        yield proxy
+
+
 @pytest.fixture(scope="module")
 def victim() -> Iterator[DevServer]:
     """

@@ -5,6 +5,7 @@ What the servers of a cluster say about themselves to a user of the system accou
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -54,6 +55,23 @@ def app(cluster):
         stream.create_consumer("worker")
         js.publish("orders.1", b"x")
         yield client
+
+
+@contextmanager
+def waiting_for_answers(cluster):
+    """
+    Give a client, its proxy and a call that waits for answers, which the proxy keeps back.
+    """
+    with (
+        CutProxy(cluster.urls[0]) as proxy,
+        jetsync.connect(proxy.url, **SYSTEM) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        client.flush()
+        proxy.pause("to_client")
+        waiting = pool.submit(client.system(timeout=60).varz)
+        blocked(pool)
+        yield client, proxy, waiting
 
 
 @pytest.fixture
@@ -276,15 +294,7 @@ class TestErrors:
         """
         If the connection is lost before all answers have arrived, the call raises that.
         """
-        with (
-            CutProxy(cluster.urls[0]) as proxy,
-            jetsync.connect(proxy.url, **SYSTEM) as client,
-            ThreadPoolExecutor(1) as pool,
-        ):
-            client.flush()
-            proxy.pause("to_client")
-            waiting = pool.submit(client.system(timeout=60).varz)
-            blocked(pool)
+        with waiting_for_answers(cluster) as (_, proxy, waiting):
             proxy.cut()
             assert type(waiting.exception(30)) is jetsync.ConnectionLostError
 
@@ -292,15 +302,7 @@ class TestErrors:
         """
         If another thread closes the client, the call raises that, and not that the time is over.
         """
-        with (
-            CutProxy(cluster.urls[0]) as proxy,
-            jetsync.connect(proxy.url, **SYSTEM) as client,
-            ThreadPoolExecutor(1) as pool,
-        ):
-            client.flush()
-            proxy.pause("to_client")
-            waiting = pool.submit(client.system(timeout=60).varz)
-            blocked(pool)
+        with waiting_for_answers(cluster) as (client, _, waiting):
             client.close()
             error = waiting.exception(30)
         assert type(error) is jetsync.ConnectionClosedError

@@ -636,6 +636,27 @@ def check(name, seconds, outcome):
     assert seconds <= T + SLACK + LONGER.get(name, 0.0), outcome
 
 
+def call_until_silence(clock, handles, name, monkeypatch, number=1):
+    """
+    Make a call, and check its time. The server is silent from the answer of that number on, and
+    half of the timeout is over then.
+    """
+    deliver, answers = Waiter.deliver, itertools.count(1)
+
+    def deliver_and_stop(waiter, frame):
+        if next(answers) == number:
+            handles.proxy.pause()
+            clock.skip(T / 2)
+        deliver(waiter, frame)
+
+    monkeypatch.setattr(Waiter, "deliver", deliver_and_stop)
+    with clock.measuring() as skipped:
+        outcome = handles.call(name)
+        seconds = skipped()
+    monkeypatch.setattr(Waiter, "deliver", deliver)
+    check(name, seconds, outcome)
+
+
 @pytest.mark.parametrize("name", CALLS)
 class TestTimeout:
     def test_a_call_waits_for_an_answer_for_its_timeout(self, clock, handles, name):
@@ -656,20 +677,7 @@ class TestTimeout:
         All requests of a call have one timeout together.
         """
         prepare(handles, name)
-        deliver = Waiter.deliver
-
-        def deliver_and_stop(waiter, frame):
-            monkeypatch.setattr(Waiter, "deliver", deliver)
-            handles.proxy.pause()
-            clock.skip(T / 2)
-            deliver(waiter, frame)
-
-        monkeypatch.setattr(Waiter, "deliver", deliver_and_stop)
-        with clock.measuring() as skipped:
-            outcome = handles.call(name)
-            seconds = skipped()
-        monkeypatch.setattr(Waiter, "deliver", deliver)
-        check(name, seconds, outcome)
+        call_until_silence(clock, handles, name, monkeypatch)
 
     def test_a_call_that_waits_for_another_thread_ends_in_time(self, clock, handles, name):
         """
@@ -725,20 +733,7 @@ def test_silence_after_a_later_answer(clock, handles, name, number, monkeypatch)
     # Only the timeout of the call may end it.
     handles.js._context.default_timeout = 100.0
     monkeypatch.setattr("jetsync.kv.watch.INFO_TIMEOUT", 100.0)
-    deliver, answers = Waiter.deliver, itertools.count(1)
-
-    def deliver_and_stop(waiter, frame):
-        if next(answers) == number:
-            handles.proxy.pause()
-            clock.skip(T / 2)
-        deliver(waiter, frame)
-
-    monkeypatch.setattr(Waiter, "deliver", deliver_and_stop)
-    with clock.measuring() as skipped:
-        outcome = handles.call(name)
-        seconds = skipped()
-    monkeypatch.setattr(Waiter, "deliver", deliver)
-    check(name, seconds, outcome)
+    call_until_silence(clock, handles, name, monkeypatch, number)
 
 
 def test_silence_after_a_page(clock, handles, monkeypatch):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import jetsync
+from helpers.consuming import seen
 from helpers.streams import fill, fill_in_trouble
 from helpers.waiting import (
     CLUSTER_CLIENT,
@@ -41,14 +42,6 @@ def take(messages, count):
         message.ack()
         got.append(int(message.data))
     return got
-
-
-def seen(recorder, kind):
-    """
-    The status events of one kind that a recorder saw.
-    """
-    events = [call["event"] for call in recorder.of("jetsync_status")]
-    return [event for event in events if event.kind.value == kind]
 
 
 @pytest.fixture

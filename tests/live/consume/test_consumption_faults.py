@@ -19,7 +19,6 @@ from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
 from helpers.waiting import at_some_pace, eventually, is_led, timed
 from jetsync.consume.core import ConsumptionCore
-from jetsync.testing import CutProxy
 
 
 def fill(js, stream, count, start=0):
@@ -34,15 +33,6 @@ def arrived(messages, count):
     Wait until so many messages have arrived. Drive the consumption, since perhaps no thread does.
     """
     eventually(lambda: messages._core.refill() or messages.statistics().received == count)
-
-
-@pytest.fixture
-def proxy(nats_server):
-    """
-    A proxy between a client and the server that can cut the connection.
-    """
-    with CutProxy(nats_server.url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

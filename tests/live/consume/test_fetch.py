@@ -18,6 +18,7 @@ import pytest
 
 import jetsync
 from helpers.connections import client_of, connection_of
+from helpers.consuming import seen
 from helpers.domains import domain_link
 from helpers.streams import fill, fill_in_trouble, numbers
 from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
@@ -71,8 +72,7 @@ def pull_events(recorder):
     """
     The events of pulls that a recorder saw.
     """
-    events = [call["event"] for call in recorder.of("jetsync_status")]
-    return [event for event in events if event.kind.value == "pull_status"]
+    return seen(recorder, "pull_status")
 
 
 def remove(js, name):

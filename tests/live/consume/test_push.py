@@ -16,6 +16,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.consuming import seen
 from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
 from helpers.streams import fill, fill_in_trouble
@@ -23,7 +24,7 @@ from helpers.waiting import CLUSTER_CLIENT, eventually
 from jetsync._proto.push import PushEngine
 from jetsync.consume.push import PushFeed
 from jetsync.devserver import DevServer
-from jetsync.testing import CutProxy, HookRecorder
+from jetsync.testing import HookRecorder
 
 FLOW = {"flow_control": True, "idle_heartbeat": 0.5}
 
@@ -54,23 +55,6 @@ def publish(js, stream, count, size=0, start=0):
     js.publish_many(
         (f"{stream.name}.A", b"%d" % number + b" " * size) for number in range(start, start + count)
     )
-
-
-def seen(recorder, kind):
-    """
-    Return the status events of one kind that a recorder saw.
-    """
-    events = [call["event"] for call in recorder.of("jetsync_status")]
-    return [event for event in events if event.kind.value == kind]
-
-
-@pytest.fixture
-def proxy(nats_server):
-    """
-    A proxy between a client and the server that can cut the connection.
-    """
-    with CutProxy(nats_server.url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -30,15 +30,6 @@ def probes(monkeypatch):
 
 
 @pytest.fixture
-def proxy(nats_server):
-    """
-    A proxy between a client and the server.
-    """
-    with CutProxy(nats_server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def js(proxy):
     """
     JetStream through the proxy.

@@ -5,7 +5,6 @@ Object stores on real servers: descriptions, and the store itself.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from unittest.mock import patch
 
 import attrs
@@ -15,17 +14,6 @@ import jetsync
 from helpers.waiting import eventually
 from jetsync.objects import put
 from jetsync.values.headers import ROLLUP
-
-
-@pytest.fixture
-def store(js, unique):
-    """
-    An object store in memory, deleted after the test.
-    """
-    made = js.create_object_store(unique, storage="memory")
-    yield made
-    with suppress(jetsync.ObjectStoreNotFoundError):
-        js.delete_object_store(unique)
 
 
 def document_of(store, name):

@@ -17,17 +17,6 @@ from jetsync import hookimpl
 DATA = os.urandom(1_000_001)
 
 
-@pytest.fixture
-def store(js, unique):
-    """
-    An object store in memory, deleted after the test.
-    """
-    made = js.create_object_store(unique, storage="memory")
-    yield made
-    with suppress(jetsync.ObjectStoreNotFoundError):
-        js.delete_object_store(unique)
-
-
 def chunks(store):
     """
     Return the subjects of chunks with the numbers of their messages.

@@ -23,17 +23,6 @@ OLD = os.urandom(300_000)
 
 
 @pytest.fixture
-def observer(js, unique):
-    """
-    An object store in memory with a connection that nothing breaks.
-    """
-    made = js.create_object_store(unique, storage="memory")
-    yield made
-    with suppress(jetsync.ObjectStoreNotFoundError):
-        js.delete_object_store(unique)
-
-
-@pytest.fixture
 def store(proxied, observer):
     """
     The same object store through a proxy; ``store.proxy`` is in the second place.

@@ -17,17 +17,6 @@ import jetsync
 DATA = os.urandom(1_000_001)
 
 
-@pytest.fixture
-def store(js, unique):
-    """
-    An object store in memory, deleted after the test.
-    """
-    made = js.create_object_store(unique, storage="memory")
-    yield made
-    with suppress(jetsync.ObjectStoreNotFoundError):
-        js.delete_object_store(unique)
-
-
 def rewrite(js, store, name, **changes):
     """
     Change the document of an object behind the back of the client.

@@ -5,22 +5,10 @@ Watches of object stores on real servers.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 
 import pytest
 
 import jetsync
-
-
-@pytest.fixture
-def store(js, unique):
-    """
-    An object store in memory, deleted after the test.
-    """
-    made = js.create_object_store(unique, storage="memory")
-    yield made
-    with suppress(jetsync.ObjectStoreNotFoundError):
-        js.delete_object_store(unique)
 
 
 def seen(info):
