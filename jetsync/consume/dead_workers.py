@@ -53,7 +53,7 @@ ADVISORY: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 PAGE: Final = 1000
 
 # Longest wait for an advisory, in seconds, before the connection is looked at again. Advisories are
-# lost while there is none.
+# lost while the client is disconnected.
 LONGEST_WAIT: Final = 1.0
 
 _logger = get_logger("jetsync.dead_letters")

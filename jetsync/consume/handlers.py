@@ -268,9 +268,9 @@ class HandlerPool:
         Store the dead letter of a message and terminate it, if the message is to be given up.
 
         Returns whether that was done, and whether the server will not deliver the message again. If
-        the dead letter is not stored, the message is not terminated. A nak after the last delivery
-        would be the end of it, so there is none: until ``ack_wait`` is over, a dead letter may
-        still arrive.
+        the dead letter is not stored, the message is not terminated. After the last delivery, the
+        message is not nakked either, because the server would give it up at once: until
+        ``ack_wait`` is over, a dead letter may still arrive.
         """
         options, target, said = self._options, self._core.target, parse_ack_reply(frame[1])
         if options.dead_letter is None or said is None or message.is_acked:

@@ -131,7 +131,7 @@ class Bucket:
         Return the description of an object that is not deleted; see :meth:`last`.
 
         Raises:
-            ObjectNotFoundError: There is none.
+            ObjectNotFoundError: There is no such object.
         """
         found = self.last(name, deadline, **options)
         if found is None or found.is_deleted:
@@ -145,7 +145,7 @@ class Bucket:
         Return the description of an object that is not deleted, and what :meth:`store` expects.
 
         Raises:
-            ObjectNotFoundError: There is none.
+            ObjectNotFoundError: There is no such object.
         """
         found = self.last(name, deadline, leader=True, exact=True)
         if found is None:
