@@ -56,13 +56,17 @@ class Batches:
         return payloads(self.stream)
 
 
-def messages_in(stream):
+def messages_in(stream, **config):
     """
     Return the messages of a stream in order. A busy machine has 60 s for that.
+
+    The consumer is deleted, because a stream has 1,000 at most and some tests read in each step.
     """
-    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
+    reader = stream.create_consumer(ack_policy="none", deliver_policy="all", **config)
     waiting = reader.cached_info.num_pending
-    return list(reader.fetch(waiting, expires=60)) if waiting else []
+    messages = list(reader.fetch(waiting, expires=60)) if waiting else []
+    stream.delete_consumer(reader.name)
+    return messages
 
 
 def payloads(stream):

@@ -44,9 +44,7 @@ def stored(stream, subject):
     """
     Return the payloads that the stream has on a subject.
     """
-    reader = stream.create_consumer(ack_policy="none", filter_subject=subject)
-    waiting = reader.cached_info.num_pending
-    return [message.data for message in reader.fetch(waiting, expires=60)] if waiting else []
+    return [message.data for message in messages_in(stream, filter_subject=subject)]
 
 
 def keep_report(js, messages, reports):
