@@ -11,6 +11,7 @@ import functools
 from array import array
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jetsync._base.integers import LONGEST_DIGITS
 from jetsync._base.speedups import with_twin
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ class _Splitter:
         values = values.view(pa.string())
         # Arrow also reads other forms of numbers and times.
         if name == "sequence":
-            if not pc.all(pc.ascii_is_decimal(values)).as_py():
+            longest = pc.max(pc.binary_length(values)).as_py()
+            if longest > LONGEST_DIGITS or not pc.all(pc.ascii_is_decimal(values)).as_py():
                 return ()
             values = values.cast(pa.int64())
         else:

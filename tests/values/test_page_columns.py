@@ -204,6 +204,13 @@ class TestTimes:
         if fits:
             assert from_columns(run) == from_messages(run)
 
+    @pytest.mark.parametrize("digits", [1, 20, 21])
+    def test_a_sequence_has_as_many_digits_as_the_largest_number(self, digits):
+        """A sequence with more than 20 digits is an error, even if the first ones are zeros."""
+        run = run_of([block_of(), block_of(sequence=b"7".zfill(digits))])
+        assert from_columns(run) == from_messages(run)
+        assert (from_columns(run) is ProtocolError) == (digits > 20)
+
 
 class TestHeaders:
     @pytest.mark.parametrize(
