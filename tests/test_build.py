@@ -14,6 +14,9 @@ import pytest
 
 from helpers.builds import ROOT, build, copy_of, lacks_for_extension, python
 
+# They build distributions.
+pytestmark = pytest.mark.thorough
+
 if not (ROOT / "setup.py").exists():
     pytest.skip("needs the files of the repository", allow_module_level=True)
 pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77 or newer")

@@ -11,6 +11,9 @@ import pytest
 
 from helpers.builds import ROOT, build, copy_of, lacks_for_extension, python
 
+# They build distributions.
+pytestmark = pytest.mark.thorough
+
 # Runs without other installed packages, of which jetsync may be one.
 FIND = """
 import importlib.util

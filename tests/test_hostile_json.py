@@ -163,6 +163,7 @@ class TestJson:
         assert parse_info(b'INFO {"headers":true}', None).headers is True
         assert ServerInfo().headers is True
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("model", MODELS)
     def test_a_model_has_values_of_the_right_types_only(self, model):
         """A model has values of the right types only."""

@@ -54,6 +54,7 @@ class TestFlights:
         assert any(each["dep_time"] is None for each in rows)
         assert "NA" not in {value for each in rows for value in each.values()}
 
+    @pytest.mark.thorough
     def test_message_ids_are_unique(self):
         """
         Each flight has its own message id, or the server would drop some of them.

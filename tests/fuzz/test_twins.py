@@ -77,6 +77,7 @@ def test_a_difference_names_its_seed(wrong):
     check(rng, seed, PYTHON, PYTHON)
 
 
+@pytest.mark.thorough
 def test_the_campaign(tmp_path):
     """The campaign names its seed and what it ran, and ends with success without a difference."""
     command = [sys.executable, str(Path(__file__).parent), "--seed", "7", "--streams", "500"]

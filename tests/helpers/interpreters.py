@@ -49,7 +49,7 @@ def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
     Return the set of tests that one of the present interpreters runs: sensitive or threads.
 
-    ``tox run -e tests`` runs all tests on the newest one.
+    ``tox run -e tests`` and ``tox run -e thorough`` run all tests on the newest one.
     """
     return "sensitive" if version <= min(versions) else "threads"
 

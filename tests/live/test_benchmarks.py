@@ -25,6 +25,9 @@ from benchmarks.peers import raw_socket
 from benchmarks.rows import JETSYNC_UVLOOP, JOBS, RAW, ROWS, Contender, Row
 from benchmarks.table import summary, to_json
 
+# They run every benchmark with every client.
+pytestmark = pytest.mark.thorough
+
 SETTINGS = Settings(
     rounds=1, single=120, bulk=600, size=32, window=512, batch=100, storage="memory"
 )

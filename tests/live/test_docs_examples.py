@@ -44,7 +44,13 @@ def test_the_pages_have_examples():
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("page", sorted(SCRIPTS.keys() - SHARED))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if page == "README.md" else pytest.mark.thorough)
+        for page in sorted(SCRIPTS.keys() - SHARED)
+    ],
+)
 def test_examples_of_page_run(page, tmp_path):
     """
     The page's blocks run to their end.
@@ -78,6 +84,7 @@ def test_getting_started_can_be_pasted():
     assert "shipped b'a sofa'" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.live
 @pytest.mark.timeout(900)
 def test_pages_share_a_server(tmp_path):

@@ -95,6 +95,7 @@ def recorded():
         recorder.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("page", "place", "work"),

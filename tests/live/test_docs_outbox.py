@@ -87,6 +87,7 @@ def run(url, last):
     return done.returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_it_is_killed_at_each_step():
     """

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+# They make virtual environments.
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins" / "tutorial.md").read_text("utf-8")
 EXAMPLE = ROOT / "examples" / "jetsync-stamp"

@@ -210,6 +210,7 @@ class TestFork:
         """
         run(script, nats_server.url, unique)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("scheme", ["nats", "ws", "wss"])
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
     def test_the_status_of_a_child(self, scheme, host, tmp_path):
@@ -335,6 +336,7 @@ class TestReconnectAfterFork:
         """
         self.check(nats_server, js, unique, calls)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("first", ["client.flush()", "js.account_info()", "other.next()"])
     def test_the_first_call_after_a_fork_may_be_of_any_kind(self, nats_server, js, unique, first):
         """Each kind of call may be the first one, in many threads at once."""
@@ -725,6 +727,7 @@ def test_a_dropped_client_is_closed_at_once(nats_server, unique):
 # A client that is interrupted before its close has begun counts as dropped.
 @pytest.mark.filterwarnings("ignore:client was dropped:ResourceWarning")
 class TestInterruptedLife:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
     def test_ctrl_c_at_any_step_of_a_client_leaves_nothing(self, request, nats_server, what, loop):
@@ -782,6 +785,7 @@ class TestInterruptedLife:
         assert struck > SAMPLES // 3
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestInterruptedSubscriptions:

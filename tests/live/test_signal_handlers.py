@@ -423,6 +423,7 @@ def steps_of(rig, outer):
     return len(steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("outer", OUTER)
 def test_any_call_in_any_other(rig, outer, inner):

@@ -149,6 +149,7 @@ def program(nats_server, stream, worker):
             process.kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, *([] if WINDOWS else [signal.SIGINT])])
 @pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
 def test_it_finishes_the_buffered_messages(js, stream, worker, program, body, number):
@@ -180,6 +181,7 @@ def test_a_wait_for_messages_ends(js, stream, worker, program):
     eventually(lambda: worker.info().num_ack_pending == 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", SLOW.values(), ids=SLOW)
 def test_after_the_timeout_buffered_messages_are_given_back(js, stream, worker, program, body):
     """
@@ -194,6 +196,7 @@ def test_after_the_timeout_buffered_messages_are_given_back(js, stream, worker, 
         assert worker.info().ack_floor.stream_seq
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", WAITS.values(), ids=WAITS)
 def test_a_call_that_waits(program, body):
     """
@@ -206,6 +209,7 @@ def test_a_call_that_waits(program, body):
     assert program(ready + body.lstrip(), signal.SIGTERM) == (143, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "wait", ["stop.wait()", "worker.next(expires=300)", "running.wait()", "list(ordered)"]
 )

@@ -247,6 +247,7 @@ USES = {
 """Uses of a client, at the end of which nothing is open. Some return what they have closed."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", USES)
 def test_unsubscribing_leaves_only_the_reply_subscription(nats_server, handles, name):
     """

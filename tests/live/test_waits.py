@@ -672,6 +672,7 @@ class TestTimeout:
         check(name, seconds, outcome)
         assert seconds >= T - SLACK or name in AT_ONCE or name in QUIET, outcome
 
+    @pytest.mark.thorough
     def test_silence_after_an_answer(self, clock, handles, name, monkeypatch):
         """
         All requests of a call have one timeout together.
@@ -679,6 +680,7 @@ class TestTimeout:
         prepare(handles, name)
         call_until_silence(clock, handles, name, monkeypatch)
 
+    @pytest.mark.thorough
     def test_a_call_that_waits_for_another_thread_ends_in_time(self, clock, handles, name):
         """
         A call also ends in time if another thread reads the socket or holds a lock.
@@ -696,6 +698,7 @@ class TestTimeout:
             clock.end(thread)
         check(name, seconds, outcome)
 
+    @pytest.mark.thorough
     def test_a_call_waits_for_a_connection_for_its_timeout(self, clock, handles, name):
         """
         A call waits for a connection for the whole of its timeout, and no longer.
@@ -778,6 +781,7 @@ class TestInterrupt:
         with clock.measuring():
             interrupt(clock, handles, name)
 
+    @pytest.mark.thorough
     def test_ctrl_c_ends_a_wait_for_another_thread(self, clock, handles, name):
         """
         A call that waits for another thread raises KeyboardInterrupt.
@@ -792,6 +796,7 @@ class TestInterrupt:
             interrupt(clock, handles, name)
             clock.end(thread)
 
+    @pytest.mark.thorough
     def test_ctrl_c_ends_a_wait_for_a_connection(self, clock, handles, name):
         """
         A call that waits for a connection raises KeyboardInterrupt.

@@ -1,5 +1,5 @@
 """
-Helpers of the long runs. Each test has a short form, which runs with the live tests.
+Helpers of the long runs. Each test has a short form, which runs with the thorough tests.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ _HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items):
     """
-    Mark everything in this folder as live.
+    Mark everything in this folder as live and thorough.
     """
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.live)
+            item.add_marker(pytest.mark.thorough)
 
 
 def patiently(call):

@@ -252,6 +252,7 @@ class TestCompletion:
         bash.read_until(wanted)
         bash.type("\x15")
 
+    @pytest.mark.thorough
     def test_bash_completes_commands_and_names(self, bash, js, stream, unique):
         """
         Bash completes commands and the names of streams, consumers and buckets.

@@ -501,6 +501,7 @@ class TestAnotherStream:
 
         return replace
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("idle", [False, True])
     @pytest.mark.parametrize("way", ["fetch", "next", "consume", "iterate"])
     def test_is_not_read(self, client, old, replace, way, idle):

@@ -267,6 +267,7 @@ class TestNothingIsLeft:
         """Wait until a process that is no child of ours is gone."""
         return eventually(lambda: not alive(pid))
 
+    @pytest.mark.thorough
     @pytest.mark.skipif(not IS_LINUX, reason="this system has no parent-death signal")
     @pytest.mark.parametrize("thread", ["main", "thread"])
     def test_parent_is_killed(self, thread):

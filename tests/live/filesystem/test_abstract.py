@@ -18,6 +18,9 @@ from fsspec.tests.abstract import (
 
 from jetsync.filesystem import JetStreamFileSystem
 
+# These are the 400 tests of fsspec itself.
+pytestmark = pytest.mark.thorough
+
 
 class Fixtures(AbstractFixtures):
     @pytest.fixture

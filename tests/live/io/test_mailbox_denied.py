@@ -208,6 +208,7 @@ def run_while_denied(reloaded, client, ways):
 
 
 class TestDeniedSubject:
+    @pytest.mark.thorough
     def test_under_load(self, reloaded, client, stream):
         """
         No stored message is reported as not stored while a subject in use is denied.
@@ -220,6 +221,7 @@ class TestDeniedSubject:
         for ledger in ledgers:
             ledger.check(stream)
 
+    @pytest.mark.thorough
     def test_with_batches(self, reloaded, client, stream):
         """
         The same is true if messages of batches are in flight, too.
@@ -285,6 +287,7 @@ class TestDeniedInbox:
         ledger.check(stream)
         reloaded.change({})
 
+    @pytest.mark.thorough
     def test_during_calls(self, reloaded, client, stream):
         """
         Each way to publish continues once replies are allowed again, and no outcome is wrong.

@@ -562,6 +562,7 @@ class TestKeys:
         assert not list(kv.stream.consumer_names())
         js.delete_key_value(unique)
 
+    @pytest.mark.thorough
     def test_keys_that_change_meanwhile(self, make_bucket, js):
         """
         ``keys`` returns every key that existed before the call, although threads change keys and

@@ -242,6 +242,7 @@ class TestOrder:
 
 
 class TestInterrupts:
+    @pytest.mark.thorough
     def test_an_interrupt_at_any_step(self, store, observer):
         """Ctrl-C at any step of a put leaves the whole old object or the whole new one."""
         store, _ = store

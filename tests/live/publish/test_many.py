@@ -744,6 +744,7 @@ class TestHooks:
                 step += 1
             assert step > 50
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("plain", [True, False])
     def test_the_interrupt_carries_a_report_at_any_step(self, nats_server, stream, plain):
         """
@@ -778,6 +779,7 @@ class TestHooks:
         assert set(places) - {0, 10}
 
     # The interpreter reports an interrupt that hits the generator in the error's text.
+    @pytest.mark.thorough
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_a_refused_message_is_not_passed_at_any_step(self, nats_server, js, unique):
         """

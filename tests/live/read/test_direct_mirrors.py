@@ -139,6 +139,7 @@ class TestOneMessage:
 
 @pytest.mark.versions
 class TestManyMessages:
+    @pytest.mark.thorough
     def test_all_messages_are_returned_whatever_the_mirrors_have(self, partial, unique):
         """
         All messages are returned, whatever the mirrors have.

@@ -54,6 +54,7 @@ def suite(pytester, monkeypatch):
     return pytester
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_worker_has_a_server_and_each_test_a_stream(suite, workers):
     """Each worker has one server for the session, and each test a stream of its own."""

@@ -109,6 +109,7 @@ class TestGaps:
         assert (ranges(events), events[0].error) == ([(1, 4)], caught.value)
         assert stored_in(stream) == [1, 4]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("gap", ["ok", "fail"])
     def test_ctrl_c_at_any_step_ends_the_batch_and_hides_no_loss(self, nats_server, stream, gap):
         """
