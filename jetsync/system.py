@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetsync import errors
 from jetsync._base.fields import check_count, whole_number, wrong_type
+from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync.consume.answers import Answers
 from jetsync.errors.answers import from_api_error
@@ -31,6 +32,8 @@ _R = TypeVar("_R", bound=ServerReport)
 # What servers themselves use for a page of connections or subscriptions.
 PAGE = 1024
 
+_logger = get_logger("jetsync.system")
+
 
 class System:
     """
@@ -43,8 +46,9 @@ class System:
 
     The methods raise NotSystemAccountError if the user does not belong to the system account, and
     ServerNotFoundError if no server has the id. They raise RequestTimeoutError if no server answers
-    in time, and ConnectionLostError if the connection is lost. If a server refuses the request,
-    they raise ApiError.
+    in time, and ConnectionLostError if the connection is lost. If all servers that answer refuse
+    the request, they raise ApiError. If only some refuse it, the list has the answers of the
+    others, and each refusal is logged as ``report_refused``.
     """
 
     __slots__ = ("_connection", "_is_member", "_servers", "_stall", "_timeout")
@@ -227,6 +231,8 @@ class System:
             # connections.
             self._check_member(deadline)
         subject = f"$SYS.REQ.SERVER.PING.{endpoint}"
+        found: list[_R] = []
+        refusals: list[errors.JetSyncError] = []
         with Answers(
             connection,
             subject,
@@ -237,15 +243,23 @@ class System:
             max_messages=self._servers,
         ) as answers:
             try:
-                found = [_read(model, answer.data) for answer in answers]
+                for answer in answers:
+                    try:
+                        found.append(_read(model, answer.data))
+                    except (errors.ApiError, errors.ProtocolError) as error:
+                        refusals.append(error)
             except errors.NoRespondersError:
                 raise errors.NotSystemAccountError(subject) from None
         if answers.reason == "disconnected":
             raise errors.ConnectionLostError(subject=subject)
         if answers.reason == "closed":
             raise errors.ConnectionClosedError(sent=True)
+        if not found and refusals:
+            raise refusals[0]
         if not found:
             raise errors.RequestTimeoutError(subject, deadline.total)
+        for error in refusals:
+            _logger.warning("report_refused", subject=subject, error=str(error))
         self._is_member = True
         return sorted(found, key=lambda each: (each.server.name, each.server.id))
 

@@ -59,6 +59,7 @@ Your handlers can rely on these events:
   block, so the object was not stored.
 - ``object_unreadable``: The description of an object is not valid, so a list or a watch leaves it
   out.
+- ``report_refused``: A server refused a request of the system account, and others have answered it.
 - ``events.dropped``: Plugins handle events too slowly, so some events were dropped.
 - ``bridge.failed``, ``bridge.loop_error``: The background thread, or a callback in it, has failed.
 """

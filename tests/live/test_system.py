@@ -4,6 +4,7 @@ What the servers of a cluster say about themselves to a user of the system accou
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -249,6 +250,21 @@ class TestErrors:
         for arguments in ([], [client.server.server_id]):
             with pytest.raises(jetsync.ApiError, match="invalid sorting option"):
                 client.system().connz(*arguments, sort="size")
+
+    def test_a_server_that_alone_refuses(self, client, caplog):
+        """
+        The answers of the other servers are returned, and the refusal is logged.
+        """
+        refusal = {"error": {"code": 500, "description": "not me"}, "server": {"name": "x"}}
+        with client.subscribe("$SYS.REQ.SERVER.PING.VARZ") as requests:
+            client.flush()
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(client.system(servers=4, stall=20, timeout=30).varz)
+                client.publish(requests.next(timeout=30).reply, json.dumps(refusal))
+                reports = asking.result(60)
+        assert [each.server.name for each in reports] == NAMES
+        assert "report_refused" in caplog.text
+        assert "not me" in caplog.text
 
     def test_silence(self):
         """
