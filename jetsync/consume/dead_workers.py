@@ -91,8 +91,9 @@ def open_dead_letters(
             raise errors.InvalidArgumentError(
                 f"stream {advisories!r} does not store {topic!r}", argument="advisories"
             )
+        # With the length, because both names may have hyphens.
         wanted = ConsumerConfig(
-            durable_name=f"dead-letters-{stream}-{consumer}", filter_subject=topic
+            durable_name=f"dead-letters-{len(stream)}-{stream}-{consumer}", filter_subject=topic
         )
         made = _consumer_admin.create(context, advisories, wanted, deadline)
         reader = Consumer(context, advisories, made)

@@ -395,6 +395,25 @@ class TestChecks:
         with pytest.raises(jetsync.InvalidArgumentError, match="'endless' needs ack_policy"):
             stream.dead_letters("endless", f"{unique}.dead")
 
+    def test_names_with_hyphens_share_no_reader(self, js, unique):
+        """
+        Advisories of stream `a-b` with consumer `c`, and of `a` with `b-c`, are read separately.
+        """
+        pairs = ((f"{unique}-b", "c"), (unique, "b-c"))
+        dead = memory_stream(js, f"{unique}-DEAD")
+        kept = js.create_stream(
+            f"{unique}-ADVISORIES",
+            subjects=[f"{ADVISORIES}.{name}.*" for name, _ in pairs],
+            storage="memory",
+        )
+        for name, consumer in pairs:
+            stream = memory_stream(js, name)
+            stream.create_consumer(consumer, max_deliver=1)
+            stream.dead_letters(consumer, f"{dead.name}.x", advisories=kept.name)
+        assert len(list(kept.consumers())) == 2
+        for name in (*(name for name, _ in pairs), dead.name, kept.name):
+            js.delete_stream(name)
+
     def test_arguments(self, case):
         """
         Wrong arguments are refused at the call.
