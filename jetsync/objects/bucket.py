@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api.messages import confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
+from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
 from jetsync.objects.info import read_info, write_info
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from jetsync._api.context import Context
-    from jetsync._base.deadline import Deadline
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
 
@@ -35,8 +35,20 @@ _logger = get_logger("jetsync.objects")
 # How often a document that no stream took is sent again: until the deadline.
 RETRIES: Final = 1_000_000
 
-# Seconds for removing chunks that are not needed any more, after the call itself has ended.
+# The longest time for removing chunks that are not needed any more, in seconds.
 CLEANUP: Final = 5.0
+
+
+def cleanup(seconds: float) -> Deadline:
+    """
+    Return the deadline for removing chunks at the end of a call.
+
+    The server may be silent, so this takes at most as long as the call itself.
+
+    Args:
+        seconds: The timeout of the call.
+    """
+    return Deadline.after(min(CLEANUP, seconds))
 
 
 class Bucket:
@@ -262,7 +274,7 @@ class Bucket:
         if info is None or not info.nuid or info.is_deleted or info.link is not None:
             return
         try:
-            self.purge_chunks(info.nuid, deadline.at_most(CLEANUP))
+            self.purge_chunks(info.nuid, deadline)
         except errors.JetSyncError as error:
             _logger.warning(
                 "chunks_left", bucket=self.name, object=info.name, nuid=info.nuid, error=str(error)

@@ -17,7 +17,7 @@ from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import check_bucket
 from jetsync._proto.objects import encode_name
-from jetsync.objects.bucket import CLEANUP
+from jetsync.objects.bucket import cleanup
 from jetsync.objects.config import ObjectStoreStatus
 from jetsync.objects.garbage import collect_garbage, documents
 from jetsync.objects.info import ObjectInfo
@@ -133,7 +133,7 @@ class ObjectStore:
                 total, which is None if jetsync does not know it. If it raises, the put fails.
             timeout: Seconds without progress after which the put fails. A put may take longer. The
                 time that your file, iterable or function takes does not count. Removing data that
-                is not needed any more may take 5 seconds more.
+                is not needed any more may take as long again, but at most 5 seconds.
 
         Returns:
             The description. Its ``modified`` is a time of this machine's clock.
@@ -350,7 +350,8 @@ class ObjectStore:
 
         Args:
             name: The object.
-            timeout: Seconds for all requests together. Removing the data may take 5 seconds more.
+            timeout: Seconds for all requests together. Removing the data may take as long again,
+                but at most 5 seconds.
 
         Raises:
             ObjectNotFoundError: There is no such object.
@@ -361,7 +362,7 @@ class ObjectStore:
         bucket, deadline = self._bucket, self._deadline(timeout)
         found, expected = bucket.to_change(name, deadline)
         bucket.store(name, _deleted(found), expected, deadline)
-        bucket.drop_chunks(found, Deadline.after(CLEANUP))
+        bucket.drop_chunks(found, cleanup(deadline.total))
 
     def update_meta(
         self,
@@ -433,7 +434,7 @@ class ObjectStore:
             bucket.store(name, gone, expected, deadline)
         except errors.ObjectChangedError:
             # The client that has changed the object removes the data of the new name, too.
-            bucket.store(new_name, _deleted(made), made.revision, Deadline.after(CLEANUP))
+            bucket.store(new_name, _deleted(made), made.revision, cleanup(deadline.total))
             raise
         return made
 

@@ -23,7 +23,7 @@ from jetsync._proto.objects import (
     encode_digest,
     encode_name,
 )
-from jetsync.objects.bucket import CLEANUP
+from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, write_info
 from jetsync.objects.source import chunks_in, size_of
 from jetsync.objects.upload import Upload
@@ -146,12 +146,13 @@ class Put:
             if self._paused or upload.has_repeated:
                 self._count_chunks()
             upload.close()
+            # Here, so that no step between the two blocks can be interrupted.
+            self._document.update(
+                size=upload.done, chunks=upload.count, digest=encode_digest(self._hash.digest())
+            )
         except BaseException as error:
             self._undo(error)
             raise
-        self._document.update(
-            size=upload.done, chunks=upload.count, digest=encode_digest(self._hash.digest())
-        )
         try:
             stored = self._commit(self._deadline())
         except errors.PublishOutcomeUnknownError as error:
@@ -165,7 +166,7 @@ class Put:
             # Ctrl-C. The document may have been sent, so only its presence makes this certain.
             self._settle(error)
             raise
-        bucket.drop_chunks(self._old, Deadline.after(CLEANUP))
+        bucket.drop_chunks(self._old, cleanup(self._seconds))
         return stored
 
     def _deadline(self) -> Deadline:
@@ -234,7 +235,7 @@ class Put:
     def _undo(self, error: BaseException) -> None:
         """Remove the chunks, or add the id of the put to *error*."""
         try:
-            self._upload.abort(Deadline.after(CLEANUP))
+            self._upload.abort(cleanup(self._seconds))
         except BaseException as failed:
             _leave(error, self._nuid)
             if not isinstance(failed, errors.JetSyncError):
@@ -244,7 +245,7 @@ class Put:
         """Remove the chunks after the document was refused."""
         if self._upload.count:
             try:
-                self._bucket.purge_chunks(self._nuid, Deadline.after(CLEANUP))
+                self._bucket.purge_chunks(self._nuid, cleanup(self._seconds))
             except errors.JetSyncError:
                 _leave(error, self._nuid)
 
@@ -261,14 +262,14 @@ class Put:
             reason="the call was interrupted",
         )
         try:
-            self._commit(Deadline.after(CLEANUP), unknown)
+            self._commit(cleanup(self._seconds), unknown)
         except errors.JetSyncError:
             _leave(interrupt, self._nuid)
         except BaseException:
             _leave(interrupt, self._nuid)
             raise
         else:
-            self._bucket.drop_chunks(self._old, Deadline.after(CLEANUP))
+            self._bucket.drop_chunks(self._old, cleanup(self._seconds))
 
 
 def _leave(error: BaseException, nuid: str) -> None:

@@ -173,7 +173,8 @@ class Upload:
     def abort(self, deadline: Deadline) -> None:
         """Remove the chunks of a put that failed."""
         try:
-            until = deadline.at_most(LAST_ANSWERS)
+            # The purge needs the other half.
+            until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
             while self._window.open_count and not until.expired():
                 self._window.wait(until.at)
                 self._take_outcomes()

@@ -25,7 +25,6 @@ from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.pull import GRACE
 from jetsync.kv import handle
-from jetsync.objects.bucket import CLEANUP
 from jetsync.testing import CutProxy
 
 T = 0.5
@@ -59,8 +58,8 @@ LONGER = {
     "ObjectStore.get_bytes, with a consumer": T,
     "ObjectStore.get_file": T,
     # After that, a put that fails removes its data.
-    "ObjectStore.put": CLEANUP + T,
-    "ObjectStore.put_file": CLEANUP + T,
+    "ObjectStore.put": T,
+    "ObjectStore.put_file": T,
     # The thread gets a second to end, which a busy machine may use.
     "connect": 1.0,
     # The time of an ack begins when the message is written. The thread that writes it may have

@@ -16,7 +16,7 @@ import jetsync
 from helpers.interrupts import interrupted_at, steps_of
 from helpers.waiting import eventually
 from jetsync import hookimpl
-from jetsync.objects import bucket
+from jetsync.objects import bucket, put
 
 DATA = os.urandom(1_000_000)
 OLD = os.urandom(300_000)
@@ -261,6 +261,23 @@ class TestInterrupts:
             check(observer, OLD, new)
             store.put("a", new)
             check(observer, new)
+
+    def test_an_interrupt_before_the_description(self, store, observer, monkeypatch):
+        """Ctrl-C after the last chunk, and before the description is sent, leaves no chunks."""
+        store, _ = store
+        encode, calls = put.encode_digest, []
+
+        def strike(digest):
+            calls.append(digest)
+            # The first call is made before anything is sent.
+            if len(calls) == 2:
+                raise Stop
+            return encode(digest)
+
+        monkeypatch.setattr(put, "encode_digest", strike)
+        with pytest.raises(Stop):
+            store.put("a", DATA)
+        assert observer.stream.info().state.messages == 0
 
     def test_an_interrupt_of_a_read(self, store, observer):
         """Ctrl-C at any step of a read leaves a reader that refuses to go on, or the right data."""
