@@ -110,12 +110,31 @@ class Bucket:
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
         """
+        found = self._last(name, deadline, leader=leader, exact=exact)
+        return None if found is None else self.info_of(found)
+
+    def to_replace(self, name: str, deadline: Deadline) -> tuple[ObjectInfo | None, int]:
+        """
+        Return the last document of an object and what :meth:`store` expects, as :meth:`last`.
+
+        If another client has left the padding out, the document is on another subject, so 0 is
+        expected. After :meth:`store`, :meth:`drop` removes that document.
+        """
+        found = self._last(name, deadline, leader=True)
+        if found is None:
+            return None, 0
+        is_own = found.subject == documents_of(self.name, encode_name(name))
+        return self.info_of(found), found.sequence if is_own else 0
+
+    def _last(
+        self, name: str, deadline: Deadline, *, leader: bool, exact: bool = False
+    ) -> StoredMessage | None:
         token = encode_name(name)
         found = self._document(documents_of(self.name, token), deadline, leader=leader)
         bare = token.rstrip("=")
         if found is None and not exact and bare != token:
             found = self._document(documents_of(self.name, bare), deadline, leader=leader)
-        return None if found is None else self.info_of(found)
+        return found
 
     def _document(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage | None:
         request = {"last_by_subj": subject}
@@ -147,10 +166,12 @@ class Bucket:
         """
         found = self.last(name, deadline, **options)
         if found is None or found.is_deleted:
-            raise errors.ObjectNotFoundError(
-                self.name, name, deleted_at=None if found is None else found.revision
-            )
+            raise self._not_found(name, found)
         return found
+
+    def _not_found(self, name: str, found: ObjectInfo | None) -> errors.ObjectNotFoundError:
+        deleted_at = None if found is None else found.revision
+        return errors.ObjectNotFoundError(self.name, name, deleted_at=deleted_at)
 
     def to_change(self, name: str, deadline: Deadline) -> tuple[ObjectInfo, int]:
         """
@@ -159,13 +180,10 @@ class Bucket:
         Raises:
             ObjectNotFoundError: There is no such object.
         """
-        found = self.last(name, deadline, leader=True, exact=True)
-        if found is None:
-            # The document of another client may be on another subject.
-            return self.current(name, deadline, leader=True), 0
-        if found.is_deleted:
-            raise errors.ObjectNotFoundError(self.name, name, deleted_at=found.revision)
-        return found, found.revision
+        found, expected = self.to_replace(name, deadline)
+        if found is None or found.is_deleted:
+            raise self._not_found(name, found)
+        return found, expected
 
     def free_name(self, name: str, deadline: Deadline, *, or_link: bool = False) -> int:
         """
@@ -179,12 +197,10 @@ class Bucket:
         Raises:
             ObjectExistsError: There is an object.
         """
-        found = self.last(name, deadline, leader=True, exact=True)
-        if found is None:
-            return 0
-        if not found.is_deleted and not (or_link and found.link is not None):
+        found, expected = self.to_replace(name, deadline)
+        if not (found is None or found.is_deleted or (or_link and found.link is not None)):
             raise errors.ObjectExistsError(self.name, name, last_sequence=found.revision)
-        return found.revision
+        return expected
 
     def store(
         self,
@@ -211,7 +227,7 @@ class Bucket:
             ObjectChangedError: The object's last document is another one.
             PublishOutcomeUnknownError: The document may be stored or not.
         """
-        data = write_info(document)
+        data = write_info(document, name=name)
         wanted = decode_json(data)
         subject = documents_of(self.name, encode_name(name))
         refused: errors.ObjectChangedError | None = None
@@ -264,17 +280,31 @@ class Bucket:
         with self.named():
             self.stream.purge(chunks_of(self.name, nuid), timeout=deadline.remaining())
 
-    def drop_chunks(self, info: ObjectInfo | None, deadline: Deadline) -> None:
+    def drop(
+        self, info: ObjectInfo | None, expected: int, deadline: Deadline, *, chunks: bool = True
+    ) -> None:
         """
-        Remove the chunks of a document that was replaced; log if that is impossible.
+        Remove what belongs to a document that was replaced; log if that is impossible.
 
         The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
-        these chunks later.
+        the chunks later.
+
+        Args:
+            info: The document.
+            expected: What :meth:`store` expected. If it is not the revision of the document, that
+                is on a subject without padding and still has to be removed.
+            deadline: Deadline of the calling operation.
+            chunks: Whether to remove the chunks, too.
         """
-        if info is None or not info.nuid or info.is_deleted or info.link is not None:
+        if info is None:
             return
         try:
-            self.purge_chunks(info.nuid, deadline)
+            if info.revision != expected:
+                subject = documents_of(self.name, encode_name(info.name).rstrip("="))
+                # Not a document that is newer.
+                self.stream.purge(subject, sequence=info.revision + 1, timeout=deadline.remaining())
+            if chunks and info.nuid and not info.is_deleted and info.link is None:
+                self.purge_chunks(info.nuid, deadline)
         except errors.JetSyncError as error:
             _logger.warning(
                 "chunks_left", bucket=self.name, object=info.name, nuid=info.nuid, error=str(error)

@@ -237,6 +237,8 @@ class ObjectStore:
         """
         Return the data of an object.
 
+        If the object changes meanwhile, this raises ObjectChangedError. Call it again then.
+
         Args, Raises: as :meth:`get`, and those of ``ObjectReader.read``.
         """
         with self.get(name, verify=verify, timeout=timeout) as reader:
@@ -362,7 +364,7 @@ class ObjectStore:
         bucket, deadline = self._bucket, self._deadline(timeout)
         found, expected = bucket.to_change(name, deadline)
         bucket.store(name, _deleted(found), expected, deadline)
-        bucket.drop_chunks(found, cleanup(deadline.total))
+        bucket.drop(found, expected, cleanup(deadline.total))
 
     def update_meta(
         self,
@@ -393,7 +395,9 @@ class ObjectStore:
         given = texts(description, headers, metadata)
         found, expected = bucket.to_change(name, deadline)
         changes = {field: value or None for field, value in given.items()}
-        return bucket.store(name, {**found.document, **changes}, expected, deadline)
+        made = bucket.store(name, {**found.document, **changes}, expected, deadline)
+        bucket.drop(found, expected, deadline, chunks=False)
+        return made
 
     def rename(self, name: str, new_name: str, *, timeout: Seconds | None = None) -> ObjectInfo:
         """
@@ -420,9 +424,9 @@ class ObjectStore:
             return found
         try:
             free = bucket.free_name(new_name, deadline)
-            made = bucket.store(new_name, {**found.document, "name": new_name}, free, deadline)
+            made = bucket.store(new_name, found.document, free, deadline)
         except errors.ObjectExistsError:
-            made = bucket.current(new_name, deadline, leader=True, exact=True)
+            made = bucket.current(new_name, deadline, leader=True)
             if not found.nuid or made.nuid != found.nuid:
                 raise
             # A rename was interrupted before the next step.
@@ -436,6 +440,7 @@ class ObjectStore:
             # The client that has changed the object removes the data of the new name, too.
             bucket.store(new_name, _deleted(made), made.revision, cleanup(deadline.total))
             raise
+        bucket.drop(found, expected, deadline, chunks=False)
         return made
 
     # Links

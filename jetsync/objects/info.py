@@ -101,18 +101,17 @@ def read_info(
     Return the description in the message of a document.
 
     Other clients write the same fields in other ways, so only a document whose counts are not
-    numbers is refused.
+    numbers is refused. The name is that of the subject, where readers look for the object.
 
     Raises:
         ProtocolError: The document cannot be read.
     """
     document = decode_json(data)
-    name = document.get("name")
     options = _mapping(document.get("options"))
     link = options.get("link")
     return ObjectInfo(
         bucket=bucket,
-        name=name if isinstance(name, str) and name else decode_name(subject.rpartition(".")[2]),
+        name=decode_name(subject.rpartition(".")[2]),
         nuid=_nuid(document.get("nuid")),
         size=read_count(document.get("size") or 0, "the size of an object"),
         chunks=read_count(document.get("chunks") or 0, "the number of an object's chunks"),

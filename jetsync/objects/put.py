@@ -129,8 +129,9 @@ class Put:
         )
         self._hash = hashlib.sha256()
         self._paused = False
-        # The object's last document, once it was read.
+        # The object's last document, once it was read, and what the store of the next one expects.
         self._old: ObjectInfo | None = None
+        self._revision = 0
         self._has_read = False
 
     def run(self) -> ObjectInfo:
@@ -166,7 +167,7 @@ class Put:
             # Ctrl-C. The document may have been sent, so only its presence makes this certain.
             self._settle(error)
             raise
-        bucket.drop_chunks(self._old, cleanup(self._seconds))
+        bucket.drop(self._old, self._revision, cleanup(self._seconds))
         return stored
 
     def _deadline(self) -> Deadline:
@@ -188,7 +189,7 @@ class Put:
 
     def _read_old(self) -> None:
         if not self._has_read:
-            self._old = self._bucket.last(self._name, self._deadline(), leader=True, exact=True)
+            self._old, self._revision = self._bucket.to_replace(self._name, self._deadline())
             self._has_read = True
 
     def _check_expected(self) -> None:
@@ -205,9 +206,8 @@ class Put:
         self, deadline: Deadline, unknown: errors.PublishOutcomeUnknownError | None = None
     ) -> ObjectInfo:
         """Store the document."""
-        expected = 0 if self._old is None else self._old.revision
         try:
-            return self._bucket.store(self._name, self._document, expected, deadline, unknown)
+            return self._bucket.store(self._name, self._document, self._revision, deadline, unknown)
         except errors.ObjectChangedError as error:
             if self._expect != "new":
                 raise
@@ -269,7 +269,7 @@ class Put:
             _leave(interrupt, self._nuid)
             raise
         else:
-            self._bucket.drop_chunks(self._old, cleanup(self._seconds))
+            self._bucket.drop(self._old, self._revision, cleanup(self._seconds))
 
 
 def _leave(error: BaseException, nuid: str) -> None:

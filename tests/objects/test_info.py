@@ -48,6 +48,10 @@ class TestRead:
         """Other clients write times that are empty or in local time; none is read."""
         assert info(name="a", mtime=mtime).modified.year == 2023
 
+    def test_the_name_is_that_of_the_subject(self):
+        """Readers find an object by its subject, so another name in the document does not count."""
+        assert info(name="other").name == "a"
+
     def test_a_document_without_fields_has_the_name_of_its_subject(self):
         """Missing fields, and fields of another type, have defaults."""
         found = info(headers=5, metadata=["x"], options="o", digest="", deleted="yes")

@@ -12,6 +12,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually
+from jetsync._proto.objects import encode_name
 from jetsync.objects import put
 from jetsync.values.headers import ROLLUP
 
@@ -20,8 +21,18 @@ def document_of(store, name):
     """
     Return the document of an object as it is stored.
     """
-    token = jetsync._proto.objects.encode_name(name)
+    token = encode_name(name)
     return json.loads(store.stream.get_last(f"$O.{store.bucket}.M.{token}").data)
+
+
+def without_padding(js, store, name):
+    """
+    Store an object whose name another client has written without padding.
+    """
+    store.put(name, b"data")
+    document, subject = document_of(store, name), f"$O.{store.bucket}.M.{encode_name(name)}"
+    store.stream.purge(subject)
+    js.publish(subject.rstrip("="), json.dumps(document), headers={ROLLUP: "sub"})
 
 
 def subjects(store):
@@ -109,15 +120,29 @@ class TestInfo:
 
     def test_a_name_without_padding_is_found(self, js, store):
         """An object whose name another client wrote without padding is found and read."""
-        store.put("a", b"data")
-        document = store.info("a").document
-        store.stream.purge(f"$O.{store.bucket}.M.YQ==")
-        js.publish(f"$O.{store.bucket}.M.YQ", json.dumps(document))
+        without_padding(js, store, "a")
         assert store.info("a").size == 4
         assert store.get_bytes("a") == b"data"
         assert [info.name for info in store.list()] == ["a"]
-        store.put("a", b"later")
-        assert [info.size for info in store.list()] == [5]
+
+    def test_a_put_replaces_an_object_without_padding(self, js, store):
+        """A put replaces an object whose name has no padding, and respects `expect`."""
+        without_padding(js, store, "a")
+        old = store.info("a")
+        with pytest.raises(jetsync.ObjectExistsError):
+            store.put("a", b"later", expect="new")
+        for call in (lambda: store.add_link("a", "b"), lambda: store.rename("b", "a")):
+            store.put("b", b"other")
+            with pytest.raises(jetsync.ObjectExistsError):
+                call()
+        store.delete("b")
+        info = store.put("a", b"later", expect=old)
+        assert store.get_bytes("a") == b"later"
+        assert subjects(store) == {
+            f"$O.{store.bucket}.M.YQ==": 1,
+            f"$O.{store.bucket}.M.Yg==": 1,
+            f"$O.{store.bucket}.C.{info.nuid}": 1,
+        }
 
     @pytest.mark.parametrize("name", ["", 5, "\ud800"])
     def test_wrong_names_are_refused(self, store, name):
@@ -158,11 +183,16 @@ class TestList:
     def test_more_objects_than_one_request_returns(self, js, store):
         """A list with more objects than a server returns at once is complete."""
         documents = [
-            (f"$O.{store.bucket}.M.{jetsync._proto.objects.encode_name(str(number))}", b"{}")
-            for number in range(1500)
+            (f"$O.{store.bucket}.M.{encode_name(str(number))}", b"{}") for number in range(1500)
         ]
         js.publish_many(documents)
         assert len(store.list()) == 1500
+
+    def test_a_wrong_name_in_a_document_hides_no_object(self, js, store):
+        """A document with the name of another object is listed under its own name."""
+        store.put("a", b"x")
+        js.publish(f"$O.{store.bucket}.M.Yg==", json.dumps({"name": "a", "nuid": "n"}))
+        assert [info.name for info in store.list()] == ["a", "b"]
 
     def test_a_document_that_cannot_be_read_is_left_out(self, js, store):
         """A message that is no document does not hide the objects."""
@@ -269,17 +299,19 @@ class TestUpdateMeta:
 
     def test_names_without_padding_can_be_changed(self, js, store):
         """An object whose name was written without padding is changed, renamed and deleted."""
-        store.put("a", b"data")
-        document = document_of(store, "a")
-        store.stream.purge(f"$O.{store.bucket}.M.YQ==")
-        js.publish(f"$O.{store.bucket}.M.YQ", json.dumps(document))
+        prefix = f"$O.{store.bucket}.M."
+        for name in ("a", "b", "c"):
+            without_padding(js, store, name)
         assert store.update_meta("a", description="d").description == "d"
         assert store.info("a").description == "d"
-        assert [info.description for info in store.list()] == ["d"]
-        store.delete("a")
-        assert store.list() == []
-        with pytest.raises(jetsync.ObjectNotFoundError):
-            store.info("a")
+        assert [info.description for info in store.list()] == ["d", None, None]
+        store.rename("b", "d")
+        store.delete("c")
+        assert [info.name for info in store.list()] == ["a", "d"]
+        assert store.get_bytes("a") == store.get_bytes("d") == b"data"
+        documents = {subject for subject in subjects(store) if subject.startswith(prefix)}
+        # No subject without padding is left.
+        assert documents == {prefix + encode_name(name) for name in ("a", "b", "c", "d")}
 
 
 class TestRename:
@@ -427,7 +459,7 @@ class TestLinks:
 
         def link(name, target):
             options = {"link": {"bucket": store.bucket, "name": target}}
-            token = jetsync._proto.objects.encode_name(name)
+            token = encode_name(name)
             document = {"name": name, "nuid": "n", "options": options}
             js.publish(f"$O.{store.bucket}.M.{token}", json.dumps(document))
 
