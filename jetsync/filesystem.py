@@ -460,6 +460,9 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> None:
         """
         Move objects. Within an object store, the data is not copied if the new name is free.
+
+        Otherwise the object is copied, replaces the object of the new name, and is deleted. If
+        another client changes one of the two objects meanwhile, that change may be lost.
         """
         self.copy(path1, path2, recursive, maxdepth, on_error="raise", move=True)
 

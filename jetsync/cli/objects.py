@@ -372,7 +372,8 @@ def _show(info: jetsync.ObjectInfo) -> None:
     metavar="DURATION",
     default="1h",
     show_default=True,
-    help="Remove data that was stored at least this long ago.",
+    help="Remove data that was stored at least this long ago. With less than 2m, an object that is"
+    " stored meanwhile may lose its data.",
 )
 @connection_options
 def gc(*, options: jetsync.ConnectOptions, bucket: str, older_than: float) -> None:
