@@ -57,9 +57,9 @@ LONGER = {
     "ObjectStore.get_bytes": T,
     "ObjectStore.get_bytes, with a consumer": T,
     "ObjectStore.get_file": T,
-    # After that, a put that fails removes its data.
-    "ObjectStore.put": T,
-    "ObjectStore.put_file": T,
+    # The timeout is for each wait without progress. After that, a put that fails removes its data.
+    "ObjectStore.put": 2 * T,
+    "ObjectStore.put_file": 2 * T,
     # The thread gets a second to end, which a busy machine may use.
     "connect": 1.0,
     # The time of an ack begins when the message is written. The thread that writes it may have
