@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "object": "Put, get, list, remove and watch objects in object stores.",
     "plugins": "List the installed plugins and their hooks.",
     "pub": "Publish messages, and print where they are stored.",
+    "query": "Answer SQL over streams and key-value buckets.",
     "server": "Run a nats-server with JetStream until Ctrl-C.",
     "stream": "List, show, add, empty and remove streams.",
     "tail": "Print the messages of a stream as they are stored.",

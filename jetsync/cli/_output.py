@@ -316,7 +316,7 @@ def print_table(
     for place, column in enumerate(columns):
         justify: Literal["right", "left"] = "right" if column in right else "left"
         # The first column has the names.
-        table.add_column(column, justify=justify, style="" if place else NAME)
+        table.add_column(_literal(column), justify=justify, style="" if place else NAME)
     for row in rows:
         table.add_row(*map(_literal, row))
     console().print(table)

@@ -470,6 +470,10 @@ class TestErrors:
             (("tail", "S", "--seq", "1", "--since", "1h"), "Give one of --last"),
             (("tail", "S", "--raw", "--json"), "--raw prints only payloads"),
             (("tail", "S", "--count", "0"), "0 is not in the range"),
+            (("query", "select 1", "--format", "parquet"), "Parquet needs a file"),
+            (("query", "select 1", "-o", "a.txt"), "Give --format csv, json or parquet"),
+            (("query", "select 1", "--seq", "1", "--since", "1h"), "Give one of --seq and --since"),
+            (("query", "select 1", "--limit", "0"), "0 is not in the range"),
             (("doctor", "--require", "teleport"), "'teleport' is not one of"),
             (("stream", "ls", "--timeout", "0"), "'0' is not longer than 0"),
             (("stream", "add", "S", "--max-age", "1x"), "'1x' is not a duration such as"),
@@ -503,6 +507,16 @@ class TestErrors:
 
         assert result.exit_code == 2
         assert text in result.output
+
+    def test_query_without_the_extra(self, run, monkeypatch):
+        """
+        Without DuckDB, `query` names the extra that installs it.
+        """
+        monkeypatch.setitem(sys.modules, "duckdb", None)
+        result = run("query", "select 1")
+
+        assert result.exit_code == 1
+        assert result.output == "Error: SQL needs the extra: pip install 'jetsync[query]'\n"
 
     def test_an_unknown_context(self, run, tmp_path):
         """

@@ -1,0 +1,438 @@
+"""
+`jetsync query` with DuckDB and real servers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import jetsync
+from jetsync.cli._app import jetsync as app
+from jetsync.devserver import DevServer
+
+pytest.importorskip("duckdb")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+BASE = ["subject", "data", "sequence", "timestamp", "headers", "json"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """
+    A server with the streams of these tests only.
+    """
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture
+def js(server):
+    """
+    JetStream without streams.
+    """
+    with jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        yield js
+        for name in list(js.stream_names()):
+            js.delete_stream(name)
+
+
+@pytest.fixture
+def orders(js):
+    """
+    A stream with three orders in two regions.
+    """
+    stream = js.create_stream("ORDERS", subjects=["orders.>"], allow_direct=True, storage="memory")
+    js.publish("orders.eu", '{"article": "chair", "total": 20.5, "count": 2}')
+    js.publish("orders.us", '{"article": "lamp", "total": 10, "count": 1}', headers={"Kind": "a"})
+    js.publish("orders.eu", '{"article": "table", "total": 70, "count": 1}')
+    return stream
+
+
+@pytest.fixture
+def run(server, js, tmp_path, monkeypatch):
+    """
+    Run the command in a folder of its own, check its status and return its output.
+    """
+    monkeypatch.delenv("NATS_CONTEXT", raising=False)
+    monkeypatch.setenv("NATS_URL", server.url)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, fails=0, **options):
+        done = CliRunner().invoke(app, ("query", *arguments), **options)
+        assert done.exit_code == fails, (done.output, done.exception)
+        return done.output
+
+    return run
+
+
+@pytest.fixture
+def rows(run):
+    """
+    Run a statement and return its rows as dictionaries.
+    """
+
+    def rows(sql, *arguments):
+        return [json.loads(line) for line in run(sql, "--json", *arguments).splitlines()]
+
+    return rows
+
+
+class TestTables:
+    def test_a_report_over_a_stream(self, run, orders):
+        """
+        Keys of the payloads are columns with types, and the answer is a table.
+        """
+        report = "select subject, count(*) as orders, sum(total) from ORDERS group by 1 order by 1"
+
+        assert [line.split() for line in run(report).splitlines()] == [
+            ["subject", "orders", "sum(total)"],
+            ["orders.eu", "2", "90.5"],
+            ["orders.us", "1", "10.0"],
+        ]
+
+    def test_the_columns_of_a_stream(self, rows, orders):
+        """
+        `describe` lists the parts of messages, the JSON, and its keys with their types.
+        """
+        found = {row["column_name"]: row["column_type"] for row in rows("describe ORDERS")}
+
+        assert list(found) == [*BASE, "article", "total", "count"]
+        assert found["headers"] == "MAP(VARCHAR, VARCHAR[])"
+        assert (found["json"], found["timestamp"]) == ("JSON", "TIMESTAMP WITH TIME ZONE")
+        keys = [found[key] for key in ("article", "total", "count")]
+        assert keys == ["VARCHAR", "DOUBLE", "BIGINT"]
+
+    def test_the_parts_of_messages(self, rows, orders):
+        """
+        All parts of a message are there as the server has them.
+        """
+        stored = orders.get_message(2)
+        (found,) = rows("select *, epoch_us(timestamp) as us from ORDERS where sequence = 2")
+
+        assert found["subject"] == "orders.us"
+        assert found["headers"] == {"Kind": ["a"]}
+        assert found["json"] == json.loads(stored.data)
+        assert abs(found["us"] - stored.timestamp_ns / 1000) < 1
+
+    def test_payloads_that_are_not_json(self, js, rows, orders):
+        """
+        Other payloads are null as JSON, and their bytes are in `data`.
+        """
+        for payload in (b"\xff\x00", b"", b"{broken", b"[1, 2]", b'"text"'):
+            js.publish("orders.eu", payload)
+        found = rows("select json, article, hex(data) as hex from ORDERS where sequence > 3")
+
+        assert [row["json"] for row in found] == [None, None, None, [1, 2], "text"]
+        assert [row["hex"] for row in found[:2]] == ["FF00", ""]
+        assert {row["article"] for row in found} == {None}
+
+    def test_names_of_keys(self, js, rows):
+        """
+        A key with the name of another column gets a prefix, and each key is a column of its own.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        keys = ["a", "A", "data", "json", "json_data", "q\"'", "a.b", "a/b~", "$.x", "*", "", "ä"]
+        js.publish("s", json.dumps({key: number for number, key in enumerate(keys)}))
+        (found,) = rows("select * exclude (subject, timestamp, headers) from S")
+
+        del found["data"], found["json"], found["sequence"]
+        names = ["a", "json_A", "json_data", "json_json", "json_json_data", *keys[5:]]
+        names[names.index("")] = "json_"
+        assert found == {name: number for number, name in enumerate(names)}
+
+    def test_nested_values_are_json(self, js, rows):
+        """
+        Objects, lists and keys with several types are columns of the type JSON.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish("s", '{"o": {"x": 1}, "l": [1], "n": null, "m": 1}')
+        js.publish("s", '{"o": {"y": 1}, "l": [], "m": "text"}')
+        first, second = rows("select o, l, n, m from S order by sequence")
+
+        assert first == {"o": {"x": 1}, "l": [1], "n": None, "m": 1}
+        assert second == {"o": {"y": 1}, "l": [], "n": None, "m": "text"}
+
+    @pytest.mark.parametrize("later", ["1.5", '"text"', "18446744073709551615", "true"])
+    def test_a_value_of_another_type_is_an_error(self, js, run, rows, later):
+        """
+        A later value that is not of the column's type is never rounded or left out silently.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish_many(("s", f'{{"n": {value}}}') for value in ("1", "-1", later))
+        shown = run("select sum(n) from S", "--sample", "1", fails=1)
+
+        value = later.strip('"')
+        assert f"S: the key 'n' was BIGINT in the sample, and is now: {value}\n" in shown
+        assert rows("select n from S where sequence < 3", "--sample", "1") == [{"n": 1}, {"n": -1}]
+
+    def test_a_table_that_is_named_twice(self, js, rows, orders):
+        """
+        A stream may be joined with itself.
+        """
+        (found,) = rows("select count(*) as n from ORDERS a join ORDERS b using (subject)")
+        assert found == {"n": 5}
+        (found,) = rows("select (select count(*) from ORDERS) + (select count(*) from ORDERS) as n")
+        assert found == {"n": 6}
+
+    def test_more_than_a_page(self, js, rows):
+        """
+        All messages of many pages are read.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish_many(("s", b'{"n": %d}' % number) for number in range(20_000))
+
+        assert rows("select count(*) as c, sum(n) as s from S") == [{"c": 20_000, "s": 199_990_000}]
+        assert len(rows("select n from S")) == 20_000
+
+    def test_names_in_quotes(self, js, rows):
+        """
+        A name that is no identifier is put in quotes. Common table expressions need no stream.
+        """
+        js.create_stream("my-stream", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish("s", b"x")
+
+        assert rows('with t as (select sequence from "my-stream") select * from t') == [
+            {"sequence": 1}
+        ]
+
+    def test_an_empty_stream(self, js, run, rows):
+        """
+        A stream without messages is a table without rows.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+
+        assert rows("select * from S") == []
+        assert run("select * from S").split() == BASE
+        assert run("select 1 as one").split() == ["one", "1"]
+
+    def test_a_part_of_a_stream(self, rows, orders):
+        """
+        Options read only some subjects, or begin later.
+        """
+        query = "select sequence from ORDERS"
+
+        assert rows(query, "--subject", "orders.us") == [{"sequence": 2}]
+        assert rows(query, "--seq", "3") == [{"sequence": 3}]
+        assert rows(query, "--seq", "9") == []
+        assert len(rows(query, "--since", "1h")) == 3
+
+
+class TestBuckets:
+    def test_current_entries(self, js, rows):
+        """
+        A bucket has its current entries. Its stream has all revisions.
+        """
+        bucket = js.create_key_value("config", history=5, storage="memory")
+        bucket.put("a.b", '{"size": 1}')
+        last = bucket.put("a.b", '{"size": 2}')
+        bucket.put("gone", b"x")
+        bucket.delete("gone")
+        (found,) = rows("select * exclude created, epoch_us(created) > 0 as created from config")
+
+        assert (found["key"], found["revision"]) == ("a.b", last)
+        assert (found["size"], found["json"], found["created"]) == (2, {"size": 2}, True)
+        assert len(rows("select * from KV_config")) == 4
+        assert rows("select count(*) as n from config a join config b using (key)") == [{"n": 1}]
+
+    def test_a_join_of_a_stream_and_a_bucket(self, js, rows, orders):
+        """
+        One statement may read streams and buckets.
+        """
+        js.create_key_value("prices", storage="memory").put("lamp", b"12")
+        found = rows(
+            "select sequence, prices.json::int as price from ORDERS join prices on key = article"
+        )
+        assert found == [{"sequence": 2, "price": 12}]
+
+    def test_a_stream_comes_before_a_bucket(self, js, rows):
+        """
+        If a stream and a bucket have the same name, the table is the stream.
+        """
+        js.create_key_value("same", storage="memory").put("a", b"1")
+        js.create_stream("same", subjects=["s"], allow_direct=True, storage="memory")
+
+        assert rows("select * from same") == []
+
+    def test_an_empty_bucket(self, js, run):
+        """
+        A bucket without entries is a table without rows.
+        """
+        js.create_key_value("empty", storage="memory")
+
+        assert run("from empty").split() == ["key", "value", "revision", "created", "json"]
+
+
+class TestFormats:
+    def test_csv(self, run, orders):
+        """
+        CSV has a header, and quotes where they are needed.
+        """
+        shown = run("select article, json from ORDERS order by sequence", "--format", "csv")
+        found = list(csv.reader(io.StringIO(shown)))
+
+        assert found[0] == ["article", "json"]
+        assert [row[0] for row in found[1:]] == ["chair", "lamp", "table"]
+        assert json.loads(found[1][1])["total"] == 20.5
+        assert run("select null as a, '' as b where false", "--format", "csv") == "a,b\n"
+
+    @pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.jsonl"])
+    def test_files(self, run, orders, tmp_path, name):
+        """
+        The name of the file decides its format, and an old file is kept without --force.
+        """
+        query = "select * from ORDERS order by sequence"
+        assert run(query, "--output", name) == f"wrote {name}\n"
+        assert "exists already: use --force" in run(query, "--output", name, fails=1)
+        assert run(query, "--output", name, "--force", "--limit", "2")
+
+        text = (tmp_path / name).read_bytes()
+        if name == "out.parquet":
+            table = parquet.read_table(tmp_path / name)
+            assert table["data"].to_pylist() == [orders.get_message(n).data for n in (1, 2)]
+            assert table["total"].to_pylist() == [20.5, 10.0]
+        else:
+            assert text.count(b"\n") == (3 if name == "out.csv" else 2)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    def test_parquet_of_many_row_groups(self, js, run, tmp_path):
+        """
+        A large result has several row groups, and whole numbers keep their digits.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish_many(("s", b"x" * 10_000) for _ in range(5000))
+        run("select * from S", "-o", "out.parquet")
+        file = parquet.ParquetFile(tmp_path / "out.parquet")
+        assert (file.metadata.num_rows, file.num_row_groups > 1) == (5000, True)
+
+        run("select sum(9007199254740993) as s", "-o", "sum.parquet")
+        assert parquet.read_table(tmp_path / "sum.parquet")["s"].to_pylist() == [9007199254740993]
+
+    def test_the_file_is_absent_after_an_error(self, js, run, tmp_path):
+        """
+        If the statement fails, no file and no part of one is left.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish_many([("s", b'{"n": 1}')] * 5000 + [("s", b'{"n": 1.5}')])
+        for name in ("out.parquet", "out.csv", "out.json"):
+            shown = run("select n from S", "--output", name, fails=1)
+            assert shown.startswith("Error: ")
+            assert "the key 'n' was BIGINT" in shown
+        assert list(tmp_path.iterdir()) == []
+        shown = run("select 1", "--output", "no/folder.csv", fails=1)
+        assert "No such file or directory" in shown
+
+    def test_a_table_shows_the_first_rows(self, js, run):
+        """
+        A table has 100 rows, or as many as --limit says, and a warning if there are more.
+        """
+        query = "select * from range(101) t(n)"
+        shown = run(query).splitlines()
+        assert shown[-2:] == ["99", "these are the first 100 rows: --limit shows more"]
+        assert len(run(query, "--limit", "101").splitlines()) == 102
+        assert run("select null as a").split() == ["a", "NULL"]
+
+    def test_hostile_payloads(self, js, run, rows):
+        """
+        Text with control characters or markup is shown, and does not act on the terminal.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        evil = "\x1b[2J[red]\u202e\x9b\n"
+        js.publish("s", json.dumps({evil: evil}).encode())
+        shown = run(f'select "{evil}" from S')
+
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "\x9b" not in shown
+        assert shown.count("\\x1b[2J[red]\\u202e\\x9b\\n") == 2
+        assert rows(f'select "{evil}" from S') == [{evil: evil}]
+
+    def test_the_statement_from_standard_input(self, run, orders):
+        """
+        Without SQL or with `-`, the statement is read from standard input.
+        """
+        query = "select count(*) as n -- a comment\nfrom ORDERS;\n"
+        for arguments in ((), ("-",)):
+            assert run(*arguments, input=query.encode()).split() == ["n", "3"]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("sql", "text"),
+        [
+            ("selec", "Parser Error: syntax error"),
+            ("select * from nope", "there is neither a stream nor a bucket 'nope'"),
+            ("select nope from ORDERS", 'Binder Error: Referenced column "nope" not found'),
+            ("select 'x'::int from ORDERS", "Conversion Error: Could not convert string 'x'"),
+            ("", "the statement is not one SELECT"),
+            ("select 1; select 2", "the statement is not one SELECT"),
+            ("create table t as select 1", "the statement is not one SELECT"),
+            ("copy (select 1) to 'out.csv'", "the statement is not one SELECT"),
+            ("select * from 'out.csv'", "out.csv"),
+            ("select * from read_text('/etc/hosts')", "disabled"),
+            ("select * from options", "neither a stream nor a bucket 'options'"),
+            ('select * from "a b"', "a b"),
+        ],
+    )
+    def test_errors_have_one_line(self, run, orders, sql, text):
+        """
+        A statement that DuckDB cannot answer, or that does more than reading, fails with a line.
+        """
+        shown = run(sql, fails=1)
+
+        assert shown.startswith("Error: ")
+        assert text in shown
+        assert shown.count("\n") == 1
+
+    def test_a_stream_without_direct_gets(self, js, run):
+        """
+        A stream that does not allow direct gets is refused by jetsync's own error.
+        """
+        js.create_stream("S", subjects=["s"], storage="memory")
+
+        assert run("select * from S", fails=1) == (
+            "Error: direct get from stream 'S' is not supported:"
+            " needs allow_direct=True on the stream\n"
+        )
+
+    def test_without_a_server(self, run):
+        """
+        A server that does not answer is an error of one line.
+        """
+        shown = run("select 1", "--server", "nats://127.0.0.1:9", "--timeout", "1s", fails=1)
+        assert shown.startswith("Error: ")
+
+    def test_ctrl_c(self, js, server):
+        """
+        Ctrl-C ends a statement that runs.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish_many(("s", b'{"n": %d}' % number) for number in range(3000))
+        # Of each row with each, so that it takes minutes.
+        sql = (
+            "select a.sequence from S a, S b, S c where a.n + b.n + c.n = -1 or a.n + b.n + c.n = 0"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-m", "jetsync", "query", sql, "--format", "csv"],
+            env={**os.environ, "NATS_URL": server.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                # It has read the stream and computes.
+                assert process.stdout.readline() == "sequence\n"
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 1
+                assert process.stderr.read().strip() == "Aborted!"
+            finally:
+                process.kill()
