@@ -345,6 +345,25 @@ def test_the_recipes_for_tables_read_all_orders(run, server, folder, name):
     assert (folder / "orders.parquet").stat().st_size > 10_000
 
 
+@pytest.mark.recipe("dlt")
+def test_the_dlt_recipe_loads_new_orders(programs, server, orders, folder):
+    """
+    Each run loads the orders that were stored since the last one, once.
+    """
+    pytest.importorskip("dlt")
+    settings = {"DLT_DATA_DIR": str(folder), "RUNTIME__DLTHUB_TELEMETRY": "false"}
+    for total in (10_000, 12_000, 12_000):
+        missing = total - orders.info().state.messages
+        with jetsync.connect(server.url) as client:
+            client.jetstream().publish_many(
+                (f"orders.{('it', 'no')[n % 2]}", b'{"total": %d.5}' % (n % 2))
+                for n in range(missing)
+            )
+        program = programs(folder, "orders", NATS_URL=server.url, **settings)
+        assert program.wait(120) == 0, program.output
+        assert f"{total} orders, {total}.00\n" in program.output
+
+
 @pytest.mark.recipe("pytest")
 def test_the_tests_of_the_pytest_recipe_pass(run):
     """
