@@ -435,37 +435,79 @@ def test_the_structlog_recipe_writes_json_for_each_event(restart):
     assert all(event["logger"].startswith("jetsync") for event in events)
 
 
+@pytest.fixture
+def imported(server):
+    """
+    The stream of the importing recipe. It refuses long lines.
+    """
+    with jetsync.connect(server.url) as client:
+        yield client.jetstream().create_stream(
+            "IMPORT",
+            subjects=["import.>"],
+            allow_direct=True,
+            storage="memory",
+            max_msg_size=1000,
+        )
+
+
 @pytest.mark.recipe("importing")
-def test_the_importing_recipe_stores_each_line_once(programs, server, folder):
+def test_the_importing_recipe_stores_each_line_once(programs, server, folder, imported):
     """
     However often the import is interrupted or killed, the next run continues it.
     """
     source = folder / "orders.csv"
     lines = [f"{number},{'x' * (number % 50)}" for number in range(12_000)]
     source.write_text("\n".join(lines))
-    with jetsync.connect(server.url) as client:
-        stream = client.jetstream().create_stream(
-            "IMPORT", subjects=["import.>"], allow_direct=True, storage="memory"
+    stops = itertools.cycle([signal.SIGINT, signal.SIGKILL])
+    stored, runs = 0, 0
+    while True:
+        runs += 1
+        program = programs(folder, "importing", source, NATS_URL=server.url, BLOCK="3000")
+        wanted = stored + 2_000
+        eventually(
+            lambda: (
+                imported.info().state.messages >= wanted  # noqa: B023
+                or "complete" in program.output  # noqa: B023
+            ),
+            timeout=120,
         )
-        stops = itertools.cycle([signal.SIGINT, signal.SIGKILL])
-        stored, runs = 0, 0
-        while True:
-            runs += 1
-            program = programs(folder, "importing", source, NATS_URL=server.url, BLOCK="3000")
-            wanted = stored + 2_000
-            eventually(
-                lambda: (
-                    stream.info().state.messages >= wanted  # noqa: B023
-                    or "complete" in program.output  # noqa: B023
-                ),
-                timeout=120,
-            )
-            if "complete" in program.output:
-                break
-            program.stop(next(stops))
-            stored = stream.info().state.messages
-        assert program.wait() == 0, program.output
-        assert runs > 3
-        found = [message.data.decode() for message in stream.scan()]
+        if "complete" in program.output:
+            break
+        program.stop(next(stops))
+        stored = imported.info().state.messages
+    assert program.wait() == 0, program.output
+    assert runs > 3
+    found = [message.data.decode() for message in imported.scan()]
     assert len(found) == len(lines)
     assert sorted(found) == sorted(lines)
+
+
+@pytest.mark.recipe("importing")
+def test_the_importing_recipe_stores_other_files_and_corrected_lines(
+    programs, server, folder, imported
+):
+    """
+    A second file, a corrected line and a file without its checkpoint add exactly their lines.
+    """
+
+    def run(name, lines):
+        source = folder / name
+        source.write_text("\n".join(lines))
+        program = programs(folder, "importing", source, NATS_URL=server.url, BLOCK="500")
+        return program.wait(), program.output
+
+    def stored():
+        return sorted(message.data.decode() for message in imported.scan())
+
+    first, second = ([f"{name} {number:04}" for number in range(1200)] for name in "ab")
+    assert run("orders.csv", first)[0] == 0
+    refused = [*second[:700], "x" * 2000, *second[701:]]
+    status, output = run("orders.txt", refused)
+    assert (status, "1 of 500 messages were not acknowledged" in output) == (1, True), output
+    assert run("orders.txt", second)[0] == 0
+    assert stored() == sorted(first + second)
+
+    imported.purge()
+    (folder / "orders.csv.checkpoint").unlink()
+    assert run("orders.csv", first)[0] == 0
+    assert stored() == first
