@@ -9,59 +9,7 @@ handler, so log events appear only if the application configures structlog or ``
 Operations that take time log two events: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
 
-Your handlers can rely on these events:
-
-- ``connect``: The first connection. Logged when it begins and when it is done or has failed.
-- ``disconnected``: The connection was lost; reconnecting.
-- ``reconnect_failed``: An attempt to connect failed, and another one follows. Logged once for
-  each reason.
-- ``reconnected``: The client has reconnected and restored its subscriptions.
-- ``closed``: The client is closed and will not reconnect.
-- ``silent``: The server did not answer a probe, so the client drops the connection.
-- ``protocol_error``: The server violated the NATS protocol.
-- ``unconfirmed``: The client closed or the interpreter exited while messages of a publisher were
-  not confirmed.
-- ``lame_duck``: The server announced that it is about to shut down.
-- ``server_error``: The server sent ``-ERR``.
-- ``slow_consumer``: Messages of a subscription were dropped.
-- ``pull_status``: The server answered a pull with a status line.
-- ``pulls_refused``: The server refused several pulls of a consumption in a row. The consumption
-  retries.
-- ``messages_lost``: Messages of a push consumer without acks did not reach the client.
-- ``heartbeat_missed``: Neither a message nor a heartbeat arrived for two heartbeat intervals.
-- ``consumer_reset``: An ordered consumer has replaced its consumer on the server.
-- ``consumption_ended``: An error ended a consumption with a handler.
-- ``ack_ignored``: An acknowledgement was wanted for a consumer that takes none. Logged once for
-  each consumer object.
-- ``handler_failed``: A message handler raised an exception.
-- ``advisory_outdated``: The server gave up a message of an earlier consumer of the same name, so it
-  gets no dead letter.
-- ``dead_letter_stored``, ``dead_letter_failed``: The dead letter of a message is stored, or is not
-  known to be stored.
-- ``dead_letter_gone``: The stream no longer has a message that was to become a dead letter.
-- ``dead_letters_may_be_missing``: Messages may have been given up while nobody listened, and this
-  kind of stream does not tell which.
-- ``advisory_invalid``: A message on the subject of advisories is not an advisory.
-- ``callback_failed``: A callback of the application raised an exception.
-- ``plugin_failed``: A plugin raised an exception, and there is no call that could raise it in your
-  code, for example because the hook only observes.
-- ``drain``: The client finishes open work and closes. Logged when it begins and when it is done
-  or has failed. Also logged if messages of a subscription are dropped because the ``timeout`` of
-  ``stop_on_signal`` has passed.
-- ``filter_outside_subjects``: A consumer was created with a filter that matches no subject of the
-  stream.
-- ``list_incomplete``: A list of streams or consumers is incomplete, for example because some
-  servers are down.
-- ``ttl_raised``: The server stores a longer time-to-live than the message asks for.
-- ``chunks_left``: An object was replaced or deleted, but its old chunks could not be removed.
-  ``ObjectStore.collect_garbage`` removes them.
-- ``object_not_written``: A file of the fsspec file system was closed while an exception ended its
-  block, so the object was not stored.
-- ``object_unreadable``: The description of an object is not valid, so a list or a watch leaves it
-  out.
-- ``report_refused``: A server refused a request of the system account, and others have answered it.
-- ``events.dropped``: Plugins handle events too slowly, so some events were dropped.
-- ``bridge.failed``, ``bridge.loop_error``: The background thread, or a callback in it, has failed.
+Log handlers of applications can rely on the events that ``docs/reference/logs.md`` lists.
 """
 
 from __future__ import annotations

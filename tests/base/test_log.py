@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import logging
 import re
 import subprocess
@@ -10,7 +11,6 @@ import pytest
 import structlog
 
 import jetsync
-from jetsync._base import log as _log
 from jetsync._base.log import beats, get_logger
 
 
@@ -193,16 +193,42 @@ class TestBeats:
         assert caplog.records[-1].fields["error"] == repr(error)
 
 
-def test_the_list_of_events():
-    """The documentation of the module lists each event that jetsync logs once, and no other."""
-    call = re.compile(
-        r'(?:_log|_logger)\.(?:debug|info|warning|error|exception)\(\s*"([\w.]+)"'
-        r'|beats\(_logger, "(\w+)"'
-    )
-    unnamed = re.compile(r'(?:_log|_logger)\.(?:debug|info|warning|error|exception)\(\s*[^"\s]')
+BEATS = {"begin": set(), "done": {"seconds"}, "failed": {"seconds", "error"}}
+"""The events of a `beats` block, and the fields that each of them adds."""
+
+
+def logged_by(node):
+    """
+    Yield each event that a call in the source logs, with its level and the fields that it names.
+    """
+    if not isinstance(node, ast.Call):
+        return
+    fields = {keyword.arg for keyword in node.keywords} - {None, "exc_info"}
+    match node.func, node.args:
+        case ast.Attribute(value=ast.Name("_log" | "_logger"), attr=method), [event]:
+            level = "error" if method == "exception" else method
+            yield ast.literal_eval(event), level, fields
+        case ast.Name("beats"), [_, event]:
+            for beat, more in BEATS.items():
+                yield f"{ast.literal_eval(event)}.{beat}", "debug", fields | more
+
+
+def test_the_table_of_events():
+    """The reference lists each event that jetsync logs, and no other, with level and fields."""
     package = Path(jetsync.__file__).parent
-    sources = [path.read_text("utf-8") for path in package.rglob("*.py")]
-    assert [found for source in sources for found in unnamed.findall(source)] == []
-    logged = {name for source in sources for names in call.findall(source) for name in names}
-    listed = re.findall(r"``([\w.]+)``(?=, ``|: )", _log.__doc__)
-    assert sorted(listed) == sorted(logged - {""})
+    logged = [
+        found
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for found in logged_by(node)
+    ]
+    page = Path(__file__).parents[2] / "docs" / "reference" / "logs.md"
+    rows = re.findall(r"^\| (`.*) \| ([a-z, ]+) \| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)
+    listed = {
+        (event, level): set(re.findall(r"`(\w+)`", text))
+        for events, levels, text in rows
+        for event in re.findall(r"`([\w.]+)`", events)
+        for level in levels.split(", ")
+    }
+    assert listed.keys() == {(event, level) for event, level, _ in logged}
+    assert [found for found in logged if not found[2] <= listed[found[:2]]] == []
