@@ -50,13 +50,7 @@ SHOWN: Final = 100
 SAMPLE: Final = 1000
 """Default number of messages that decide which keys of JSON payloads are columns."""
 
-FORMATS: Final = {
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-}
+FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """The formats of files by their names."""
 
 # Rows that are converted at once.
@@ -68,8 +62,10 @@ _SNAPSHOT: Final = 300.0
 # Bytes of a row group of Parquet, before compression.
 _ROW_GROUP: Final = 32 << 20
 
+# Seconds between two looks at a statement that runs.
 _TURN: Final = 0.2
 
+# The columns of a stream. Some versions of DuckDB have few functions for nanoseconds with a zone.
 _PARTS: Final = "* replace (timestamp::timestamptz as timestamp)"
 
 _NUMBER: Final = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\(.*\)")
@@ -214,7 +210,7 @@ class Messages:
             stream.scan, start=start, start_time=since, subject=subject, end=end
         )
         self._schema = arrow_columns(COLUMNS).schema
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
 
     def __arrow_c_schema__(self) -> Any:
         return self._schema.__arrow_c_schema__()
@@ -229,7 +225,7 @@ class Messages:
         try:
             with self._scan() as scan:
                 yield from scan.to_reader(COLUMNS)
-        except (Exception, KeyboardInterrupt) as error:
+        except Exception as error:
             # DuckDB would report it in words of its own.
             self.failure = error
             raise
@@ -320,7 +316,6 @@ class Question:
             parts, payload, own = "*", "value", source.schema.names
         else:
             self._sources.append(source)
-            # Some versions of DuckDB have few functions for nanoseconds with a zone.
             parts, payload, own = _PARTS, "data", COLUMNS
         # A name with a dot is not one of a stream.
         registered = identifier(f"jetsync.{name}")

@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -150,6 +152,18 @@ class TestTables:
         names[names.index("")] = "json_"
         assert found == {name: number for number, name in enumerate(names)}
 
+    def test_many_keys(self, js, run, rows):
+        """
+        The first 200 keys are columns, and a warning says so if there are more.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish("s", json.dumps({f"key{number}": number for number in range(250)}))
+
+        assert run("select key199, json ->> 'key249' as last from S").split("\n")[0] == (
+            "S: 200 of 250 keys are columns; the column json has all"
+        )
+        assert 'column "key200" not found' in run("select key200 from S", fails=1)
+
     def test_nested_values_are_json(self, js, rows):
         """
         Objects, lists and keys with several types are columns of the type JSON.
@@ -184,6 +198,29 @@ class TestTables:
         (found,) = rows("select (select count(*) from ORDERS) + (select count(*) from ORDERS) as n")
         assert found == {"n": 6}
 
+    def test_scans_of_a_stream_that_grows(self, js, rows):
+        """
+        All scans of a stream in one statement end at the same message, while others are stored.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        done = threading.Event()
+
+        def publish():
+            while not done.is_set():
+                js.publish_many(("s", b"x") for _ in range(200))
+
+        with ThreadPoolExecutor(1) as pool:
+            publishing = pool.submit(publish)
+            try:
+                for _ in range(5):
+                    (found,) = rows(
+                        "select (select max(sequence) from S) as a, (select count(*) from S) as b"
+                    )
+                    assert (found["a"] or 0) == found["b"]
+            finally:
+                done.set()
+            publishing.result()
+
     def test_more_than_a_page(self, js, rows):
         """
         All messages of many pages are read.
@@ -204,6 +241,8 @@ class TestTables:
         assert rows('with t as (select sequence from "my-stream") select * from t') == [
             {"sequence": 1}
         ]
+        query = 'with "my-stream" as (select sequence + 1 as n from "my-stream") from "my-stream"'
+        assert rows(query) == [{"n": 2}]
 
     def test_an_empty_stream(self, js, run, rows):
         """
@@ -410,6 +449,22 @@ class TestMistakes:
         """
         shown = run("select 1", "--server", "nats://127.0.0.1:9", "--timeout", "1s", fails=1)
         assert shown.startswith("Error: ")
+
+    def test_a_closed_pipe(self, server):
+        """
+        If the output is closed, the command ends without an error.
+        """
+        with subprocess.Popen(
+            [sys.executable, "-m", "jetsync", "query", "from range(10000000)", "--format", "csv"],
+            env={**os.environ, "NATS_URL": server.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout.readline() == "range\n"
+            process.stdout.close()
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
 
     def test_ctrl_c(self, js, server):
         """
