@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,13 +91,22 @@ class Subscriptions:
         if sid in self._owners:
             self.unsubscribe(sid)
 
-    def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
+    def unsubscribe(
+        self,
+        sid: bytes,
+        *,
+        grace: float = 0.0,
+        is_ending: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
         """
         Unsubscribe; any thread. Never waits and never fails.
 
         Frames in flight reach the mailbox for *grace* seconds more. After that, they count as
         strays.
         """
+        if is_ending():
+            # At its end, the interpreter empties modules, but not the default of an argument.
+            return
         self._ranks.pop(sid, None)
         self._lines.pop(sid, None)
         # The rest comes last, so that after Ctrl-C a repeated call does it.

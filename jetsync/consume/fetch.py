@@ -12,6 +12,7 @@ that any thread may read the messages from the socket.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -45,7 +46,7 @@ from jetsync.events import PullOutcome
 from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -160,9 +161,10 @@ class Fetch:
             self.end(None, error)
             raise
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At its end, the interpreter empties modules, but not the default of an argument.
         # A batch that was not iterated over has an open pull, and no generator that would end it.
-        if getattr(self, "inbox", None) is not None:
+        if getattr(self, "inbox", None) is not None and not is_ending():
             self._stop()
 
     @property

@@ -5,6 +5,7 @@ The server's consumer of an ordered consumer: created, replaced and deleted.
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -23,6 +24,8 @@ from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.stored import time_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._api.context import Context
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
@@ -116,10 +119,11 @@ class OrderedSource:
         # Consumers whose deletion was sent, with its connection: the request may be lost.
         self._unsure: list[tuple[str, int]] = []
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At its end, the interpreter empties modules, but not the default of an argument.
         # The garbage collector must not wait for the connection.
         name = getattr(self, "_live", "")
-        if name:
+        if name and not is_ending():
             self.context.lane.post_nowait(self._deletion(name), keep=KEEP_DELETION)
 
     @property

@@ -985,6 +985,32 @@ class TestEnd:
         with DevServer() as server:
             assert run(script, server.url, str(server.pids[0])) == ""
 
+    @pytest.mark.parametrize(
+        "handle",
+        [
+            "stream.create_consumer('c').fetch(1)",
+            "client.subscribe('a')",
+            "stream.ordered_consumer().fetch(1)",
+            "stream.ordered_consumer().consume()",
+            "iter(stream.create_consumer('c').fetch(1))",
+        ],
+    )
+    def test_a_handle_that_outlives_the_modules_prints_nothing(self, nats_server, stream, handle):
+        """
+        A handle that Python frees after it has emptied jetsync's modules leaves stderr empty. The
+        prompt of Python 3.13 frees its variables that late.
+        """
+        script = f"""
+            import os, sys
+            import jetsync
+
+            client = jetsync.connect(sys.argv[1])
+            stream = client.jetstream().stream(sys.argv[2])
+            os.kept = {handle}  # Python empties the module `os` after those of jetsync.
+            client.close()
+        """
+        assert run(script, nats_server.url, stream.name) == ""
+
 
 def server_connections(server):
     """Return the server's monitoring of its connections."""
