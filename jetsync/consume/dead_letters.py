@@ -47,6 +47,8 @@ def check_target(
         known = context.streams.find(subject, deadline, fresh=True)
     except errors.PermissionDeniedError:
         return None
+    except errors.NoStreamResponseError:
+        raise errors.NoStreamResponseError(subject, argument=argument) from None
     filters = config.filter_subjects or [config.filter_subject or ">"]
     if known.name == stream and any(overlap(subject, each) for each in filters):
         raise errors.InvalidArgumentError(

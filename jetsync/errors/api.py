@@ -706,11 +706,13 @@ class NoStreamResponseError(PublishError):
     The message was not stored.
     """
 
-    def __init__(self, subject: str, *, attempts: int = 1) -> None:
+    def __init__(self, subject: str, *, attempts: int = 1, argument: str | None = None) -> None:
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(
             f"no response from a stream on {subject!r} after {tries}: "
-            "no stream has this subject, or its leader is away",
+            "no stream has this subject, or its leader is away"
+            if argument is None
+            else f"{argument}: no stream stores {subject!r}; create the stream first",
             subject=subject,
         )
         self.attempts = attempts

@@ -256,10 +256,12 @@ class TestTrouble:
 class TestChecks:
     def test_no_stream_stores_the_subject(self, worker, unique):
         """
-        A subject that no stream stores is refused.
+        A subject that no stream stores is refused. The error names the argument and the remedy.
         """
-        with pytest.raises(jetsync.NoStreamResponseError, match=f"nowhere.{unique}"):
-            worker.consume(fail, ack="auto", dead_letter=f"nowhere.{unique}")
+        subject = f"nowhere.{unique}"
+        text = f"dead_letter: no stream stores '{subject}'; create the stream first"
+        with pytest.raises(jetsync.NoStreamResponseError, match=text):
+            worker.consume(fail, ack="auto", dead_letter=subject)
 
     def test_a_consumer_must_not_get_its_dead_letters(self, js, stream, worker, dead):
         """
