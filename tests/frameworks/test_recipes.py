@@ -128,7 +128,7 @@ def test_the_gunicorn_recipe_stores_orders_once_in_each_worker(
 @pytest.mark.recipe("flask")
 def test_outage_of_a_web_worker(run, post, port, server, orders):
     """
-    Without a server the answer is 503. The repeated request is stored once.
+    Without a server or a stream the answer is 503. The repeated request is stored once.
     """
     program = run("flask", "--app", "app", "run", "--port", port)
     program.wait_for("Running on")
@@ -138,6 +138,8 @@ def test_outage_of_a_web_worker(run, post, port, server, orders):
     server.start()
     assert post("eu", "a table", "order-2")[0] == 201
     assert orders.info(timeout=30).state.messages == 2
+    orders.delete()
+    assert post("eu", "a lamp", "order-3")[0] == 503
 
 
 @pytest.mark.recipe("fastapi")

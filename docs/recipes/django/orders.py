@@ -36,7 +36,7 @@ def create_order(request: HttpRequest, region: str) -> JsonResponse:
         ack = jetstream().publish(f"orders.{region}", request.body, msg_id=key)
     except jetsync.InvalidArgumentError as error:
         return JsonResponse({"error": str(error)}, status=400)
-    except (ConnectionError, TimeoutError) as error:
+    except (ConnectionError, TimeoutError, jetsync.NoStreamResponseError) as error:
         # The order may be stored. With the same key, a second request does not store it again.
         return JsonResponse({"error": str(error)}, status=503)
     return JsonResponse({"sequence": ack.sequence, "duplicate": ack.duplicate}, status=201)

@@ -55,7 +55,7 @@ def create_order(
         )
     except jetsync.InvalidArgumentError as error:
         raise HTTPException(400, str(error)) from error
-    except (ConnectionError, TimeoutError) as error:
+    except (ConnectionError, TimeoutError, jetsync.NoStreamResponseError) as error:
         # The order may be stored. With the same key, a second request does not store it again.
         raise HTTPException(503, str(error)) from error
     return {"sequence": ack.sequence, "duplicate": ack.duplicate}

@@ -41,6 +41,7 @@ def refuse(error: Exception) -> tuple[dict[str, object], int]:
 
 @app.errorhandler(ConnectionError)
 @app.errorhandler(TimeoutError)
+@app.errorhandler(jetsync.NoStreamResponseError)
 def try_later(error: Exception) -> tuple[dict[str, object], int]:
     """
     Answer 503. The order may be stored.
