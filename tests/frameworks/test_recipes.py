@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -274,6 +275,16 @@ def test_the_worker_recipe_says_that_the_server_is_down(run, server, dead, get, 
     program.wait_for("reconnected")
     assert json.loads(" ".join(get("")))["connected"]
     assert program.stop() == 143, program.output
+
+
+@pytest.mark.recipe("worker")
+def test_the_worker_recipe_receives_nothing_if_its_port_is_taken(run, orders, port):
+    """
+    A worker whose port another one has ends before it creates its consumer.
+    """
+    with socket.create_server(("127.0.0.1", port)):
+        assert run("worker", HEALTH_PORT=str(port)).wait() == 1
+    assert list(orders.consumer_names()) == []
 
 
 @pytest.mark.recipe("worker")

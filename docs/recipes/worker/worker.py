@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
@@ -57,7 +57,7 @@ def move(js: jetsync.JetStream, message: jetsync.Message, reason: str) -> None:
     log.error("moved %s to the dead letters: %s", origin, reason)
 
 
-def serve_health(client: jetsync.Client, running: jetsync.Consumption) -> None:
+def serve_health(server: HTTPServer, client: jetsync.Client, running: jetsync.Consumption) -> None:
     """
     Answer each request: 200 if the worker is connected and handles messages, 503 otherwise.
     """
@@ -78,7 +78,7 @@ def serve_health(client: jetsync.Client, running: jetsync.Consumption) -> None:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer((HEALTH_HOST, HEALTH_PORT), Health)
+    server.RequestHandlerClass = Health
     Thread(target=server.serve_forever, daemon=True).start()
 
 
@@ -87,6 +87,8 @@ def main() -> None:
     Run until SIGTERM or Ctrl-C.
     """
     logging.basicConfig(level="INFO", format="%(levelname)s %(name)s %(message)s")
+    # If the port is taken, the worker ends here, before it has received an order.
+    health = ThreadingHTTPServer((HEALTH_HOST, HEALTH_PORT), BaseHTTPRequestHandler)
     options = jetsync.ConnectOptions.from_env().evolve(
         name="shipping", retry_on_failed_connect=True, connect_timeout=30
     )
@@ -97,7 +99,7 @@ def main() -> None:
         js = client.jetstream()
         worker = js.stream("ORDERS").create_or_update_consumer("shipping", ack_wait=60)
         running = worker.consume(partial(handle, js), threads=THREADS, ack="auto", keep_alive=True)
-        serve_health(client, running)
+        serve_health(health, client, running)
         log.info("ready")
         running.wait()
         if running.error is not None:
