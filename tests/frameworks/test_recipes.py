@@ -210,6 +210,8 @@ def test_the_multiprocessing_recipe_stores_all_orders(run, orders, ended_well, m
 def test_the_container_recipe_handles_messages_until_sigterm(programs, server, orders, folder):
     """
     The command of the container handles messages until SIGTERM, and leaves none unacknowledged.
+
+    Its exit status is the one that the unit for systemd expects.
     """
     command = re.search(r"^CMD (.*)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
     assert json.loads(command[1]) == ["python", "worker.py"]
@@ -220,6 +222,7 @@ def test_the_container_recipe_handles_messages_until_sigterm(programs, server, o
     program.wait_for("handled", 3)
 
     assert program.stop() == 143, program.output
+    assert "SuccessExitStatus=143" in (folder / "worker.service").read_text().splitlines()
     assert worker.info().num_ack_pending == 0
 
 
