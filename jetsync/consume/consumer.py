@@ -13,7 +13,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
-from jetsync.consume.dead_letters import check_target
+from jetsync.consume.dead_letters import check_target, warn_if_unlimited
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     cached_request,
@@ -322,8 +322,9 @@ class Consumer:
                 :class:`DeadLetter`, or if the last delivery that the consumer's ``max_deliver``
                 allows fails. The message is terminated after its copy is stored. If that fails, it
                 is not terminated: after the last delivery, :meth:`Stream.dead_letters` copies it.
-                Needs ``ack="auto"``. The call asks the server which stream stores the subject, so
-                it needs a connection. Default: none.
+                Without ``max_deliver``, only :class:`DeadLetter` gives a message up, and the call
+                logs a warning. Needs ``ack="auto"``. The call asks the server which stream stores
+                the subject, so it needs a connection. Default: none.
             group: As for :meth:`fetch`.
             min_pending: As for :meth:`fetch`.
             min_ack_pending: As for :meth:`fetch`.
@@ -379,6 +380,7 @@ class Consumer:
             context = self._context
             until = context.deadline(None)
             check_target(context, self._stream_name, config, handling.dead_letter, until)
+            warn_if_unlimited(self.name, self._stream_name, config)
         if isinstance(wanted, PushOptions):
             wanted = bind(self._target, wanted, self._context.deadline(None))
         elif wanted.priorities != NO_PRIORITIES:

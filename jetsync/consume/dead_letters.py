@@ -65,6 +65,12 @@ def check_target(
     return known
 
 
+def warn_if_unlimited(consumer: str, stream: str, config: ConsumerConfig) -> None:
+    """Log a warning if no number of failures makes a message a dead letter."""
+    if (config.max_deliver or 0) < 1:
+        _logger.warning("dead_letter_without_max_deliver", consumer=consumer, stream=stream)
+
+
 def store(context: Context, letter: OutboundMessage, about: dict[str, Any]) -> PubAck | None:
     """
     Store a dead letter, and report it. Returns None if it is not stored, or not known to be.

@@ -284,6 +284,20 @@ class TestChecks:
         with pytest.raises(jetsync.InvalidArgumentError, match="get its own dead letters"):
             greedy.consume(fail, ack="auto", dead_letter=subject)
 
+    def test_a_consumer_without_max_deliver_is_warned_about(self, stream, worker, target, caplog):
+        """
+        The log warns if only `DeadLetter` gives a message up, as the consumer has no `max_deliver`.
+        """
+        endless = stream.create_consumer("endless")
+        with caplog.at_level(logging.WARNING, "jetsync"):
+            worker.consume(fail, ack="auto", dead_letter=target).close()
+            assert not caplog.records
+            endless.consume(fail, ack="auto", dead_letter=target).close()
+        (record,) = caplog.records
+        assert record.message == (
+            f"dead_letter_without_max_deliver consumer='endless' stream={stream.name!r}"
+        )
+
     @pytest.mark.parametrize(("field", "problem"), [("no_ack", "no acks"), ("sealed", "is sealed")])
     def test_a_stream_that_cannot_keep_them(self, worker, dead, target, field, problem):
         """
