@@ -46,9 +46,12 @@ _MODULES: Final = {"object": "objects", "pub": "messages"}
 """The modules that have another name than their command."""
 
 _ADVICE: Final = {
-    "use create_or_update_stream to change it": "`nats stream edit` changes it",
-    "use create_or_update_consumer to change it": "`nats consumer edit` changes it",
-    "use create_or_update_key_value to change it": "`nats kv edit` changes it",
+    "use create_or_update_stream to change it": "`jetsync stream info` shows it, "
+    "`nats stream edit` changes it, and `jetsync stream rm` removes it",
+    "use create_or_update_consumer to change it": "`jetsync consumer info` shows it, "
+    "`nats consumer edit` changes it, and `jetsync consumer rm` removes it",
+    "use create_or_update_key_value to change it": "`jetsync kv status` shows it, "
+    "`nats kv edit` changes it, and `jetsync kv rm` removes it",
     "the stream needs allow_msg_ttl=True": "create the stream with --ttl",
     "the stream needs allow_atomic=True": "create the stream with --atomic",
     "the stream needs allow_batched=True": "create the stream with --batched",

@@ -385,7 +385,10 @@ class TestStreams:
         Errors advise commands and options, and no names of Python.
         """
         exists = run("stream", "add", stream.name, "--subjects", "other")
-        assert exists.output.endswith("`nats stream edit` changes it\n")
+        assert exists.output.endswith(
+            "`jetsync stream info` shows it, `nats stream edit` changes it, and "
+            "`jetsync stream rm` removes it\n"
+        )
         without = run("pub", f"{stream.name}.a", "x", "--ttl", "1m")
         assert without.output.endswith("create the stream with --ttl\n")
         nowhere = run("stream", "ls", "-s", "nats://127.0.0.1:1")
