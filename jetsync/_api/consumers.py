@@ -107,10 +107,11 @@ def create(
 
 def _validate(config: ConsumerConfig) -> str | None:
     """
-    Check the names and filters of a configuration, and return the name if there is one.
+    Check the names, filters and retries of a configuration, and return the name if there is one.
 
     Raises:
-        InvalidArgumentError: A name or a filter is not valid, or the two names differ.
+        InvalidArgumentError: A name or a filter is not valid, the two names differ, or
+            ``max_deliver`` is less than the number of entries of ``backoff``.
     """
     given = [name for name in (config.durable_name, config.name) if name is not None]
     for name in given:
@@ -122,6 +123,14 @@ def _validate(config: ConsumerConfig) -> str | None:
         )
     for subject in _filters(config):
         validate_filter(subject)
+    steps, limit = len(config.backoff or ()), config.max_deliver or 0
+    if 0 < limit < steps:
+        # Servers refuse it, too, but say that the limit must be larger than the number of entries.
+        raise errors.InvalidArgumentError(
+            f"max_deliver={limit} is less than the {steps} entries of backoff: "
+            "set it to their number at least, or leave entries out",
+            argument="max_deliver",
+        )
     return given[0] if given else None
 
 

@@ -199,6 +199,7 @@ class TestCreateAndUpdate:
             {"name": "a", "ack_policy": "maybe"},
             {"name": "a", "opt_start_time": dt.datetime(2026, 1, 1)},  # noqa: DTZ001
             {"name": "a", "max_delivery": 5},
+            {"name": "a", "backoff": [1, 10, 60], "max_deliver": 2},
         ],
     )
     def test_a_wrong_argument_of_a_consumer_sends_nothing(self, client, stream, fields):
