@@ -75,8 +75,13 @@ def _complete(piece: str, whole: str, shown: str) -> str:
             # The part before it would be taken for the host and sent to a name server.
             problem = "it has a special character in user or password"
         elif port == 0:
+            of = ""
             # The apparent host may be part of a login, unless the URL is only host and port.
-            of = f" of host {host!r}" if set("@,?#").isdisjoint(whole) else ""
+            if set("@,?#").isdisjoint(whole):
+                of = f" of host {host!r}"
+                if shown in {"***", f"{parts.scheme}://***"}:
+                    # A text instead of a port may be a password whose host was forgotten.
+                    shown = shown.replace("***", parts.netloc.rpartition(":")[0] + ":***")
             problem = f"the port{of} must be a number from 1 to 65535"
         elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
