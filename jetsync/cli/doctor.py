@@ -351,10 +351,11 @@ def show(report: Report) -> None:
         )
     say()
     print_table(
-        ("feature", "works", "note"),
+        ("feature", "--require", "works", "note"),
         (
             (
                 verdict.feature.title,
+                verdict.feature.name,
                 Styled("yes", GOOD) if verdict.works else Styled("no", ERROR),
                 Styled(verdict.why, WARNING),
             )

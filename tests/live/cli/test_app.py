@@ -640,7 +640,7 @@ class TestDoctor:
         output = checked(run("doctor", nats_server.url))
 
         assert f"nats-server {nats_server.version}" in output
-        assert "fast ingest" in output
+        assert re.search("^fast ingest +fast_ingest +yes", output, re.MULTILINE)
         assert " no " not in output
 
     def test_the_json_of_doctor_has_the_same_contents(self, run, nats_server):
