@@ -258,8 +258,8 @@ class System:
             raise refusals[0]
         if not found:
             raise errors.RequestTimeoutError(subject, deadline.total)
-        for error in refusals:
-            _logger.warning("report_refused", subject=subject, error=str(error))
+        for refusal in refusals:
+            _logger.warning("report_refused", subject=subject, error=str(refusal))
         self._is_member = True
         return sorted(found, key=lambda each: (each.server.name, each.server.id))
 
