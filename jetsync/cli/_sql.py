@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 MOST: Final = 200
 """Keys that become columns at most. A payload may have other data as its keys."""
 
-# Each integer that DuckDB finds is signed here, because a later one may be negative.
+# DuckDB finds BIGINT only for negative integers. A column has both.
+_INTEGER: Final = ("BIGINT", ["BIGINT", "UBIGINT"])
+
+# Types of columns, and the types of JSON values that they take.
 _TYPES: Final = {
-    "BIGINT": "BIGINT",
-    "UBIGINT": "BIGINT",
-    "DOUBLE": "DOUBLE",
-    "BOOLEAN": "BOOLEAN",
-    "VARCHAR": "VARCHAR",
+    "BIGINT": _INTEGER,
+    "UBIGINT": _INTEGER,
+    "DOUBLE": ("DOUBLE", ["BIGINT", "UBIGINT", "DOUBLE"]),
+    "BOOLEAN": ("BOOLEAN", ["BOOLEAN"]),
 }
 
 
@@ -36,27 +38,33 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def tables(tree: Any) -> tuple[set[str], set[str]]:
+def tables(tree: Any) -> set[str]:
     """
-    Return the tables that a statement names without a schema, and its common table expressions.
+    Return the tables that a statement names without a schema, without common table expressions.
 
     Args:
         tree: The statement as `json_serialize_sql` of DuckDB returns it.
     """
     named: set[str] = set()
-    local: set[str] = set()
-    pending = [tree]
+    # Each node, and the expressions that it sees. DuckDB ignores the case of their names.
+    pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while pending:
-        node = pending.pop()
+        node, local = pending.pop()
         if isinstance(node, list):
-            pending += node
+            pending += [(each, local) for each in node]
         elif isinstance(node, dict):
-            pending += node.values()
+            if "cte_name" in node:
+                # A recursive expression sees itself.
+                local |= {node["cte_name"].lower()}
+            for each in node.get("cte_map", {}).get("map", ()):
+                pending.append((each["value"], local))
+                local |= {each["key"].lower()}
+            pending += [(each, local) for key, each in node.items() if key != "cte_map"]
             if node.get("type") == "BASE_TABLE" and not node["schema_name"]:
-                named.add(node["table_name"])
-            if "cte_map" in node:
-                local |= {each["key"] for each in node["cte_map"]["map"]}
-    return named, local
+                name = node["table_name"]
+                if name.lower() not in local:
+                    named.add(name)
+    return named
 
 
 def columns(table: str, structure: Mapping[str, Any], taken: Iterable[str]) -> Iterator[str]:
@@ -83,15 +91,13 @@ def columns(table: str, structure: Mapping[str, Any], taken: Iterable[str]) -> I
 def _value(table: str, key: str, found: Any) -> str:
     # A JSON pointer. Paths of DuckDB cannot quote all keys.
     place = literal("/" + key.replace("~", "~0").replace("/", "~1"))
-    kind = _TYPES.get(found) if isinstance(found, str) else None
-    if kind is None:
-        return f"json -> {place}"
     text = f"(json ->> {place})"
-    if kind == "VARCHAR":
+    if found == "VARCHAR":
         return text
-    value = f"try_cast({text} as {kind})"
-    if kind == "BIGINT":
-        # The cast would round.
-        value = f"if(json_type(json, {place}) = 'DOUBLE', null, {value})"
+    if not isinstance(found, str) or found not in _TYPES:
+        return f"json -> {place}"
+    kind, taken = _TYPES[found]
+    # A cast alone would round a number, and make 1 of true or of a text.
+    value = f"if(json_type(json, {place}) in {taken}, try_cast({text} as {kind}), null)"
     problem = literal(f"{table}: the key {key!r} was {kind} in the sample, and is now: ")
     return f"if({text} is null, null, coalesce({value}, error({problem} || {text})))"

@@ -126,8 +126,12 @@ def query(
         raise click.UsageError("Give --format csv, json or parquet for FILE.")
     if where["seq"] is not None and where["since"] is not None:
         raise click.UsageError("Give one of --seq and --since.")
-    if path is not None and not force and path.exists():
-        raise click.ClickException(f"{str(path)!r} exists already: use --force")
+    if path is not None and path.exists():
+        if not path.is_file():
+            # The result replaces FILE, which may be a device.
+            raise click.ClickException(f"{str(path)!r} is not a file")
+        if not force:
+            raise click.ClickException(f"{str(path)!r} exists already: use --force")
     duckdb = _duckdb()
     given = read_input(sql, "the statement")
     text = given if isinstance(given, str) else given.decode("utf-8", "replace")
@@ -156,19 +160,23 @@ def interruptible(call: Callable[[], object], client: jetsync.Client, database: 
 
     DuckDB does not look at signals while it computes.
     """
+    interrupt: KeyboardInterrupt | None = None
     with futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(call)
-        try:
-            # Ctrl-C does not end a longer wait on Windows.
-            while not futures.wait([running], timeout=_TURN).done:
-                pass
-        except KeyboardInterrupt:
-            client.close()
-            # The thread may be between two statements.
-            while not futures.wait([running], timeout=_TURN).done:
-                database.interrupt()
-            raise
-        running.result()
+        while not running.done():
+            # Users press Ctrl-C several times. The executor would wait for the whole statement.
+            try:
+                if interrupt is not None:
+                    # Again and again, because the thread may be between two statements.
+                    database.interrupt()
+                    client.close()
+                # Ctrl-C does not end a longer wait on Windows.
+                futures.wait([running], timeout=_TURN)
+            except KeyboardInterrupt as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    running.result()
 
 
 def _duckdb() -> Any:
@@ -257,7 +265,6 @@ class Question:
         self._duckdb = duckdb
         self.database = database
         self._sql = sql.strip().rstrip(";")
-        self._local: set[str] = set()
         self._sources: list[Messages] = []
 
     @contextlib.contextmanager
@@ -282,7 +289,7 @@ class Question:
 
     def tables(self) -> list[str]:
         """
-        Return the names of streams, buckets and common table expressions in the statement.
+        Return the names of streams and buckets in the statement.
 
         Raises:
             click.ClickException: It is not one SELECT statement. Such a statement only reads.
@@ -293,9 +300,13 @@ class Question:
             raise click.ClickException(f"Parser Error: {tree['error_message']}")
         if tree["error"] or len(tree["statements"]) != 1:
             raise click.ClickException("the statement is not one SELECT")
-        named, self._local = tables(tree)
         # Names of streams and buckets have no dots. This one is a file, which DuckDB refuses.
-        return sorted(name for name in named if "." not in name)
+        names = sorted(name for name in tables(tree) if "." not in name)
+        if len({name.lower() for name in names}) < len(names):
+            raise click.ClickException(
+                f"DuckDB ignores case, and these differ only in case: {', '.join(names)}"
+            )
+        return names
 
     def add(self, js: jetsync.JetStream, name: str, sample: int, where: dict[str, Any]) -> None:
         """
@@ -308,8 +319,6 @@ class Question:
             try:
                 source = entries(js.key_value(name))
             except (BucketNotFoundError, InvalidBucketError):
-                if name in self._local:
-                    return
                 raise click.ClickException(
                     f"there is neither a stream nor a bucket {name!r}"
                 ) from None

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 
 import pytest
 from click.testing import CliRunner
 
 import jetsync
 from jetsync.cli._app import jetsync as app
+from jetsync.cli.query import interruptible
 from jetsync.devserver import DevServer
 
 pytest.importorskip("duckdb")
@@ -176,18 +177,34 @@ class TestTables:
         assert first == {"o": {"x": 1}, "l": [1], "n": None, "m": 1}
         assert second == {"o": {"y": 1}, "l": [], "n": None, "m": "text"}
 
-    @pytest.mark.parametrize("later", ["1.5", '"text"', "18446744073709551615", "true"])
-    def test_a_value_of_another_type_is_an_error(self, js, run, rows, later):
+    @pytest.mark.parametrize(
+        ("kind", "values", "later"),
+        [
+            ("BIGINT", ("1", "-1"), "1.5"),
+            ("BIGINT", ("-1", "1"), '"text"'),
+            ("BIGINT", ("1", "-1"), '"2"'),
+            ("BIGINT", ("1", "-1"), "18446744073709551615"),
+            ("BIGINT", ("1", "-1"), "true"),
+            ("DOUBLE", ("0.5", "1"), "true"),
+            ("DOUBLE", ("0.5", "-1"), '"2"'),
+            ("BOOLEAN", ("true", "false"), "1"),
+            ("BOOLEAN", ("true", "false"), '"true"'),
+        ],
+    )
+    def test_a_value_of_another_type_is_an_error(self, js, run, rows, kind, values, later):
         """
-        A later value that is not of the column's type is never rounded or left out silently.
+        A later value that is not of the column's type is never changed or left out silently.
         """
         js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
-        js.publish_many(("s", f'{{"n": {value}}}') for value in ("1", "-1", later))
-        shown = run("select sum(n) from S", "--sample", "1", fails=1)
+        js.publish_many(("s", f'{{"n": {value}}}') for value in (*values, "null", later))
+        shown = run("select count(n) from S", "--sample", "1", fails=1)
 
         value = later.strip('"')
-        assert f"S: the key 'n' was BIGINT in the sample, and is now: {value}\n" in shown
-        assert rows("select n from S where sequence < 3", "--sample", "1") == [{"n": 1}, {"n": -1}]
+        assert f"S: the key 'n' was {kind} in the sample, and is now: {value}\n" in shown
+        assert rows("select n from S where sequence <= 3", "--sample", "1") == [
+            *({"n": json.loads(value)} for value in values),
+            {"n": None},
+        ]
 
     def test_a_table_that_is_named_twice(self, js, rows, orders):
         """
@@ -209,7 +226,7 @@ class TestTables:
             while not done.is_set():
                 js.publish_many(("s", b"x") for _ in range(200))
 
-        with ThreadPoolExecutor(1) as pool:
+        with futures.ThreadPoolExecutor(1) as pool:
             publishing = pool.submit(publish)
             try:
                 for _ in range(5):
@@ -243,6 +260,43 @@ class TestTables:
         ]
         query = 'with "my-stream" as (select sequence + 1 as n from "my-stream") from "my-stream"'
         assert rows(query) == [{"n": 2}]
+
+    def test_common_table_expressions(self, js, rows, orders):
+        """
+        A common table expression hides a stream, and jetsync does not read that stream.
+        """
+        js.create_stream("T", subjects=["t"], storage="memory")
+        one = "select 1 as n"
+
+        assert rows(f"with T as ({one}) select n from t") == [{"n": 1}]
+        assert rows(f"select n from (with T as ({one}) select n from T)") == [{"n": 1}]
+        assert rows(f"with T as ({one}), u as (select n + 1 as n from T) from u") == [{"n": 2}]
+        assert rows("with orders as (select count(*) as n from ORDERS) from orders") == [{"n": 3}]
+        assert rows(
+            f"with recursive T as ({one} union all select n + 1 from T where n < 3) from T"
+        ) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+    def test_a_common_table_expression_outside_its_scope(self, run):
+        """
+        Outside of its statement, the name of a common table expression is one of a stream.
+        """
+        for sql in (
+            "from (with t as (select 1) from t) a, t b",
+            "with u as (from t), t as (select 1) from u",
+        ):
+            assert "neither a stream nor a bucket 't'" in run(sql, fails=1)
+
+    def test_names_that_differ_in_case(self, js, run, orders):
+        """
+        One statement cannot read two streams whose names differ only in case.
+        """
+        js.create_stream("orders", subjects=["s"], allow_direct=True, storage="memory")
+        shown = run("select count(*) from orders, ORDERS", fails=1)
+
+        assert shown == (
+            "Error: DuckDB ignores case, and these differ only in case: ORDERS, orders\n"
+        )
+        assert run("select count(*) as n from orders").split() == ["n", "0"]
 
     def test_an_empty_stream(self, js, run, rows):
         """
@@ -342,6 +396,17 @@ class TestFormats:
         else:
             assert text.count(b"\n") == (3 if name == "out.csv" else 2)
         assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    def test_a_device_is_not_replaced(self, run, tmp_path):
+        """
+        The result does not replace what is not a file, not even with --force.
+        """
+        device = tmp_path / "device"
+        device.mkdir()
+        for arguments in ((), ("--force",)):
+            shown = run("select 1", "-o", str(device), "--format", "csv", *arguments, fails=1)
+            assert shown.endswith("device' is not a file\n")
+        assert [path.name for path in tmp_path.iterdir()] == ["device"]
 
     def test_parquet_of_many_row_groups(self, js, run, tmp_path):
         """
@@ -466,9 +531,9 @@ class TestMistakes:
             assert process.wait(60) == 0
             assert process.stderr.read() == ""
 
-    def test_ctrl_c(self, js, server):
+    def test_ctrl_c(self, js, server, tmp_path):
         """
-        Ctrl-C ends a statement that runs.
+        Ctrl-C ends a statement that runs, and removes the temporary folder.
         """
         js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
         js.publish_many(("s", b'{"n": %d}' % number) for number in range(3000))
@@ -478,7 +543,7 @@ class TestMistakes:
         )
         with subprocess.Popen(
             [sys.executable, "-m", "jetsync", "query", sql, "--format", "csv"],
-            env={**os.environ, "NATS_URL": server.url},
+            env={**os.environ, "NATS_URL": server.url, "TMPDIR": str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -486,8 +551,36 @@ class TestMistakes:
             try:
                 # It has read the stream and computes.
                 assert process.stdout.readline() == "sequence\n"
+                assert len(list(tmp_path.iterdir())) == 1
                 process.send_signal(signal.SIGINT)
                 assert process.wait(60) == 1
                 assert process.stderr.read().strip() == "Aborted!"
+                assert list(tmp_path.iterdir()) == []
             finally:
                 process.kill()
+
+    def test_ctrl_c_again(self, monkeypatch):
+        """
+        A second Ctrl-C, while jetsync ends the statement, does not keep the statement running.
+        """
+        ended = threading.Event()
+        waits, interrupts = iter([True]), iter([True])
+        wait = futures.wait
+
+        def press(first):
+            if next(first, False):
+                raise KeyboardInterrupt
+
+        class Database:
+            def interrupt(self):
+                press(interrupts)
+                ended.set()
+
+        class Client:
+            def close(self):
+                pass
+
+        monkeypatch.setattr(futures, "wait", lambda *a, **k: (press(waits), wait(*a, **k))[1])
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(lambda: ended.wait(60), Client(), Database())
+        assert ended.is_set()
