@@ -185,9 +185,11 @@ class Bucket:
             raise self._not_found(name, found)
         return found, expected
 
-    def free_name(self, name: str, deadline: Deadline, *, or_link: bool = False) -> int:
+    def free_name(
+        self, name: str, deadline: Deadline, *, or_link: bool = False
+    ) -> tuple[ObjectInfo | None, int]:
         """
-        Return what :meth:`store` expects of a name that has no object.
+        Return what :meth:`to_replace` returns of a name that has no object.
 
         Args:
             name: The name.
@@ -200,7 +202,7 @@ class Bucket:
         found, expected = self.to_replace(name, deadline)
         if not (found is None or found.is_deleted or (or_link and found.link is not None)):
             raise errors.ObjectExistsError(self.name, name, last_sequence=found.revision)
-        return expected
+        return found, expected
 
     def store(
         self,
@@ -287,7 +289,7 @@ class Bucket:
         Remove what belongs to a document that was replaced; log if that is impossible.
 
         The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
-        the chunks later.
+        the chunks later, unless a document without padding is left that names them.
 
         Args:
             info: The document.

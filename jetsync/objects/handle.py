@@ -423,8 +423,9 @@ class ObjectStore:
         if new_name == name:
             return found
         try:
-            free = bucket.free_name(new_name, deadline)
+            old, free = bucket.free_name(new_name, deadline)
             made = bucket.store(new_name, found.document, free, deadline)
+            bucket.drop(old, free, deadline, chunks=False)
         except errors.ObjectExistsError:
             made = bucket.current(new_name, deadline, leader=True)
             if not found.nuid or made.nuid != found.nuid:
@@ -510,8 +511,10 @@ class ObjectStore:
             "size": 0,
             "chunks": 0,
         }
-        expected = bucket.free_name(name, deadline, or_link=True)
-        return bucket.store(name, document, expected, deadline)
+        old, expected = bucket.free_name(name, deadline, or_link=True)
+        made = bucket.store(name, document, expected, deadline)
+        bucket.drop(old, expected, deadline, chunks=False)
+        return made
 
     # The store itself
 

@@ -13,7 +13,7 @@ import pytest
 import jetsync
 from helpers.waiting import eventually
 from jetsync._proto.objects import encode_name
-from jetsync.objects import put
+from jetsync.objects import bucket, put
 from jetsync.values.headers import ROLLUP
 
 
@@ -143,6 +143,46 @@ class TestInfo:
             f"$O.{store.bucket}.M.Yg==": 1,
             f"$O.{store.bucket}.C.{info.nuid}": 1,
         }
+
+    def test_a_put_keeps_a_newer_document_without_padding(self, js, store):
+        """A put removes the document that it has read, and none that was stored meanwhile."""
+        without_padding(js, store, "a")
+        subject = f"$O.{store.bucket}.M.YQ"
+        document = store.stream.get_last(subject).data
+        newer = []
+
+        def pieces():
+            # The put has read the old document when it asks for the third piece.
+            yield b"12345678"
+            yield b"12345678"
+            newer.append(js.publish(subject, document, headers={ROLLUP: "sub"}).sequence)
+            yield b"12345678"
+
+        store.put("a", pieces(), chunk_size=8)
+        assert store.get_bytes("a") == 3 * b"12345678"
+        assert store.stream.get_last(subject).sequence == newer[0]
+
+    def test_changes_ask_the_leader(self, store, monkeypatch):
+        """A change reads the last document from the leader, because a replica may be behind."""
+        store.put("a", b"data")
+        # Reads of replicas fail.
+        monkeypatch.setattr(bucket, "confirmed_get", None)
+        store.put("a", b"later", expect=store.update_meta("a", description="d"))
+        store.rename("a", "b")
+        store.delete("b")
+        assert store.list() == []
+
+    def test_free_names_without_padding_are_replaced(self, js, store):
+        """A link and a rename remove the document of a free name that has no padding."""
+        deleted = json.dumps({"deleted": True})
+        for name in ("Yg", "Yw"):
+            js.publish(f"$O.{store.bucket}.M.{name}", deleted)
+        store.put("a", b"data")
+        store.rename("a", "b")
+        store.add_link("c", "b")
+        assert store.get_bytes("c") == b"data"
+        documents = {subject for subject in subjects(store) if ".M." in subject}
+        assert documents == {f"$O.{store.bucket}.M.{name}" for name in ("YQ==", "Yg==", "Yw==")}
 
     @pytest.mark.parametrize("name", ["", 5, "\ud800"])
     def test_wrong_names_are_refused(self, store, name):
