@@ -12,6 +12,7 @@ import pytest
 
 import jetsync
 from helpers.streams import fill
+from helpers.thorough import thorough_except
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
@@ -149,9 +150,14 @@ def program(nats_server, stream, worker):
             process.kill()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGTERM, *([] if WINDOWS else [signal.SIGINT])])
-@pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *([] if WINDOWS else [pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]),
+    ],
+)
+@pytest.mark.parametrize("body", thorough_except(PROGRAMS, "iterator"))
 def test_it_finishes_the_buffered_messages(js, stream, worker, program, body, number):
     """
     Messages that have arrived are handled and acknowledged, and the exit status names the signal.
@@ -181,8 +187,7 @@ def test_a_wait_for_messages_ends(js, stream, worker, program):
     eventually(lambda: worker.info().num_ack_pending == 0)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("body", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize("body", thorough_except(SLOW, "iterator"))
 def test_after_the_timeout_buffered_messages_are_given_back(js, stream, worker, program, body):
     """
     The message that is being handled is acknowledged, and the buffered ones are given back.
@@ -196,8 +201,7 @@ def test_after_the_timeout_buffered_messages_are_given_back(js, stream, worker, 
         assert worker.info().ack_floor.stream_seq
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("body", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("body", thorough_except(WAITS, "next"))
 def test_a_call_that_waits(program, body):
     """
     A call that waits for a message returns as if nothing arrived, and so do later calls.

@@ -16,6 +16,7 @@ import pytest
 
 import jetsync
 from helpers.streams import fill
+from helpers.thorough import thorough_except
 from helpers.waiting import eventually
 
 TIMES = 12
@@ -247,8 +248,7 @@ USES = {
 """Uses of a client, at the end of which nothing is open. Some return what they have closed."""
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", thorough_except({name: name for name in USES}, "consume", "put"))
 def test_unsubscribing_leaves_only_the_reply_subscription(nats_server, handles, name):
     """
     Afterwards, the server has no subscription of the client but the one for replies.
