@@ -251,20 +251,26 @@ class TestErrors:
             with pytest.raises(jetsync.ApiError, match="invalid sorting option"):
                 client.system().connz(*arguments, sort="size")
 
-    def test_a_server_that_alone_refuses(self, client, caplog):
+    @pytest.mark.parametrize(
+        ("answer", "text"),
+        [
+            ({"error": {"code": 500, "description": "not me"}}, "not me"),
+            ({"server": {"name": "x"}}, "has no data"),
+        ],
+    )
+    def test_a_server_that_alone_refuses(self, client, caplog, answer, text):
         """
-        The answers of the other servers are returned, and the refusal is logged.
+        The answers of the other servers are returned, and a refusal or a wrong answer is logged.
         """
-        refusal = {"error": {"code": 500, "description": "not me"}, "server": {"name": "x"}}
         with client.subscribe("$SYS.REQ.SERVER.PING.VARZ") as requests:
             client.flush()
             with ThreadPoolExecutor(1) as pool:
                 asking = pool.submit(client.system(servers=4, stall=20, timeout=30).varz)
-                client.publish(requests.next(timeout=30).reply, json.dumps(refusal))
+                client.publish(requests.next(timeout=30).reply, json.dumps(answer))
                 reports = asking.result(60)
         assert [each.server.name for each in reports] == NAMES
         assert "report_refused" in caplog.text
-        assert "not me" in caplog.text
+        assert text in caplog.text
 
     def test_silence(self):
         """

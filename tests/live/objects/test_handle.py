@@ -172,6 +172,20 @@ class TestInfo:
         store.delete("b")
         assert store.list() == []
 
+    def test_old_chunks_that_cannot_be_removed(self, store, monkeypatch, caplog):
+        """If old chunks cannot be removed, calls succeed, and `collect_garbage` removes them."""
+
+        def purge(*_, **__):
+            raise jetsync.RequestTimeoutError("purge", 1.0)
+
+        store.put("a", b"data")
+        monkeypatch.setattr(jetsync.Stream, "purge", purge)
+        store.put("a", b"later")
+        store.delete("a")
+        monkeypatch.undo()
+        assert caplog.text.count("chunks_left") == 2
+        assert store.collect_garbage(0) == 2
+
     def test_free_names_without_padding_are_replaced(self, js, store):
         """A link and a rename remove the document of a free name that has no padding."""
         deleted = json.dumps({"deleted": True})
@@ -400,6 +414,15 @@ class TestRename:
             store.rename("a", "b")
         assert [info.name for info in store.list()] == ["a"]
         assert store.get_bytes("a") == b"new"
+
+    def test_a_rename_replaces_no_link(self, store):
+        """The new name may not be that of a link."""
+        store.put("a", b"data")
+        store.put("b", b"other")
+        store.add_link("link", "b")
+        with pytest.raises(jetsync.ObjectExistsError):
+            store.rename("a", "link")
+        assert store.get_bytes("link") == b"other"
 
     def test_a_rename_that_was_interrupted_is_repeated(self, js, store):
         """If a rename ended when the object had both names, the next one completes it."""

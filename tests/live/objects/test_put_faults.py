@@ -279,6 +279,23 @@ class TestInterrupts:
             store.put("a", DATA)
         assert observer.stream.info().state.messages == 0
 
+    def test_an_interrupt_after_the_description(self, observer, monkeypatch):
+        """Ctrl-C after the description is sent completes the put, which removes the old chunks."""
+        observer.put("a", OLD)
+        publish = bucket.publish_one
+
+        def strike(*arguments, **options):
+            publish(*arguments, **options)
+            monkeypatch.setattr(bucket, "publish_one", publish)
+            raise Stop
+
+        monkeypatch.setattr(bucket, "publish_one", strike)
+        with pytest.raises(Stop):
+            observer.put("a", DATA)
+        assert observer.get_bytes("a") == DATA
+        chunks = observer.stream.info(subjects_filter=f"$O.{observer.bucket}.C.>").state.subjects
+        assert len(chunks) == 1
+
     def test_an_interrupt_of_a_read(self, store, observer):
         """Ctrl-C at any step of a read leaves a reader that refuses to go on, or the right data."""
         observer.put("a", OLD, chunk_size=100_000)
