@@ -563,6 +563,7 @@ class TestMistakes:
         [
             ("selec", "Parser Error: syntax error"),
             ("select * from nope", "there is neither a stream nor a bucket 'nope'"),
+            ('select * from "a$b"', "there is neither a stream nor a bucket 'a$b'"),
             ("select nope from ORDERS", 'Binder Error: Referenced column "nope" not found'),
             ("select 'x'::int from ORDERS", "Conversion Error: Could not convert string 'x'"),
             ("", "the statement is not one SELECT"),
