@@ -58,6 +58,7 @@ def test_examples_of_page_run(page, tmp_path):
     run_page(SCRIPTS[page], tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.live
 def test_getting_started_can_be_pasted():
     """

@@ -239,6 +239,7 @@ class TestFork:
             )
         assert os.waitstatus_to_exitcode(int(statuses)) == 3
 
+    @pytest.mark.thorough
     def test_a_pool_of_forked_workers_connects_by_itself(self, nats_server, js, stream):
         """
         With multiprocessing's "fork", options can be pickled, and every worker has its own client.
@@ -349,6 +350,7 @@ class TestReconnectAfterFork:
         """
         self.check(nats_server, js, unique, calls)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("connected", [True, False])
     def test_open_handles(self, nats_server, js, unique, connected):
         """Open handles of the parent raise ForkedProcessError, and closing them does no harm."""
@@ -1141,6 +1143,7 @@ class TestManyClients:
             assert (first.is_connected, second.is_connected) == (True, False)
             assert first.rtt() > 0.0
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     def test_nothing_is_left_of_closed_clients(self, nats_server, loop):
         """

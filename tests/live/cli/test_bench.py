@@ -109,6 +109,7 @@ def test_a_server_of_its_own(run, monkeypatch):
     assert result.stderr.splitlines()[0].endswith(", started for these tests")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_benchmark_and_removes_its_stream(nats_server, js, number):
     """

@@ -228,6 +228,7 @@ class TestInput:
         assert stream.get_message(1).data == b"two chairs\n"
 
 
+@pytest.mark.thorough
 class TestCompletion:
     @pytest.fixture
     def bash(self, terminal, environment, js, stream):
@@ -252,7 +253,6 @@ class TestCompletion:
         bash.read_until(wanted)
         bash.type("\x15")
 
-    @pytest.mark.thorough
     def test_bash_completes_commands_and_names(self, bash, js, stream, unique):
         """
         Bash completes commands and the names of streams, consumers and buckets.

@@ -138,6 +138,7 @@ def downgrades(client):
     }
 
 
+@pytest.mark.thorough
 class TestPlaintextBeforeTls:
     def test_on_reconnect(self, honest):
         """

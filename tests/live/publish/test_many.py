@@ -292,6 +292,7 @@ class TestWindow:
             assert running.result(20).count == 12
         js.delete_stream(unique)
 
+    @pytest.mark.thorough
     def test_large_messages_in_the_default_window(self, unique):
         """
         The default window stays below the 128 MiB at which a stream refuses messages.

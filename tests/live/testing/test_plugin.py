@@ -63,6 +63,7 @@ def test_each_worker_has_a_server_and_each_test_a_stream(suite, workers):
     result.assert_outcomes(passed=4)
 
 
+@pytest.mark.thorough
 def test_version_can_be_chosen(suite):
     """The ini option selects the version of the server."""
     suite.makepyfile("def test_version(nats_server): assert nats_server.version == '2.10.26'")
@@ -72,6 +73,7 @@ def test_version_can_be_chosen(suite):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not IS_LINUX, reason="needs the parent-death signal")
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_aborted_session_leaves_no_process(suite, how):

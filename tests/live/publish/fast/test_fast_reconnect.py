@@ -165,6 +165,7 @@ class TestLoss:
 
 @pytest.mark.cluster
 class TestCluster:
+    @pytest.mark.thorough
     def test_leader_steps_down(self):
         """
         Messages without a leader are lost: ``ok`` reports them and continues, ``fail`` ends.
