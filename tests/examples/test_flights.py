@@ -27,6 +27,7 @@ def row(**fields):
     return json.dumps(usual | fields).encode()
 
 
+@pytest.mark.thorough
 @needs_data
 class TestFlights:
     """
@@ -54,7 +55,6 @@ class TestFlights:
         assert any(each["dep_time"] is None for each in rows)
         assert "NA" not in {value for each in rows for value in each.values()}
 
-    @pytest.mark.thorough
     def test_message_ids_are_unique(self):
         """
         Each flight has its own message id, or the server would drop some of them.
@@ -86,6 +86,7 @@ def test_without_the_data_the_program_says_what_to_install(monkeypatch):
     assert result.output.count("\n") == 1
 
 
+@pytest.mark.thorough
 @needs_data
 def test_a_server_that_cannot_be_reached_is_an_error_in_one_line():
     """
