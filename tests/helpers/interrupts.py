@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 
 
 def interrupt_main_thread():
@@ -25,15 +26,18 @@ def interrupt_main_thread():
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def is_step(event, function):
+def is_step(frame, event, function):
     """
     Return whether an event of the profiler is a step at which Ctrl-C may strike.
 
     From Python 3.14 on, the profiler sees that ``with`` calls the ``__enter__`` of a lock. From
-    3.15.2 on, Ctrl-C does not strike after this call.
+    3.15.2 on, Ctrl-C does not strike after this call. Before, it may leave a lock of `threading`
+    held for ever, and then no thread of the process can start or end. No program survives that.
     """
     if event == "c_return":
-        return function.__name__ != "__enter__" or sys.version_info < (3, 15, 2)
+        if function.__name__ != "__enter__":
+            return True
+        return sys.version_info < (3, 15, 2) and frame.f_code.co_filename != threading.__file__
     return event == "call"
 
 
@@ -47,7 +51,7 @@ def interrupted_at(step, call, error=KeyboardInterrupt):
     gc.disable()
 
     def strike(frame, event, argument):
-        if is_step(event, argument) and next(steps) == step:
+        if is_step(frame, event, argument) and next(steps) == step:
             sys.setprofile(None)
             raise error
 
@@ -69,7 +73,7 @@ def steps_of(call):
     steps = itertools.count()
 
     def count(frame, event, argument):
-        if is_step(event, argument):
+        if is_step(frame, event, argument):
             next(steps)
 
     gc.disable()
@@ -100,7 +104,7 @@ def handled_at(step, call, handler):
     gc.disable()
 
     def strike(frame, event, argument):
-        if is_step(event, argument) and next(steps) == step:
+        if is_step(frame, event, argument) and next(steps) == step:
             sys.setprofile(None)
             struck.append(step)
             handler()
