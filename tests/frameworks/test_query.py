@@ -7,11 +7,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 import threading
 from concurrent import futures
 
@@ -19,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
+from helpers.commands import running
 from jetsync.cli._app import jetsync as app
 from jetsync.cli.query import Messages, interruptible
 from jetsync.devserver import DevServer
@@ -497,25 +495,6 @@ class TestFormats:
             "     1      1.5     2.0  a",
         ]
 
-    def test_a_closed_pipe(self, server, orders):
-        """
-        If the reader of standard output goes away, the command ends without an error.
-        """
-        with subprocess.Popen(
-            [sys.executable, "-m", "jetsync", "query", "from range(1000000000)", "--json"],
-            env={**os.environ, "NATS_URL": server.url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                assert process.stdout.readline() == '{"range":0}\n'
-                process.stdout.close()
-                assert process.wait(60) == 0
-                assert process.stderr.read() == ""
-            finally:
-                process.kill()
-
     def test_hostile_payloads(self, js, run, rows):
         """
         Text with control characters or markup is shown, and does not act on the terminal.
@@ -604,18 +583,14 @@ class TestMistakes:
         shown = run("select 1", "--server", "nats://127.0.0.1:9", "--timeout", "1s", fails=1)
         assert shown.startswith("Error: ")
 
-    def test_a_closed_pipe(self, server):
+    @pytest.mark.parametrize(("kind", "line"), [("csv", "range\n"), ("json", '{"range":0}\n')])
+    def test_a_closed_pipe(self, server, kind, line):
         """
-        If the output is closed, the command ends without an error.
+        If the reader of standard output goes away, the command ends without an error.
         """
-        with subprocess.Popen(
-            [sys.executable, "-m", "jetsync", "query", "from range(10000000)", "--format", "csv"],
-            env={**os.environ, "NATS_URL": server.url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout.readline() == "range\n"
+        command = ("query", "from range(1000000000)", "--format", kind)
+        with running(*command, NATS_URL=server.url) as process:
+            assert process.stdout.readline() == line
             process.stdout.close()
             assert process.wait(60) == 0
             assert process.stderr.read() == ""
@@ -630,23 +605,15 @@ class TestMistakes:
         sql = (
             "select a.sequence from S a, S b, S c where a.n + b.n + c.n = -1 or a.n + b.n + c.n = 0"
         )
-        with subprocess.Popen(
-            [sys.executable, "-m", "jetsync", "query", sql, "--format", "csv"],
-            env={**os.environ, "NATS_URL": server.url, "TMPDIR": str(tmp_path)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                # It has read the stream and computes.
-                assert process.stdout.readline() == "sequence\n"
-                assert len(list(tmp_path.iterdir())) == 1
-                process.send_signal(signal.SIGINT)
-                assert process.wait(60) == 1
-                assert process.stderr.read().strip() == "Aborted!"
-                assert list(tmp_path.iterdir()) == []
-            finally:
-                process.kill()
+        command = ("query", sql, "--format", "csv")
+        with running(*command, NATS_URL=server.url, TMPDIR=str(tmp_path)) as process:
+            # It has read the stream and computes.
+            assert process.stdout.readline() == "sequence\n"
+            assert len(list(tmp_path.iterdir())) == 1
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 1
+            assert process.stderr.read().strip() == "Aborted!"
+            assert list(tmp_path.iterdir()) == []
 
     def test_ctrl_c_again(self, monkeypatch):
         """

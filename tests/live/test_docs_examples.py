@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers.doc_pages import run_page, script_of
+from helpers.thorough import thorough_except
 from jetsync.devserver import DevServer
 
 ROOT = Path(__file__).parents[2]
@@ -46,16 +47,15 @@ def test_the_pages_have_examples():
 @pytest.mark.live
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[] if page == "README.md" else pytest.mark.thorough)
-        for page in sorted(SCRIPTS.keys() - SHARED)
-    ],
+    thorough_except(
+        {name: page for name, page in SCRIPTS.items() if name not in SHARED}, "README.md"
+    ),
 )
 def test_examples_of_page_run(page, tmp_path):
     """
     The page's blocks run to their end.
     """
-    run_page(SCRIPTS[page], tmp_path)
+    run_page(page, tmp_path)
 
 
 @pytest.mark.thorough

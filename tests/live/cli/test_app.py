@@ -4,6 +4,7 @@ The command line against real servers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 import jetsync
 from helpers.certificates import Authority
+from helpers.commands import running
 from helpers.waiting import at_some_pace, eventually
 from jetsync.cli import consumer as consumer_module
 from jetsync.cli._app import jetsync as app
@@ -267,25 +269,12 @@ class TestTail:
         """
         Start a tail in a process of its own; a function from arguments.
         """
-        started = []
+        with contextlib.ExitStack() as stack:
 
-        def follow(*arguments):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jetsync", "tail", *arguments],
-                env={**os.environ, "NATS_URL": nats_server.url},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            started.append(process)
-            return process
+            def follow(*arguments):
+                return stack.enter_context(running("tail", *arguments, NATS_URL=nats_server.url))
 
-        yield follow
-        for process in started:
-            process.kill()
-            process.wait(10)
-            process.stdout.close()
-            process.stderr.close()
+            yield follow
 
     def test_follows_until_ctrl_c(self, follow, js, stream):
         """
@@ -594,13 +583,7 @@ class TestNext:
         js.publish_many((f"{stream.name}.a", b"x" * 10_000) for _ in range(97))
         command = ("consumer", "next", stream.name, "worker", "--wait", "60s")
         command += ("--count", "100", "--raw")
-        with subprocess.Popen(
-            [sys.executable, "-m", "jetsync", *command],
-            env={**os.environ, "NATS_URL": nats_server.url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with running(*command, NATS_URL=nats_server.url) as process:
             assert process.stdout.readline() == "0\n"
             process.stdout.close()
             assert process.wait(60) == 0

@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
 
 import jetsync
+from helpers.commands import running
 from jetsync._base import speedups
 from jetsync.cli import bench
 from jetsync.cli._app import jetsync as app
@@ -119,22 +117,13 @@ def test_a_signal_ends_a_benchmark_and_removes_its_stream(nats_server, js, numbe
     with (
         jetsync.connect(nats_server.url) as client,
         client.subscribe("*.a") as messages,
-        subprocess.Popen(
-            [sys.executable, "-m", "jetsync", *command],
-            env={**os.environ, "NATS_URL": nats_server.url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process,
+        running(*command, NATS_URL=nats_server.url) as process,
     ):
-        try:
-            # Messages of the bench arrive, so its threads are at work.
-            while not messages.next(timeout=60).subject.startswith(bench.NAME):
-                pass
-            process.send_signal(number)
-            out, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        # Messages of the bench arrive, so its threads are at work.
+        while not messages.next(timeout=60).subject.startswith(bench.NAME):
+            pass
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=60)
 
     assert process.returncode == 1
     assert out == ""
