@@ -91,11 +91,15 @@ def client(reloaded, stream):
 class Ledger:
     """
     The outcome of each message, as the calls reported it.
+
+    Args:
+        client: The client that publishes.
+        first: The number of the first message, which is its data.
     """
 
-    def __init__(self, client):
+    def __init__(self, client, first=0):
         self._js = client.jetstream(timeout=5)
-        self._number = 0
+        self._number = first
         self.stored = set()
         self.unknown = set()
         self.not_stored = set()
@@ -173,15 +177,14 @@ def run_while_denied(reloaded, client, ways):
     """
     Publish in one thread for each way while ``f.>`` is denied again and again.
     """
-    ledgers = [Ledger(client) for _ in ways]
+    ledgers = [Ledger(client, 1_000_000 * number) for number in range(len(ways))]
     over = threading.Event()
 
-    def work(number, ledger, way):
-        ledger.names(1_000_000 * number)
+    def work(ledger, way):
         while not over.is_set():
             getattr(ledger, way)()
 
-    parts = zip(range(len(ways)), ledgers, ways, strict=True)
+    parts = zip(ledgers, ways, strict=True)
     threads = [threading.Thread(target=work, args=part) for part in parts]
     for thread in threads:
         thread.start()
@@ -292,11 +295,10 @@ class TestDeniedInbox:
         """
         Each way to publish continues once replies are allowed again, and no outcome is wrong.
         """
-        ledgers = [Ledger(client) for _ in range(6)]
+        ledgers = [Ledger(client, 1_000_000 * number) for number in range(6)]
         over = threading.Event()
 
         def work(number, ledger):
-            ledger.names(1_000_000 * number)
             while not over.is_set():
                 ledger.calls[number]()
 
