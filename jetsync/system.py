@@ -7,6 +7,7 @@ answer. Source: servers 2.10 to 2.15.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,16 @@ from jetsync.errors.answers import from_api_error
 from jetsync.values.codec import from_wire
 from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_name
-from jetsync.values.system_info import Connz, Healthz, Jsz, ServerReport, Statsz, Subsz, Varz
+from jetsync.values.system_info import (
+    Connz,
+    Healthz,
+    Jsz,
+    ServerIdentity,
+    ServerReport,
+    Statsz,
+    Subsz,
+    Varz,
+)
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
@@ -48,7 +58,7 @@ class System:
     ServerNotFoundError if no server has the id. They raise RequestTimeoutError if no server answers
     in time, and ConnectionLostError if the connection is lost. If all servers that answer refuse
     the request, they raise ApiError. If only some refuse it, the list has the answers of the
-    others, and each refusal is logged as ``report_refused``.
+    others, and each refusal is logged as ``report_refused`` with the name of the server.
     """
 
     __slots__ = ("_connection", "_is_member", "_servers", "_stall", "_timeout")
@@ -232,7 +242,7 @@ class System:
             self._check_member(deadline)
         subject = f"$SYS.REQ.SERVER.PING.{endpoint}"
         found: list[_R] = []
-        refusals: list[errors.JetSyncError] = []
+        refusals: list[tuple[errors.JetSyncError, bytes]] = []
         with Answers(
             connection,
             subject,
@@ -247,7 +257,7 @@ class System:
                     try:
                         found.append(_read(model, answer.data))
                     except (errors.ApiError, errors.ProtocolError) as error:
-                        refusals.append(error)
+                        refusals.append((error, answer.data))
             except errors.NoRespondersError:
                 raise errors.NotSystemAccountError(subject) from None
         if answers.reason == "disconnected":
@@ -255,11 +265,12 @@ class System:
         if answers.reason == "closed":
             raise errors.ConnectionClosedError(sent=True)
         if not found and refusals:
-            raise refusals[0]
+            raise refusals[0][0]
         if not found:
             raise errors.RequestTimeoutError(subject, deadline.total)
-        for refusal in refusals:
-            _logger.warning("report_refused", subject=subject, error=str(refusal))
+        for refusal, data in refusals:
+            server = _sender(data)
+            _logger.warning("report_refused", subject=subject, server=server, error=str(refusal))
         self._is_member = True
         return sorted(found, key=lambda each: (each.server.name, each.server.id))
 
@@ -285,6 +296,13 @@ def _read(model: type[_R], payload: bytes) -> _R:
     if not isinstance(data, dict):
         raise errors.ProtocolError("a server's report has no data")
     return from_wire(model, {**data, "server": answer.get("server")})
+
+
+def _sender(payload: bytes) -> str | None:
+    """Return the name of the server that sent an answer; None if the answer does not have it."""
+    with contextlib.suppress(errors.ProtocolError):
+        return from_wire(ServerIdentity, decode_json(payload).get("server") or {}).name or None
+    return None
 
 
 def _texts(**given: str | None) -> dict[str, Any]:

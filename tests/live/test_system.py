@@ -255,7 +255,9 @@ class TestErrors:
         ("answer", "text"),
         [
             ({"error": {"code": 500, "description": "not me"}}, "not me"),
+            ({"server": {"name": "proud"}, "error": {"code": 500}}, "proud"),
             ({"server": {"name": "x"}}, "has no data"),
+            (["no object"], "not a JSON object"),
         ],
     )
     def test_a_server_that_alone_refuses(self, client, caplog, answer, text):
