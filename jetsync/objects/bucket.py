@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -110,46 +111,16 @@ class Bucket:
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
         """
-        found = self._last(name, deadline, leader=leader, exact=exact)
-        return None if found is None else self.info_of(found)
-
-    def to_replace(self, name: str, deadline: Deadline) -> tuple[ObjectInfo | None, int]:
-        """
-        Return the last document of an object and what :meth:`store` expects, as :meth:`last`.
-
-        If another client has left the padding out, the document is on another subject, so 0 is
-        expected. After :meth:`store`, :meth:`drop` removes that document.
-        """
-        found = self._last(name, deadline, leader=True)
-        if found is None:
-            return None, 0
-        is_own = found.subject == documents_of(self.name, encode_name(name))
-        return self.info_of(found), found.sequence if is_own else 0
-
-    def _last(
-        self, name: str, deadline: Deadline, *, leader: bool, exact: bool = False
-    ) -> StoredMessage | None:
-        token = encode_name(name)
-        found = self._document(documents_of(self.name, token), deadline, leader=leader)
-        bare = token.rstrip("=")
-        if found is None and not exact and bare != token:
-            found = self._document(documents_of(self.name, bare), deadline, leader=leader)
-        return found
-
-    def _document(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage | None:
-        request = {"last_by_subj": subject}
         direct = not leader and self.stream.config.allow_direct
         get = confirmed_get if direct else leader_get
-        context, stream = self.context, self.stream.name
-        try:
-            with self.named():
-                found = repeated(
-                    context, lambda until: get(context, stream, request, until), deadline
-                )
-        except errors.MessageNotFoundError:
-            return None
-        show = shown_by(context)
-        return found if show is None else show(found)
+        context, stream, token = self.context, self.stream.name, encode_name(name)
+        for each in [token] if exact else dict.fromkeys([token, token.rstrip("=")]):
+            request = {"last_by_subj": documents_of(self.name, each)}
+            with self.named(), contextlib.suppress(errors.MessageNotFoundError):
+                found = repeated(context, partial(get, context, stream, request), deadline)
+                show = shown_by(context)
+                return self.info_of(found if show is None else show(found))
+        return None
 
     def info_of(self, message: StoredMessage) -> ObjectInfo:
         """Return the description in the message of a document."""
@@ -157,39 +128,35 @@ class Bucket:
             self.name, message.subject, message.sequence, message.timestamp, message.data
         )
 
-    def current(self, name: str, deadline: Deadline, **options: bool) -> ObjectInfo:
+    def current(
+        self,
+        name: str,
+        deadline: Deadline,
+        *,
+        leader: bool = False,
+        include_deleted: bool = False,
+    ) -> ObjectInfo:
         """
         Return the description of an object that is not deleted; see :meth:`last`.
 
         Raises:
             ObjectNotFoundError: There is no such object.
         """
-        found = self.last(name, deadline, **options)
-        if found is None or found.is_deleted:
-            raise self._not_found(name, found)
+        found = self.last(name, deadline, leader=leader)
+        if found is None:
+            # Between the two lookups, another client may have replaced one without padding.
+            found = self.last(name, deadline, leader=leader, exact=True)
+        if found is None or (found.is_deleted and not include_deleted):
+            raise errors.ObjectNotFoundError(
+                self.name, name, deleted_at=None if found is None else found.revision
+            )
         return found
-
-    def _not_found(self, name: str, found: ObjectInfo | None) -> errors.ObjectNotFoundError:
-        deleted_at = None if found is None else found.revision
-        return errors.ObjectNotFoundError(self.name, name, deleted_at=deleted_at)
-
-    def to_change(self, name: str, deadline: Deadline) -> tuple[ObjectInfo, int]:
-        """
-        Return the description of an object that is not deleted, and what :meth:`store` expects.
-
-        Raises:
-            ObjectNotFoundError: There is no such object.
-        """
-        found, expected = self.to_replace(name, deadline)
-        if found is None or found.is_deleted:
-            raise self._not_found(name, found)
-        return found, expected
 
     def free_name(
         self, name: str, deadline: Deadline, *, or_link: bool = False
-    ) -> tuple[ObjectInfo | None, int]:
+    ) -> ObjectInfo | None:
         """
-        Return what :meth:`to_replace` returns of a name that has no object.
+        Return the last document of a name that has no object.
 
         Args:
             name: The name.
@@ -199,21 +166,21 @@ class Bucket:
         Raises:
             ObjectExistsError: There is an object.
         """
-        found, expected = self.to_replace(name, deadline)
+        found = self.last(name, deadline, leader=True)
         if not (found is None or found.is_deleted or (or_link and found.link is not None)):
             raise errors.ObjectExistsError(self.name, name, last_sequence=found.revision)
-        return found, expected
+        return found
 
     def store(
         self,
         name: str,
         document: Mapping[str, Any],
-        expected: int,
+        old: ObjectInfo | None,
         deadline: Deadline,
         unknown: errors.PublishOutcomeUnknownError | None = None,
     ) -> ObjectInfo:
         """
-        Store a document if the object's last one is *expected*, and return its description.
+        Store a document if the object's last one is *old*, and return its description.
 
         If the answer is lost, jetsync looks whether the document was stored, and sends it again if
         not. The condition prevents a second copy.
@@ -221,7 +188,7 @@ class Bucket:
         Args:
             name: The object.
             document: The document.
-            expected: The sequence of the object's last document; 0 if there is none.
+            old: The object's last document. If its subject has no padding, it is removed.
             deadline: Deadline of the calling operation.
             unknown: The error of an earlier attempt that may have stored the document.
 
@@ -232,6 +199,7 @@ class Bucket:
         data = write_info(document, name=name)
         wanted = decode_json(data)
         subject = documents_of(self.name, encode_name(name))
+        expected = old.revision if old is not None and old.is_padded else 0
         refused: errors.ObjectChangedError | None = None
         while True:
             expect = Expect(last_subject_sequence=expected)
@@ -240,7 +208,8 @@ class Bucket:
                 with self.named():
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
                 now = dt.datetime.now(dt.timezone.utc)
-                return read_info(self.name, subject, ack.sequence, now, data)
+                made = read_info(self.name, subject, ack.sequence, now, data)
+                break
             except errors.WrongLastSequenceError as error:
                 refused = errors.ObjectChangedError(
                     self.name, name, last_sequence=error.last_sequence
@@ -263,7 +232,8 @@ class Bucket:
                 assert failed is not None
                 raise failed from error
             if found is not None and found.revision > expected and found.document == wanted:
-                return found
+                made = found
+                break
             revision = 0 if found is None else found.revision
             if revision != expected:
                 if unknown is not None:
@@ -276,32 +246,25 @@ class Bucket:
                 failed = unknown or refused
                 assert failed is not None
                 raise failed
+        self.drop(old, deadline, chunks=False)
+        return made
 
     def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
         """Remove the chunks of one put."""
         with self.named():
             self.stream.purge(chunks_of(self.name, nuid), timeout=deadline.remaining())
 
-    def drop(
-        self, info: ObjectInfo | None, expected: int, deadline: Deadline, *, chunks: bool = True
-    ) -> None:
+    def drop(self, info: ObjectInfo | None, deadline: Deadline, *, chunks: bool = True) -> None:
         """
         Remove what belongs to a document that was replaced; log if that is impossible.
 
         The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
         the chunks later, unless a document without padding is left that names them.
-
-        Args:
-            info: The document.
-            expected: What :meth:`store` expected. If it is not the revision of the document, that
-                is on a subject without padding and still has to be removed.
-            deadline: Deadline of the calling operation.
-            chunks: Whether to remove the chunks, too.
         """
         if info is None:
             return
         try:
-            if info.revision != expected:
+            if not info.is_padded:
                 subject = documents_of(self.name, encode_name(info.name).rstrip("="))
                 # Not a document that is newer.
                 self.stream.purge(subject, sequence=info.revision + 1, timeout=deadline.remaining())

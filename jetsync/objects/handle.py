@@ -307,15 +307,7 @@ class ObjectStore:
             ObjectNotFoundError: There is no such object.
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        bucket, deadline = self._bucket, self._deadline(timeout)
-        found = bucket.last(name, deadline)
-        if found is not None and found.is_deleted and include_deleted:
-            return found
-        if found is None or found.is_deleted:
-            raise errors.ObjectNotFoundError(
-                bucket.name, name, deleted_at=None if found is None else found.revision
-            )
-        return found
+        return self._bucket.current(name, self._deadline(timeout), include_deleted=include_deleted)
 
     def list(self, *, include_deleted: bool = False, timeout: Seconds | None = None) -> Infos:
         """
@@ -362,9 +354,9 @@ class ObjectStore:
             ObjectStoreSealedError: The object store is sealed.
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
-        found, expected = bucket.to_change(name, deadline)
-        bucket.store(name, _deleted(found), expected, deadline)
-        bucket.drop(found, expected, cleanup(deadline.total))
+        found = bucket.current(name, deadline, leader=True)
+        bucket.store(name, _deleted(found), found, deadline)
+        bucket.drop(found, cleanup(deadline.total))
 
     def update_meta(
         self,
@@ -393,11 +385,9 @@ class ObjectStore:
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
         given = texts(description, headers, metadata)
-        found, expected = bucket.to_change(name, deadline)
+        found = bucket.current(name, deadline, leader=True)
         changes = {field: value or None for field, value in given.items()}
-        made = bucket.store(name, {**found.document, **changes}, expected, deadline)
-        bucket.drop(found, expected, deadline, chunks=False)
-        return made
+        return bucket.store(name, {**found.document, **changes}, found, deadline)
 
     def rename(self, name: str, new_name: str, *, timeout: Seconds | None = None) -> ObjectInfo:
         """
@@ -419,13 +409,12 @@ class ObjectStore:
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
         encode_name(new_name)
-        found, expected = bucket.to_change(name, deadline)
+        found = bucket.current(name, deadline, leader=True)
         if new_name == name:
             return found
         try:
-            old, free = bucket.free_name(new_name, deadline)
-            made = bucket.store(new_name, found.document, free, deadline)
-            bucket.drop(old, free, deadline, chunks=False)
+            old = bucket.free_name(new_name, deadline)
+            made = bucket.store(new_name, found.document, old, deadline)
         except errors.ObjectExistsError:
             made = bucket.current(new_name, deadline, leader=True)
             if not found.nuid or made.nuid != found.nuid:
@@ -436,12 +425,11 @@ class ObjectStore:
         nuid = hashlib.sha256(f"{found.nuid} {new_name}".encode()).hexdigest()[: 2 * NUID_BYTES]
         gone = {**_deleted(found), "nuid": nuid}
         try:
-            bucket.store(name, gone, expected, deadline)
+            bucket.store(name, gone, found, deadline)
         except errors.ObjectChangedError:
             # The client that has changed the object removes the data of the new name, too.
-            bucket.store(new_name, _deleted(made), made.revision, cleanup(deadline.total))
+            bucket.store(new_name, _deleted(made), made, cleanup(deadline.total))
             raise
-        bucket.drop(found, expected, deadline, chunks=False)
         return made
 
     # Links
@@ -511,10 +499,8 @@ class ObjectStore:
             "size": 0,
             "chunks": 0,
         }
-        old, expected = bucket.free_name(name, deadline, or_link=True)
-        made = bucket.store(name, document, expected, deadline)
-        bucket.drop(old, expected, deadline, chunks=False)
-        return made
+        old = bucket.free_name(name, deadline, or_link=True)
+        return bucket.store(name, document, old, deadline)
 
     # The store itself
 

@@ -90,6 +90,9 @@ class ObjectInfo:
     is_deleted: bool = False
     """Whether the object was deleted."""
 
+    is_padded: bool = attrs.field(default=True, repr=False, eq=False)
+    """Whether the subject of the description has the padding of Base64. Some clients omit it."""
+
     document: dict[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
     """The JSON document in the store, with the fields that jetsync does not know."""
 
@@ -107,11 +110,12 @@ def read_info(
         ProtocolError: The document cannot be read.
     """
     document = decode_json(data)
+    token = subject.rpartition(".")[2]
     options = _mapping(document.get("options"))
     link = options.get("link")
     return ObjectInfo(
         bucket=bucket,
-        name=decode_name(subject.rpartition(".")[2]),
+        name=decode_name(token),
         nuid=_nuid(document.get("nuid")),
         size=read_count(document.get("size") or 0, "the size of an object"),
         chunks=read_count(document.get("chunks") or 0, "the number of an object's chunks"),
@@ -130,6 +134,7 @@ def read_info(
         if not isinstance(link, Mapping)
         else ObjectLink(_text(link.get("bucket")) or bucket, _text(link.get("name"))),
         is_deleted=document.get("deleted") is True,
+        is_padded=len(token) % 4 == 0,
         document=document,
     )
 

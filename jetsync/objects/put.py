@@ -129,9 +129,8 @@ class Put:
         )
         self._hash = hashlib.sha256()
         self._paused = False
-        # The object's last document, once it was read, and what the store of the next one expects.
+        # The object's last document, once it was read.
         self._old: ObjectInfo | None = None
-        self._revision = 0
         self._has_read = False
 
     def run(self) -> ObjectInfo:
@@ -167,7 +166,7 @@ class Put:
             # Ctrl-C. The document may have been sent, so only its presence makes this certain.
             self._settle(error)
             raise
-        bucket.drop(self._old, self._revision, cleanup(self._seconds))
+        bucket.drop(self._old, cleanup(self._seconds))
         return stored
 
     def _deadline(self) -> Deadline:
@@ -189,7 +188,7 @@ class Put:
 
     def _read_old(self) -> None:
         if not self._has_read:
-            self._old, self._revision = self._bucket.to_replace(self._name, self._deadline())
+            self._old = self._bucket.last(self._name, self._deadline(), leader=True)
             self._has_read = True
 
     def _check_expected(self) -> None:
@@ -207,7 +206,7 @@ class Put:
     ) -> ObjectInfo:
         """Store the document."""
         try:
-            return self._bucket.store(self._name, self._document, self._revision, deadline, unknown)
+            return self._bucket.store(self._name, self._document, self._old, deadline, unknown)
         except errors.ObjectChangedError as error:
             if self._expect != "new":
                 raise
@@ -269,7 +268,7 @@ class Put:
             _leave(interrupt, self._nuid)
             raise
         else:
-            self._bucket.drop(self._old, self._revision, cleanup(self._seconds))
+            self._bucket.drop(self._old, cleanup(self._seconds))
 
 
 def _leave(error: BaseException, nuid: str) -> None:

@@ -48,6 +48,12 @@ class TestRead:
         """Other clients write times that are empty or in local time; none is read."""
         assert info(name="a", mtime=mtime).modified.year == 2023
 
+    @pytest.mark.parametrize(("token", "name"), [("YQ==", "a"), ("YQ", "a"), ("YWJj", "abc")])
+    def test_whether_the_subject_has_the_padding(self, token, name):
+        """A description says whether its subject is the one that jetsync writes to."""
+        found = read_info("b", f"$O.b.M.{token}", 7, TIME, b"{}")
+        assert (found.name, found.is_padded) == (name, token != "YQ")
+
     def test_the_name_is_that_of_the_subject(self):
         """Readers find an object by its subject, so another name in the document does not count."""
         assert info(name="other").name == "a"

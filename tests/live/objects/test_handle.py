@@ -125,6 +125,26 @@ class TestInfo:
         assert store.get_bytes("a") == b"data"
         assert [info.name for info in store.list()] == ["a"]
 
+    @pytest.mark.parametrize("call", ["info", "delete"])
+    def test_an_object_that_is_replaced_between_two_lookups_is_found(
+        self, js, store, monkeypatch, call
+    ):
+        """An object is found if another client adds the padding of its name meanwhile."""
+        without_padding(js, store, "a")
+
+        def replaces(get):
+            def replace(context, stream, request, deadline):
+                if request["last_by_subj"].endswith("YQ"):
+                    monkeypatch.undo()
+                    js.object_store(store.bucket).put("a", b"later")
+                return get(context, stream, request, deadline)
+
+            return replace
+
+        for name in ("confirmed_get", "leader_get"):
+            monkeypatch.setattr(bucket, name, replaces(getattr(bucket, name)))
+        getattr(store, call)("a")
+
     def test_a_put_replaces_an_object_without_padding(self, js, store):
         """A put replaces an object whose name has no padding, and respects `expect`."""
         without_padding(js, store, "a")
