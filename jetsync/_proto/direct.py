@@ -95,6 +95,11 @@ class PagedRead:
         return self.answerer == self._stream.encode()
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether to request the next page before the messages of the last one are used."""
+        return True
+
+    @property
     def last_sequence(self) -> int:
         """The sequence of the last message that arrived, 0 before the first."""
         return number_in(self.last_block, _SEQUENCE) if self.last_block else 0
@@ -246,6 +251,8 @@ class BatchRead(PagedRead):
         page: The most messages per request.
         page_bytes: The most bytes per request.
         largest_page: Each full page is followed by one of twice as many messages, up to this many.
+        wanted: How many messages the caller needs for certain; ``None`` for all. No page is larger,
+            and none is read ahead after them. If the caller reads on, it needs twice as many.
     """
 
     _stream: str
@@ -259,6 +266,7 @@ class BatchRead(PagedRead):
     _page: int = attrs.field(kw_only=True)
     _page_bytes: int = attrs.field(kw_only=True)
     _largest_page: int = attrs.field(default=0, kw_only=True)
+    _wanted: int | None = attrs.field(default=None, kw_only=True)
 
     _size = 0
     # Whether the open page is the last one, because it may use the rest of the size limit.
@@ -270,6 +278,10 @@ class BatchRead(PagedRead):
     def reached_end(self) -> bool:
         """Whether the read has passed its last sequence."""
         return self._end is not None and self.position > self._end and self._start_time is None
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._wanted is None or self.received < self._wanted
 
     def next_request(self) -> dict[str, Any]:
         """Return the request for the first message of the next page."""
@@ -308,6 +320,10 @@ class BatchRead(PagedRead):
         self._is_last = False
         if self._limit is not None and self._limit - self.received <= batch:
             batch = self._limit - self.received
+        if self._wanted is not None:
+            if self.received >= self._wanted:
+                self._wanted = 2 * self.received
+            batch = min(batch, self._wanted - self.received)
         if self._size_limit is not None and self._size_limit - self._size <= size:
             # The rest fits into one page. The server counts its bytes, and the read ends with it.
             size = self._size_limit - self._size

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from jetsync._api.context import Context
+    from jetsync._proto.objects import ChunkIndex
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
 
@@ -57,12 +58,14 @@ class Bucket:
     The state that all handles of one object store share. Thread-safe.
     """
 
-    __slots__ = ("context", "name", "stream")
+    __slots__ = ("context", "indexed", "name", "stream")
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name: str = name
         self.context: Context = context
         self.stream: Stream = Stream(context, info)
+        #: The object that was last read after a seek, and where its chunks are. Set as a whole.
+        self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:

@@ -446,7 +446,8 @@ class PageReader:
             self.tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
         self._retry_wait, self._silence = PAGE_RETRY_WAIT, SILENCE
         # Without a connection, the request would wait and delay the messages that have arrived.
-        if not engine.done and self.context.lane.state is LaneState.OPEN:
+        is_open = self.context.lane.state is LaneState.OPEN
+        if not engine.done and engine.reads_ahead and is_open:
             self._ask()
 
     def _ask(self) -> None:

@@ -115,6 +115,30 @@ class TestBatchPages:
             asked.append(answer(engine, *frames, eob(9))[0]["batch"])
         assert asked == [2, 4, 5, 5, 5]
 
+    def test_what_is_wanted_is_requested_first(self):
+        """
+        Pages have what the caller wants, and none is read ahead after it; later as much again.
+        """
+        engine = batch_read(limit=None, wanted=4)
+        asked, ahead, sequence = [], [], 0
+        for size in (3, 1, 3, 1, 3):
+            frames = [message(sequence + number) for number in range(1, size + 1)]
+            sequence += size
+            asked.append(answer(engine, *frames, eob(9))[0]["batch"])
+            ahead.append(engine.reads_ahead)
+        assert asked == [3, 1, 3, 1, 3]
+        assert ahead == [True, False, True, False, True]
+
+    def test_a_wanted_page_whose_end_is_lost(self):
+        """
+        If only the end of the last wanted page is lost, the next request asks for as much again.
+        """
+        engine = batch_read(limit=None, wanted=2)
+        engine.open(b"_INBOX.1")
+        take(engine, message(1, left=5), message(2, left=4))
+        engine.lost()
+        assert engine.open(b"_INBOX.2") == {"seq": 3, "batch": 2, "max_bytes": BIG}
+
     def test_the_next_page_begins_after_the_last_message(self):
         """
         A batch continues while the end of a page reports remaining messages.

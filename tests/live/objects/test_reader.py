@@ -145,6 +145,82 @@ class TestSeek:
                 reader.read()
 
 
+CHUNK = 128 << 10
+
+
+@pytest.fixture
+def transferred(client):
+    """
+    The bytes that the client has received since the test began; a function.
+    """
+    begin = client.statistics().bytes_in
+    return lambda: client.statistics().bytes_in - begin
+
+
+class TestTransfer:
+    @pytest.fixture
+    def data(self, store):
+        """
+        The data of an object of 192 chunks, which are three pages.
+        """
+        data = os.urandom(24 << 20)
+        store.put("a", data)
+        return data
+
+    def test_a_read_after_a_seek_requests_only_its_chunks(self, store, data, transferred):
+        """A read after a seek transfers the chunks that it needs, also in several pages."""
+        with store.get("a") as reader:
+            before = transferred()
+            for position, size, count in (
+                (len(data) - 8, 1000, 1),
+                (10 * CHUNK, 1000, 1),
+                (CHUNK - 100, 1000, 2),
+                (20 * CHUNK, CHUNK, 1),
+                (5 * CHUNK, 100 * CHUNK, 100),
+                # At the begin, at least 1 MiB.
+                (0, 1000, 8),
+            ):
+                reader.seek(position)
+                assert reader.read(size) == data[position : position + size]
+                used, before = transferred() - before, transferred()
+                assert used < (count + 1) * CHUNK
+
+    def test_reading_on_requests_as_much_again(self, store, data, client, transferred):
+        """If small reads follow a seek, they transfer at most twice their data, in few requests."""
+        with store.get("a") as reader:
+            at = reader.seek(5 * CHUNK + 7)
+            before, requests = transferred(), client.statistics().bytes_out
+            while read := reader.read(50_000):
+                assert read == data[at : at + 50_000]
+                at += len(read)
+                assert transferred() - before < 2 * (at - 5 * CHUNK) + 3 * CHUNK
+            assert at == len(data)
+            # About twelve requests of 200 bytes, and those for the sizes.
+            assert client.statistics().bytes_out - requests < 10_000
+
+    def test_the_sizes_of_the_chunks_are_kept(self, store, transferred):
+        """Only the first seek in an object asks for the sizes of its chunks, in all readers."""
+        for name in ("a", "b"):
+            data = os.urandom(1_000_000)
+            store.put(name, data, chunk_size=1000)
+            for count in (300_000, 5000):
+                with store.get(name) as reader:
+                    before = transferred()
+                    reader.seek(500_000)
+                    assert reader.read(1000) == data[500_000:501_000]
+                    assert transferred() - before < count
+
+    def test_chunks_that_are_removed_later_are_missed(self, store, data):
+        """If chunks after those that a read requested are gone, reading on says so."""
+        with store.get("a") as reader:
+            reader.seek(10 * CHUNK)
+            assert reader.read(10) == data[10 * CHUNK : 10 * CHUNK + 10]
+            store.stream.delete_message(12)
+            with pytest.raises(jetsync.ObjectCorruptedError):
+                reader.read(CHUNK)
+            assert reader.tell() == 10 * CHUNK + 10
+
+
 class TestChecks:
     @pytest.mark.parametrize(
         "changes",
