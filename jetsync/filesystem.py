@@ -40,8 +40,9 @@ Entry: TypeAlias = "dict[str, Any]"
 # Bytes of data that a file keeps in memory until it is closed; more goes to a temporary file.
 SPOOL: Final = 8 << 20
 
-# Bytes that are read at once and kept. A reader requests 8 MiB.
-BLOCK: Final = 4 << 20
+# Bytes that are read ahead and kept: one chunk. A reader requests more if a file is read on. One
+# column of 1 MB transferred 5.8 MB with 4 MiB, 2.2 MB with 512 KiB and 1.8 MB with 128 KiB.
+BLOCK: Final = 128 << 10
 
 # What `open` passes to `ObjectStore.put`.
 PUT_FIELDS: Final = {"description", "headers", "metadata", "chunk_size", "timeout"}

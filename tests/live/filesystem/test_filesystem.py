@@ -97,6 +97,26 @@ class TestReading:
         with fs.open(url("text"), "r", encoding="utf-8") as file:
             assert list(file) == ["one\n", "twö\n"]
 
+    def test_ranges_of_an_object_ask_once_for_its_chunks(self, client, fs, store, url):
+        """
+        ``cat_ranges`` returns errors in place, and asks once for the sizes of an object's chunks.
+        """
+        store.put("a", DATA, chunk_size=500)
+        starts = list(range(1000, 1_000_000, 50_000))
+        with client.subscribe(f"$JS.API.CONSUMER.CREATE.OBJ_{store.bucket}.>") as created:
+            client.flush()
+            found = fs.cat_ranges(
+                [url("a")] * 20 + [url("none"), url("a")],
+                [*starts, 0, -5],
+                [*(start + 10 for start in starts), 1, None],
+            )
+            client.flush()
+            assert created.next(timeout=5) is not None
+            assert created.next(timeout=0) is None
+        assert found[:20] == [DATA[start : start + 10] for start in starts]
+        assert isinstance(found[20], FileNotFoundError)
+        assert found[21] == DATA[-5:]
+
     def test_a_corrupted_object_is_an_error(self, fs, store, url):
         """
         Reading to the end checks the digest, unless the caller turns that off.
