@@ -20,16 +20,7 @@ from jetsync.errors.answers import from_api_error
 from jetsync.values.codec import from_wire
 from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_name
-from jetsync.values.system_info import (
-    Connz,
-    Healthz,
-    Jsz,
-    ServerIdentity,
-    ServerReport,
-    Statsz,
-    Subsz,
-    Varz,
-)
+from jetsync.values.system_info import Connz, Healthz, Jsz, ServerReport, Statsz, Subsz, Varz
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
@@ -298,11 +289,12 @@ def _read(model: type[_R], payload: bytes) -> _R:
     return from_wire(model, {**data, "server": answer.get("server")})
 
 
-def _sender(payload: bytes) -> str | None:
-    """Return the name of the server that sent an answer; None if the answer does not have it."""
+def _sender(payload: bytes) -> str:
+    """Return the name of the server that sent an answer; empty if the answer does not have it."""
     with contextlib.suppress(errors.ProtocolError):
-        return from_wire(ServerIdentity, decode_json(payload).get("server") or {}).name or None
-    return None
+        report = from_wire(ServerReport, {"server": decode_json(payload).get("server")})
+        return report.server.name
+    return ""
 
 
 def _texts(**given: str | None) -> dict[str, Any]:

@@ -218,13 +218,6 @@ class ObjectReader(io.BufferedIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Read bytes into *buffer* until it is full, and return their number."""
-        return self._readinto(buffer, only_one=False)
-
-    def readinto1(self, buffer: Buffer, /) -> int:
-        """Read bytes into *buffer* up to the end of their chunk, and return their number."""
-        return self._readinto(buffer, only_one=True)
-
-    def _readinto(self, buffer: Buffer, *, only_one: bool) -> int:
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise wrong_type("buffer", "a buffer that can be written to", buffer)
@@ -236,8 +229,6 @@ class ObjectReader(io.BufferedIOBase):
                 break
             view[done : done + len(part)] = part
             done += len(part)
-            if only_one:
-                break
         self._busy = False
         return done
 
