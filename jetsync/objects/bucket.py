@@ -146,8 +146,8 @@ class Bucket:
             ObjectNotFoundError: There is no such object.
         """
         found = self.last(name, deadline, leader=leader)
-        if found is None:
-            # Between the two lookups, another client may have replaced one without padding.
+        if found is None and encode_name(name).endswith("="):
+            # Between two lookups, another client may have replaced one without padding.
             found = self.last(name, deadline, leader=leader, exact=True)
         if found is None or (found.is_deleted and not include_deleted):
             raise errors.ObjectNotFoundError(
@@ -191,7 +191,7 @@ class Bucket:
         Args:
             name: The object.
             document: The document.
-            old: The object's last document. If its subject has no padding, it is removed.
+            old: The object's last document. It is removed if its subject has no padding.
             deadline: Deadline of the calling operation.
             unknown: The error of an earlier attempt that may have stored the document.
 
@@ -249,7 +249,7 @@ class Bucket:
                 failed = unknown or refused
                 assert failed is not None
                 raise failed
-        self.drop(old, deadline, chunks=False)
+        self._drop_unpadded(old, deadline.at_most(CLEANUP))
         return made
 
     def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
@@ -257,23 +257,34 @@ class Bucket:
         with self.named():
             self.stream.purge(chunks_of(self.name, nuid), timeout=deadline.remaining())
 
-    def drop(self, info: ObjectInfo | None, deadline: Deadline, *, chunks: bool = True) -> None:
+    def drop_chunks(self, info: ObjectInfo | None, deadline: Deadline) -> None:
         """
-        Remove what belongs to a document that was replaced; log if that is impossible.
+        Remove the chunks of a document that was replaced; log if that is impossible.
 
         The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
         the chunks later, unless a document without padding is left that names them.
         """
-        if info is None:
+        if info is None or not info.nuid or info.is_deleted or info.link is not None:
             return
         try:
-            if not info.is_padded:
-                subject = documents_of(self.name, encode_name(info.name).rstrip("="))
-                # Not a document that is newer.
-                self.stream.purge(subject, sequence=info.revision + 1, timeout=deadline.remaining())
-            if chunks and info.nuid and not info.is_deleted and info.link is None:
-                self.purge_chunks(info.nuid, deadline)
+            self.purge_chunks(info.nuid, deadline)
         except errors.JetSyncError as error:
-            _logger.warning(
-                "chunks_left", bucket=self.name, object=info.name, nuid=info.nuid, error=str(error)
-            )
+            _log_rest(info, error)
+
+    def _drop_unpadded(self, info: ObjectInfo | None, deadline: Deadline) -> None:
+        """Remove a document without padding that was replaced; as :meth:`drop_chunks`."""
+        if info is None or info.is_padded:
+            return
+        subject = documents_of(self.name, encode_name(info.name).rstrip("="))
+        # Not a document that is newer.
+        sequence = info.revision + 1
+        try:
+            self.stream.purge(subject, sequence=sequence, timeout=deadline.remaining())
+        except errors.JetSyncError as error:
+            _log_rest(info, error)
+
+
+def _log_rest(info: ObjectInfo, error: errors.JetSyncError) -> None:
+    _logger.warning(
+        "chunks_left", bucket=info.bucket, object=info.name, nuid=info.nuid, error=str(error)
+    )

@@ -356,7 +356,7 @@ class ObjectStore:
         bucket, deadline = self._bucket, self._deadline(timeout)
         found = bucket.current(name, deadline, leader=True)
         bucket.store(name, _deleted(found), found, deadline)
-        bucket.drop(found, cleanup(deadline.total))
+        bucket.drop_chunks(found, cleanup(deadline.total))
 
     def update_meta(
         self,

@@ -166,7 +166,7 @@ class Put:
             # Ctrl-C. The document may have been sent, so only its presence makes this certain.
             self._settle(error)
             raise
-        bucket.drop(self._old, cleanup(self._seconds))
+        bucket.drop_chunks(self._old, cleanup(self._seconds))
         return stored
 
     def _deadline(self) -> Deadline:
@@ -268,7 +268,7 @@ class Put:
             _leave(interrupt, self._nuid)
             raise
         else:
-            self._bucket.drop(self._old, cleanup(self._seconds))
+            self._bucket.drop_chunks(self._old, cleanup(self._seconds))
 
 
 def _leave(error: BaseException, nuid: str) -> None:

@@ -38,8 +38,8 @@ __all__ = ["ObjectReader"]
 # 2.6 s with 16.
 PAGE_BYTES: Final = 8 << 20
 
-# The bytes that a reader requests at least at the begin, because most programs read on. Without an
-# index, a seek forward by up to as many reads the chunks between.
+# The bytes that a reader requests at least at the start, because most programs read on. A seek
+# forward by up to as many reads the chunks between, which costs less than another request.
 SHORT: Final = 1 << 20
 
 # Chunks whose sizes are requested at once.
@@ -52,8 +52,9 @@ class ObjectReader(io.BufferedIOBase):
 
     ``read``, ``readinto``, ``seek``, ``tell`` and iteration over lines work as in a file. A read
     after a :meth:`seek` requests only the chunks that have the bytes you ask for, and a read at the
-    begin at least 1 MiB. If you read on, jetsync requests as much again as it has read since, and
-    keeps at most 16 MiB. Servers before 2.11 send up to 8 MiB for each read after a seek.
+    start at least 1 MiB. If you read on, also after a seek forward by up to 1 MiB, jetsync requests
+    as much again as it has read since, and keeps at most 16 MiB. Servers before 2.11, and stores
+    without direct gets, send up to 8 MiB for each read after a longer seek.
 
     If the data is read from its begin to its end, the reader also checks the digest, and raises
     ObjectCorruptedError before it returns the last bytes. It checks the number and the sizes of the
@@ -275,9 +276,8 @@ class ObjectReader(io.BufferedIOBase):
     def _load(self, size: int) -> None:
         """Load the next chunk, or the one at the position if that is far from it."""
         info = self._info
-        end = self._begin + len(self._data)
-        reach = end + SHORT if self._index is None else end
-        # Nothing is open at the begin, and after an error.
+        reach = self._begin + len(self._data) + SHORT
+        # Nothing is open at the start, and after an error.
         if self._chunks is None or not self._begin <= self._at <= reach:
             self._jump(size)
         assert self._chunks is not None

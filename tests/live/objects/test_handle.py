@@ -144,6 +144,21 @@ class TestInfo:
         for name in ("confirmed_get", "leader_get"):
             monkeypatch.setattr(bucket, name, replaces(getattr(bucket, name)))
         getattr(store, call)("a")
+        assert store.info("a", include_deleted=True).is_deleted == (call == "delete")
+        assert call == "delete" or store.get_bytes("a") == b"later"
+
+    @pytest.mark.parametrize("change", [lambda s: s.put("a", b"new"), lambda s: s.delete("a")])
+    def test_what_an_object_without_padding_leaves_is_removed_once(self, js, store, client, change):
+        """A change removes the old document and its chunks with one request for each."""
+        without_padding(js, store, "a")
+        with client.subscribe("$JS.API.STREAM.PURGE.>") as purges:
+            client.flush()
+            change(store)
+            filters = [json.loads(purges.next(timeout=5).data)["filter"] for _ in range(2)]
+            assert filters[0] == f"$O.{store.bucket}.M.YQ"
+            assert filters[1].startswith(f"$O.{store.bucket}.C.")
+            client.flush()
+            assert purges.pending == 0
 
     def test_a_put_replaces_an_object_without_padding(self, js, store):
         """A put replaces an object whose name has no padding, and respects `expect`."""

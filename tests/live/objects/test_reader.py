@@ -177,7 +177,7 @@ class TestTransfer:
                 (CHUNK - 100, 1000, 2),
                 (20 * CHUNK, CHUNK, 1),
                 (5 * CHUNK, 100 * CHUNK, 100),
-                # At the begin, at least 1 MiB.
+                # At the start, at least 1 MiB.
                 (0, 1000, 8),
             ):
                 reader.seek(position)
@@ -196,6 +196,23 @@ class TestTransfer:
                 assert transferred() - before < 2 * (at - 5 * CHUNK) + 3 * CHUNK
             assert at == len(data)
             # About twelve requests of 200 bytes, and those for the sizes.
+            assert client.statistics().bytes_out - requests < 10_000
+
+    @pytest.mark.parametrize("direct", [True, False])
+    def test_short_seeks_forward_read_the_chunks_between(
+        self, store, data, client, transferred, direct
+    ):
+        """After short seeks forward, no byte is transferred twice, and requests are few."""
+        store.stream.update(allow_direct=direct)
+        store = client.jetstream().object_store(store.bucket)
+        with store.get("a") as reader:
+            reader.seek(5 * CHUNK)
+            reader.read(1)
+            before, requests = transferred(), client.statistics().bytes_out
+            for at in range(6 * CHUNK, len(data), 150_000):
+                reader.seek(at)
+                assert reader.read(100) == data[at : at + 100]
+            assert transferred() - before < 1.1 * len(data)
             assert client.statistics().bytes_out - requests < 10_000
 
     def test_the_sizes_of_the_chunks_are_kept(self, store, transferred):
