@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import operator
 import re
 from array import array
 from collections.abc import Sequence
@@ -371,7 +372,7 @@ class StoredPage(Sequence[StoredMessage]):
         Use it to convert many payloads without a bytes object for each. The buffer has other bytes
         between the payloads.
         """
-        run = self._joined(lambda bounds, by: [by + place for place in bounds])
+        run = self._joined(lambda bounds, by: array("i", map(operator.add, bounds, by)))
         begins: Sequence[int]
         ends: Sequence[int]
         if run is None:
@@ -385,27 +386,28 @@ class StoredPage(Sequence[StoredMessage]):
         places[0::2], places[1::2] = array("q", begins), array("q", ends)
         return buffer, places
 
-    def _joined(self, shift: Callable[[array[int], int], Iterable[int]]) -> FrameRun | None:
+    def _joined(self, shift: Callable[[array[int], array[int]], array[int]]) -> FrameRun | None:
         """
         Return all messages as one run; None if some were not read from a server.
 
         Args:
-            shift: Adds a number to each of many positions.
+            shift: Adds a number to each of many positions, a page at once.
         """
         runs = [run for run in self._runs if isinstance(run, FrameRun)]
         if not runs or len(runs) < len(self._runs):
             return None
         if len(runs) > 1:
-            bounds = array("i")
+            bounds, shifts = array("i"), array("i")
             parts = []
             base = 0
             for run in runs:
                 # Runs may share their data, if frames of several subscriptions arrived mixed.
                 begin, end = run.bounds[0], run.bounds[-1]
                 parts.append(memoryview(run.data)[begin:end])
-                bounds.extend(shift(run.bounds, base - begin))
+                bounds.extend(run.bounds)
+                shifts.extend(array("i", [base - begin]) * len(run.bounds))
                 base += end - begin
-            runs = [FrameRun(runs[0].subject, b"".join(parts), bounds)]
+            runs = [FrameRun(runs[0].subject, b"".join(parts), shift(bounds, shifts))]
             self._runs = runs
         return runs[0]
 
