@@ -2,6 +2,7 @@
 What a task imports. Spark ends idle workers after a minute, so workers import often.
 """
 
+import os
 import subprocess
 import sys
 
@@ -91,3 +92,54 @@ def test_a_task_imports_only_what_it_needs(nats_server, js, tmp_path, task, othe
         assert "jetsync.client" in loaded
         assert loaded & (HEAVY | {other}) == set()
         assert stream.info().state.messages == 10 + (task is WRITE)
+
+
+DAEMON = """
+import os
+import sys
+import threading
+
+import jetsync_spark.daemon
+
+assert threading.active_count() == 1
+print(*sys.modules)
+sys.stdout.flush()
+if os.fork() == 0:
+    import jetsync
+
+    jetsync.connect(sys.argv[1]).close()
+    os._exit(0)
+_, status = os.wait()
+assert status == 0, status
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Spark has no daemon on this system")
+def test_workers_of_the_daemon_have_jetsync(nats_server):
+    """
+    The daemon imports jetsync without pyarrow and starts no thread, and processes that it forks can
+    connect.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", DAEMON, nats_server.url], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "jetsync.client" in loaded
+    assert loaded & (HEAVY | {"numpy", "pyarrow"}) == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="as above")
+def test_the_daemon_is_that_of_spark():
+    """
+    The module tells Spark the port on which it listens, and ends when Spark closes its input.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "jetsync_spark.daemon", "pyspark.worker"],
+        input=b"",
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == b""
+    assert 0 < int.from_bytes(done.stdout, "big") < 1 << 16
