@@ -8,7 +8,6 @@ threads, and take turns.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
@@ -22,29 +21,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import pyspark
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import jetsync
 import jetsync_spark
 from benchmarks.spark import tasks
 from benchmarks.spark.plain import Plain
+from benchmarks.spark.session import KINDS, PROCESSES, cpu_seconds, session
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT: Final = Path(__file__).parents[2]
-PROCESSES: Final = 2
-"""Threads of Spark, and processes of plain Python that publish beside it."""
+    from pyspark.sql import SparkSession
 
-KINDS: Final = ("java", "python", "server")
-"""The programs whose CPU time is shown: Spark, its workers and plain Python, and nats-server."""
-
-KIND_OF: Final = {"java": "java", "nats-server": "server"}
-"""The kind of a process by its name. All others are Python."""
+PARTITIONS: Final = 2 * PROCESSES
+"""Partitions of a DataFrame that is read."""
 
 READ: Final = "BENCH_READ"
+HEADERS: Final = (0, 2, 8)
+"""Headers of the messages in the streams that are read."""
+
 WRITE: Final = "BENCH"
 
 
@@ -125,16 +122,20 @@ class Bench:
         self._options = jetsync.ConnectOptions(servers=url)
         self._client = jetsync.connect(url, name="benchmarks.spark")
         js = self._client.jetstream()
-        self._read = js.create_stream(READ, subjects=["filled.>"], allow_direct=True)
         self._write = js.create_stream(
             WRITE, subjects=["bench.>", "ledger.bench.>"], allow_atomic=True
         )
         payload = b"x" * size
-        js.publish_many((f"filled.{number % 16}", payload) for number in range(rows))
+        for count in HEADERS:
+            js.create_stream(f"{READ}_{count}", subjects=[f"filled_{count}.>"], allow_direct=True)
+            headers = {f"Header-{number}": f"value-{number}" for number in range(count)}
+            js.publish_many(
+                (f"filled_{count}.{number % 16}", payload, headers) for number in range(rows)
+            )
         self._plain = {
             "publish_many": Plain(PROCESSES, "publish", url, WRITE, rows // PROCESSES, size),
             "publish_batch": Plain(PROCESSES, "batches", url, WRITE, rows // PROCESSES, size),
-            "scan": Plain(1, "scan", url, READ, rows),
+            "scan": Plain(1, "scan", url, f"{READ}_0", rows),
         }
         self._frame = self._frame_of(rows)
         self._few = self._frame_of(max(rows // 20, 1000))
@@ -158,10 +159,17 @@ class Bench:
         rows, few = self._rows, self._few.count()
         publish, scan = self._plain["publish_many"], self._plain["scan"]
         yield Contender("ceiling: read", self._noop_of("ceiling", rows=rows), rows)
-        lists = self._noop_of("ceiling", rows=rows, lists="true")
-        yield Contender("ceiling: lists", lists, rows)
+        yield Contender("ceiling: lists", self._noop_of("ceiling", rows=rows, form="columns"), rows)
+        row_lists = self._noop_of("ceiling", rows=rows, form="rows")
+        yield Contender("ceiling: row lists", row_lists, rows)
         yield Contender("scan", scan.run, rows, seconds=float)
-        yield Contender("read", self._noop_of("jetstream", servers=self._url, stream=READ), rows)
+        options = {"servers": self._url, "minPartitions": PARTITIONS}
+        yield Contender("read", self._noop_of("jetstream", stream=f"{READ}_0", **options), rows)
+        for count in HEADERS:
+            read = self._noop_of(
+                "jetstream", stream=f"{READ}_{count}", includeHeaders="true", **options
+            )
+            yield Contender(f"read: {count} headers", read, rows)
         yield Contender("ceiling: rows", self._rows_of(tasks.count_rows), rows)
         yield Contender("nats-py", self._nats_py, few, writes=True)
         yield Contender("sink", self._sink, rows, writes=True)
@@ -209,11 +217,11 @@ class Bench:
             each.close()
         self._client.close()
 
-    def _noop_of(self, form: str, **options: Any) -> Callable[[], None]:
+    def _noop_of(self, source: str, **options: Any) -> Callable[[], None]:
         def read() -> None:
-            reader = self._spark.read.format(form).options(**options)
-            if form == "ceiling":
-                reader = reader.options(partitions=PROCESSES, size=self._size)
+            reader = self._spark.read.format(source).options(**options)
+            if source == "ceiling":
+                reader = reader.options(partitions=PARTITIONS, size=self._size)
             reader.load().write.format("noop").mode("overwrite").save()
 
         return read
@@ -240,30 +248,6 @@ class Bench:
         jetsync_spark.publish_arrow(self._frame, self._options, stream=WRITE).collect()
 
 
-def cpu_seconds() -> dict[str, float]:
-    """
-    Return the CPU time of this process and all that it started, however far down; Linux only.
-    """
-    parents: dict[str, str] = {}
-    ticks: dict[str, tuple[str, int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # The name is in brackets and may contain spaces.
-            before, _, after = (folder / "stat").read_text().rpartition(")")
-            name = before.partition("(")[2]
-            fields = after.split()
-            parents[folder.name] = fields[1]
-            # Of its threads, and of children that have ended.
-            ticks[folder.name] = KIND_OF.get(name, "python"), sum(map(int, fields[11:15]))
-    own = {str(os.getpid())}
-    while more := {pid for pid, parent in parents.items() if parent in own} - own:
-        own |= more
-    sums = dict.fromkeys(KINDS, 0.0)
-    for kind, count in (ticks[pid] for pid in own if pid in ticks):
-        sums[kind] += count / os.sysconf("SC_CLK_TCK")
-    return sums
-
-
 def arguments() -> argparse.Namespace:
     """
     Read the command line.
@@ -275,30 +259,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help="comma-separated lines")
     parser.add_argument("--json", type=Path, help="write all samples to this file, too")
     return parser.parse_args()
-
-
-def session(folder: str) -> SparkSession:
-    """
-    Start Spark on two threads.
-    """
-    # Workers have to find these modules, and to be this interpreter.
-    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(f"local[{PROCESSES}]")
-        .appName("benchmarks")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", folder)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    jetsync_spark.register(spark)
-    spark.dataSource.register(tasks.Ceiling)
-    return spark
 
 
 def show(contenders: list[Contender], rows: int, size: int) -> None:
@@ -327,8 +287,11 @@ def main() -> int:
     Run all contenders and print their tables.
     """
     asked = arguments()
-    with tempfile.TemporaryDirectory() as folder, DevServer() as server:
-        spark = session(folder)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        DevServer() as server,
+        session(folder) as spark,
+    ):
         print(
             f"nats-server {server.version}, PySpark {pyspark.__version__}, "
             f"Python {platform.python_version()}, {os.cpu_count()} cores"
@@ -352,7 +315,6 @@ def main() -> int:
         if asked.json:
             samples = {each.label: {"rows": each.samples, "cpu": each.cpu} for each in contenders}
             asked.json.write_text(json.dumps(samples, indent=2) + "\n")
-        spark.stop()
     return 0
 
 

@@ -5,6 +5,7 @@ What runs in Spark's tasks beside jetsync-spark: Spark's own ceilings, and nats-
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -68,7 +69,8 @@ class Ceiling(DataSource):
     """
     ``format("ceiling")``: record batches that are ready, and a writer that looks at its columns.
 
-    Options ``rows``, ``partitions`` and ``size``, and ``lists`` to make each batch of Python lists.
+    Options ``rows``, ``partitions`` and ``size``. ``form`` is ``batches``, ``columns`` to make each
+    batch of Python lists, or ``rows`` for a list of values for each row.
     """
 
     @classmethod
@@ -89,7 +91,7 @@ class Ceiling(DataSource):
         Return what reads.
         """
         options = (int(self.options[name]) for name in ("rows", "partitions", "size"))
-        return CeilingReader(*options, lists="lists" in self.options)
+        return CeilingReader(*options, form=self.options.get("form", "batches"))
 
     def writer(self, schema: StructType, overwrite: bool) -> CeilingWriter:  # noqa: ARG002, FBT001
         """
@@ -100,11 +102,11 @@ class Ceiling(DataSource):
 
 class CeilingReader(DataSourceReader):
     """
-    Gives the same record batch again and again, or one made of the same lists.
+    Gives the same record batch again and again, or one made of the same lists, or these lists.
     """
 
-    def __init__(self, rows: int, partitions: int, size: int, *, lists: bool) -> None:
-        self._lists = lists
+    def __init__(self, rows: int, partitions: int, size: int, *, form: str) -> None:
+        self._form = form
         self._rows = rows // partitions
         self._partitions = partitions
         self._size = size
@@ -115,9 +117,9 @@ class CeilingReader(DataSourceReader):
         """
         return [InputPartition(number) for number in range(self._partitions)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch] | Iterator[list[Any]]:  # noqa: ARG002
         """
-        Yield the batch.
+        Yield the batch, or its rows.
         """
         columns = {
             "subject": (["bench.0"] * BATCH, pa.string()),
@@ -131,11 +133,13 @@ class CeilingReader(DataSourceReader):
             arrays = {name: pa.array(values, kind) for name, (values, kind) in columns.items()}
             return pa.RecordBatch.from_pydict(arrays)
 
-        batch = made()
-        left = self._rows
-        while left > 0:
-            yield (made() if self._lists else batch).slice(0, min(left, BATCH))
-            left -= BATCH
+        batch, form = made(), self._form
+        rows = batch.to_pydict()
+        for left in range(self._rows, 0, -BATCH):
+            if form == "rows":
+                yield from map(list, itertools.islice(zip(*rows.values(), strict=True), left))
+            else:
+                yield (made() if form == "columns" else batch).slice(0, min(left, BATCH))
 
 
 class CeilingWriter(DataSourceArrowWriter):
