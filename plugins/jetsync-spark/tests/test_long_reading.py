@@ -21,8 +21,10 @@ import pytest
 from sessions import session
 from streams_to_read import extend, numbered
 from waiting import eventually
+from writing import lost_and_twice
 
 import jetsync
+import jetsync_spark
 from jetsync.devserver import DevServer
 from jetsync_spark.common.errors import java_missing
 
@@ -58,57 +60,119 @@ def workers(pid):
             left.append(int(entry.name))
             with contextlib.suppress(OSError, StopIteration):
                 line = (entry / "cmdline").read_text().replace("\0", " ")
-                status = (entry / "status").read_text().splitlines()
-                size = next(each for each in status if each.startswith("VmRSS"))
                 if "pyspark" in line:
-                    found[int(entry.name), line.split()[-1]] = int(size.split()[1])
+                    found[int(entry.name), line.split()[-1]] = memory(entry.name)
     return found
 
 
-def test_many_batches(tmp_path):
+def memory(pid):
     """
-    Memory stays constant, connections are few, and an idle query sends few requests.
+    Return the memory of a process in KiB.
+    """
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(each for each in status if each.startswith("VmRSS")).split()[1])
+
+
+# An hour, and more for a campaign of many micro-batches.
+@pytest.mark.timeout(3600 + 2 * BATCHES)
+@pytest.mark.parametrize("sink", ["foreachBatch", "exactlyonce"])
+def test_many_batches(tmp_path, sink):
+    """
+    Memory and requests for each micro-batch stay constant, connections are few, and an idle query
+    sends few requests.
     """
     with DevServer() as server, jetsync.connect(server.url) as client:
         js = client.jetstream()
         with numbered(js, 0) as stream:
             spark = session("local[2]")
             try:
-                run_batches(server, client, js, stream, spark, tmp_path)
+                run_batches(server, client, stream, spark, tmp_path, sink)
             finally:
                 spark.stop()
 
 
-def run_batches(server, client, js, stream, spark, folder):
+class CountingSink:
+    """
+    Counts the rows of micro-batches.
+    """
+
+    def __init__(self):
+        self._rows = 0
+
+    def start(self, frame, checkpoint):
+        """Start a query that counts the rows of a DataFrame."""
+        writer = frame.writeStream.foreachBatch(self._count)
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    def check(self, rows):
+        """Check that there were so many rows."""
+        assert self._rows == rows
+
+    def _count(self, rows, _batch):
+        self._rows += rows.count()
+
+
+class StreamSink:
+    """
+    Writes rows to a stream, each exactly once.
+    """
+
+    def __init__(self, server, js):
+        self._options = {"servers": server.url, "stream": "OUT", "mode": "exactlyonce"}
+        self._target = js.create_stream(
+            "OUT",
+            subjects=["OUT.>", "ledger.OUT.>"],
+            storage="memory",
+            allow_atomic=True,
+            allow_direct=True,
+            allow_rollup_hdrs=True,
+        )
+
+    def start(self, frame, checkpoint):
+        """Start a query that writes the rows of a DataFrame."""
+        writer = frame.selectExpr("'OUT.a' as subject", "data").writeStream.format("jetstream")
+        return writer.options(**self._options).option("checkpointLocation", checkpoint).start()
+
+    def check(self, rows):
+        """Check that there were so many rows."""
+        assert lost_and_twice(self._target, rows) == (0, 0)
+
+
+def run_batches(server, client, stream, spark, folder, kind):
     """
     Read that many micro-batches of a few messages each, and measure the processes meanwhile.
     """
+    js = client.jetstream()
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
     reader = spark.readStream.format("jetstream").option("servers", server.url)
     reader = reader.option("stream", stream.name).option("startingOffsets", "earliest")
     frame = reader.option("maxOffsetsPerTrigger", "20").option("minPartitions", "2").load()
-    counted = []
-    query = (
-        frame.writeStream.foreachBatch(lambda rows, _: counted.append(rows.count()))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
-    sizes = []
-    connections = 0
+    sink = CountingSink() if kind == "foreachBatch" else StreamSink(server, js)
+    query = sink.start(frame, str(folder / "checkpoint"))
+    sizes, requests = [], []
+    connections = batches = 0
     try:
         for _ in range(10):
+            began, sent = time.monotonic(), server.monitor("varz")["in_msgs"]
             extend(js, stream, 2 * BATCHES)
-            wanted = stream.info().state.last_seq
-            eventually(lambda wanted=wanted: sum(counted) >= wanted or query.exception(), 600)
-            assert query.exception() is None
+            done = wait_read(query, stream.info().state.last_seq + 1)
+            seconds, more = time.monotonic() - began, done - batches
+            sent = server.monitor("varz")["in_msgs"] - sent - 2 * BATCHES
+            batches = done
+            requests.append(sent / more)
             connections = max(connections, server.monitor("connz")["num_connections"] - 1)
             sizes.append(workers(java))
-            told = "%s batches, %s connections, KiB of processes: %s"
-            _logger.info(told, len(counted), connections, sizes[-1])
-        assert sum(counted) == 20 * BATCHES
-        assert len(counted) >= BATCHES
-        # Two workers for tasks, one planner, and those with which Spark plans.
-        assert connections <= 8
+            _logger.info(
+                "%s batches, %.3f s and %.2f messages to the server each, %s connections, "
+                "%s KiB of Java, KiB of Python: %s",
+                *(batches, seconds / more, requests[-1], connections, memory(java), sizes[-1]),
+            )
+        sink.check(20 * BATCHES)
+        assert batches >= BATCHES
+        # Two workers for tasks, twice as many to write, one planner, and those with which Spark
+        # plans and commits.
+        assert connections <= (8 if kind == "foreachBatch" else 10)
+        assert requests[-1] <= 1.1 * requests[2] + 1
         same = sizes[2].keys() & sizes[-1].keys()
         assert any("python_streaming_source_runner" in name for _, name in same)
         for process in same:
@@ -124,6 +188,20 @@ def run_batches(server, client, js, stream, spark, folder):
         assert asked < 10 * seconds
     finally:
         query.stop()
+
+
+def wait_read(query, end):
+    """
+    Wait until a query has read its stream up to a sequence, and return the number of micro-batches.
+    """
+    until = time.monotonic() + 600 + BATCHES
+    while True:
+        assert not query.awaitTermination(0.5)
+        found = jetsync_spark.progress(query)
+        if found is not None and found.streams[0].end >= end:
+            # Without rows, it is the next micro-batch.
+            return found.batch + (found.rows > 0)
+        assert time.monotonic() < until, found
 
 
 @pytest.mark.parametrize("begins", ["latest", "earliest"])
