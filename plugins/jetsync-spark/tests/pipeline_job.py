@@ -2,9 +2,9 @@
 A streaming query from one stream to another, as a separate program that tests may kill.
 
 The argument is JSON: ``master``, ``url``, ``source``, ``target``, ``mode``, ``checkpoint``,
-``partitions``, ``most`` (messages in a micro-batch) and ``config`` of Spark. The program ends when
-all messages of the source are in the target. If the query fails, the status is 3 and the error is
-the last line.
+``partitions``, ``most`` (messages in a micro-batch), ``reading`` and ``writing`` (more options),
+``subject`` (an expression) and ``config`` of Spark. The program ends when all messages of the
+source are in the target. If the query fails, the status is 3 and the error is the last line.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def main(job):
     spark.dataSource.register(DyingSource)
     rows = (
         spark.readStream.format("jetstream")
-        .options(servers=job["url"], stream=job["source"], startingOffsets="earliest")
+        .options(servers=job["url"], stream=job["source"], **job["reading"])
         .options(minPartitions=job["partitions"], maxOffsetsPerTrigger=job["most"])
         .load()
     )
     query = (
-        rows.selectExpr(f"'{job['target']}.' || (sequence % 7) as subject", "data")
+        rows.selectExpr(f"{job['subject']} as subject", "data")
         .writeStream.format("jetstream-dying" if DIE in os.environ else "jetstream")
-        .options(servers=job["url"], stream=job["target"], mode=job["mode"])
+        .options(servers=job["url"], stream=job["target"], mode=job["mode"], **job["writing"])
         .option("checkpointLocation", job["checkpoint"])
         .trigger(availableNow=True)
         .start()

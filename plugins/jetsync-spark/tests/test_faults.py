@@ -35,32 +35,43 @@ pytestmark = [
 
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
+KILLS = int(os.environ.get("JETSYNC_SPARK_KILLS", "20"))
 
 
 class Pipeline:
     """
     A query from one stream to another, its driver, and the processes to kill.
+
+    The configurations of the streams and the job may have more settings.
     """
 
-    def __init__(self, server, folder, *, mode, rows, most=4000, partitions=2, master=LOCAL):
+    def __init__(self, server, folder, *, mode, rows, source=None, target=None, **job):
         self.server = server
         self.folder = folder
         self.job = {
-            "master": master,
+            "master": LOCAL,
             "url": server.url,
             "source": "IN",
             "target": "OUT",
             "mode": mode,
             "checkpoint": str(folder / "checkpoint"),
-            "partitions": partitions,
-            "most": most,
+            "partitions": 2,
+            "most": 4000,
+            "reading": {"startingOffsets": "earliest"},
+            "writing": {},
+            "subject": "'OUT.' || (sequence % 7)",
             "config": {"spark__executor__memory": "512m"},
+            **job,
         }
         self.client = jetsync.connect(server.url)
         js = self.client.jetstream()
-        self.source = js.create_stream("IN", subjects=["in.>"], allow_direct=True)
+        self.source = js.create_stream("IN", subjects=["in.>"], allow_direct=True, **(source or {}))
         self.target = js.create_stream(
-            "OUT", subjects=["OUT.>", "ledger.OUT.>"], allow_atomic=True, allow_direct=True
+            "OUT",
+            subjects=["OUT.>", "ledger.OUT.>"],
+            allow_atomic=True,
+            allow_direct=True,
+            **(target or {}),
         )
         self.rows = 0
         self.driver = None
@@ -107,6 +118,13 @@ class Pipeline:
         """
         self.start(**changes)
         return self.driver.wait(1200)
+
+    def finish(self):
+        """
+        Run until all messages are written, and those of a work queue are acknowledged.
+        """
+        while self.run() != 0 or self.is_waiting:
+            self.end()
 
     @property
     def error(self):
@@ -155,15 +173,31 @@ class Pipeline:
 
     @property
     def ledgers(self):
-        """The number of partitions that have begun to write."""
-        return len(self.target.info(subjects_filter="ledger.>").state.subjects or ())
+        """The numbers of ledger messages of the partitions that have begun to write."""
+        return (self.target.info(subjects_filter="ledger.>").state.subjects or {}).values()
+
+    @property
+    def is_waiting(self):
+        """Whether a work queue has messages that the server has yet to redeliver."""
+        state = self.source.info()
+        return state.config.retention == "workqueue" and state.state.messages > 0
 
     def wait_written(self, more):
         """
         Wait until that many more messages are stored, or the driver has ended.
         """
         start = self.stored
-        eventually(lambda: self.stored >= start + more or self.driver.poll() is not None, 600)
+        eventually(lambda: self.has_ended(0.05) or self.stored >= start + more, 600)
+
+    def has_ended(self, seconds):
+        """
+        Return whether the driver ends within some seconds. Meanwhile it has the processor.
+        """
+        try:
+            self.driver.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wait_for(self, check):
         """
@@ -250,24 +284,18 @@ def test_a_restart_with_other_partitions_repeats_the_recorded_ones(pipeline):
     """
     pipe = pipeline(mode="exactlyonce", rows=60_000, most=60_000)
     pipe.start()
-    eventually(lambda: pipe.ledgers == 2, 600)
+    eventually(lambda: len(pipe.ledgers) == 2, 600)
     pipe.kill_driver()
 
     assert pipe.run(partitions=5) == 0
     assert pipe.lost_and_twice() == (0, 0)
 
 
-def test_twenty_random_kills(pipeline):
+def kill_at_random(pipe, wanted):
     """
-    Drivers, executors and workers die at twenty random moments of one run: no row is lost, and none
-    is stored twice.
+    Kill drivers, executors and workers at so many random moments of one run.
     """
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown with -s.
-    random.seed(seed)
-    pipe = pipeline(mode="exactlyonce", rows=30_000, most=6000)
     kills = collections.Counter()
-    wanted = int(os.environ.get("JETSYNC_SPARK_KILLS", "20"))
     while sum(kills.values()) < wanted:
         if pipe.driver is None or pipe.driver.poll() is not None:
             if pipe.driver is not None:
@@ -290,11 +318,86 @@ def test_twenty_random_kills(pipeline):
     if pipe.driver is not None:
         pipe.driver.wait(1200)
         pipe.end()
-    while pipe.run() != 0:
-        pipe.end()
-
     print(dict(kills), pipe.rows, "rows")  # noqa: T201 - shown with -s.
+
+
+@pytest.fixture
+def seed():
+    """
+    A seed for the random moments, which is shown with -s.
+    """
+    chosen = int(os.environ.get("JETSYNC_SPARK_SEED") or random.randrange(1 << 32))
+    print(f"seed {chosen}")  # noqa: T201 - as above.
+    random.seed(chosen)
+    return chosen
+
+
+@pytest.mark.usefixtures("seed")
+def test_twenty_random_kills(pipeline):
+    """
+    Drivers, executors and workers die at twenty random moments of one run: no row is lost, and none
+    is stored twice.
+    """
+    pipe = pipeline(mode="exactlyonce", rows=30_000, most=6000)
+    kill_at_random(pipe, KILLS)
+    pipe.finish()
+
     assert pipe.lost_and_twice() == (0, 0)
+
+
+SOURCES = {
+    "stream": {},
+    "work queue": {
+        "source": {"retention": "workqueue"},
+        "reading": {"consumer": "spark", "ackWait": "5s"},
+    },
+}
+
+
+@pytest.mark.usefixtures("seed")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "stream",
+        pytest.param(
+            "work queue",
+            marks=pytest.mark.skipif(pyspark.__version__ < "4.2", reason="needs PySpark 4.2"),
+        ),
+    ],
+)
+def test_kills_with_dead_letters_and_an_old_ledger(pipeline, source):
+    """
+    Each valid row is stored once, and each invalid one is one dead letter. After half of the kills,
+    the stream allows rollups: they replace the ledger of a micro-batch that is not committed.
+
+    The messages of a work queue are acknowledged in the end.
+    """
+    pipe = pipeline(
+        mode="exactlyonce",
+        rows=30_000,
+        most=6000,
+        subject="if(sequence % 11 = 0, null, 'OUT.' || (sequence % 7))",
+        writing={"onInvalidRow": "deadLetter", "deadLetterSubject": "OUT.dead"},
+        **SOURCES[source],
+    )
+    kill_at_random(pipe, KILLS // 4)
+    most = 0
+    while most < 2:
+        pipe.grow(30_000)
+        pipe.start()
+        # At least three chunks of two partitions, unless a worker starts too late.
+        pipe.wait_written(3000)
+        pipe.end()
+        most = max(pipe.ledgers, default=0)
+    pipe.target.update(allow_rollup_hdrs=True)
+    kill_at_random(pipe, KILLS // 4)
+    pipe.grow(6000)
+    pipe.finish()
+
+    assert pipe.lost_and_twice() == (0, 0)
+    letters = [int(letter.data) for letter in pipe.target.scan(subject="OUT.dead")]
+    assert sorted(letters) == [*range(10, pipe.rows, 11)]
+    assert [*pipe.ledgers] == [1, 1]
 
 
 @pytest.fixture(scope="module")
