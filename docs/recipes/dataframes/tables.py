@@ -9,6 +9,7 @@ import duckdb
 import fsspec
 import pandas as pd
 import polars as pl
+import pyarrow.dataset
 import pyarrow.parquet as pq
 
 SERVER = {"servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222")}
@@ -33,13 +34,15 @@ with fs.open("tables/polars.parquet", "wb") as file:
 with fs.open("tables/polars.parquet", "rb") as file:
     print(pl.read_parquet(file, columns=["article"]))
 
-# DuckDB
+# DuckDB: it writes files itself, and reads datasets of pyarrow
 duckdb.register_filesystem(fs)
+stored = pyarrow.dataset.dataset("tables/orders.parquet", filesystem=fs)
 duckdb.sql(
-    "COPY (SELECT article, count * 2 AS count FROM 'jetstream://tables/orders.parquet')"
+    "COPY (SELECT article, count * 2 AS count FROM stored)"
     " TO 'jetstream://tables/doubled.parquet' (FORMAT parquet)"
 )
-print(duckdb.sql("SELECT sum(count) AS total FROM 'jetstream://tables/doubled.parquet'").fetchall())
+doubled = pyarrow.dataset.dataset("tables/doubled.parquet", filesystem=fs)
+print(duckdb.sql("SELECT sum(count) AS total FROM doubled").fetchall())
 
 # Dask
 lazy = dask.dataframe.from_pandas(orders, npartitions=2)
