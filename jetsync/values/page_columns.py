@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 Buffers: TypeAlias = "tuple[Any, ...]"
 
 # The last lines of a header block are those of the server, then there are two empty ones. The name
-# of each column's line, and its place counted from the end.
+# of each line, and its place counted from the end. The first three have a column.
 _LINES: Final = {
     "subject": (b"Nats-Subject: ", 7),
     "sequence": (b"Nats-Sequence: ", 6),
     "timestamp": (b"Nats-Time-Stamp: ", 5),
+    "pending": (b"Nats-Num-Pending: ", 4),
+    "last": (b"Nats-Last-Sequence: ", 3),
 }
 _STREAM: Final = b"Nats-Stream: "
 _STREAM_PLACE: Final = 8
@@ -115,12 +117,18 @@ class _Splitter:
         lines = pc.split_pattern(blocks, b"\r\n")
         if pc.min(pc.list_value_length(lines)).as_py() < _FEWEST_LINES:
             return found
+        # In another order, a line that looks right may not be the last one with its name.
+        added = {name: self._line(lines, place) for name, (_, place) in _LINES.items()}
+        if not all(
+            pc.all(pc.starts_with(line, _LINES[name][0])).as_py() for name, line in added.items()
+        ):
+            return found
         for name in wanted:
             try:
                 if name == "headers":
                     buffers = self._headers(lines, thirds)
                 else:
-                    buffers = self._values(lines, name)
+                    buffers = self._values(added[name], name)
             except pa.ArrowInvalid:
                 # A text that is not UTF-8, a leap second, or something that no server sends.
                 continue
@@ -129,13 +137,9 @@ class _Splitter:
         return found
 
     def _values(self, lines: Any, name: str) -> Buffers:
-        """Return the buffers of a column of the server's lines; none if a line is another one."""
+        """Return the buffers of a column, of one line of each message; none if one is unusual."""
         pa, pc = self._pa, self._compute
-        title, place = _LINES[name]
-        column = self._line(lines, place)
-        if not pc.all(pc.starts_with(column, title)).as_py():
-            return ()
-        values = pc.binary_replace_slice(column, 0, len(title), b"")
+        values = pc.binary_replace_slice(lines, 0, len(_LINES[name][0]), b"")
         if name == "subject":
             return tuple(values.cast(pa.string()).buffers()[1:])
         # Numbers and times are ASCII, so they need no check for UTF-8.

@@ -246,6 +246,13 @@ class TestHeaders:
         assert "subject" not in columns_of(run)
         assert from_columns(run) == from_messages(run)
 
+    def test_a_block_that_lacks_a_line_of_the_server_has_no_columns(self):
+        """The subject is the last one of a block, as in its message, and not the one before it."""
+        block = block_of([b"A: 1"]).replace(b"Nats-Stream: S", b"Nats-Subject: other")
+        run = run_of([block.replace(b"Nats-Last-Sequence: 4\r\n", b"")])
+        assert columns_of(run) == {"data"}
+        assert from_columns(run) == from_messages(run)
+
     def test_many_headers(self):
         """A message with a hundred headers has all of them."""
         own = [b"H%d: %d" % (number, number) for number in range(100)]
