@@ -216,13 +216,13 @@ class TestFork:
     def test_the_status_of_a_child(self, scheme, host, tmp_path):
         """A forked child ends with its own status, although its parent has a client on uvloop."""
         pytest.importorskip("uvloop")
-        block, options = {"port": -1, "no_tls": True}, {}
+        block, options = {"port": -1, "no_tls": True}, {"connect_timeout": 30}
         if scheme != "nats":
             pytest.importorskip("aiohttp")
         if scheme == "wss":
             authority = Authority(tmp_path, "ours")
             block = {"port": -1, "tls": tls_block(authority.issue("server", hosts=(host,)))}
-            options = {"tls_ca": authority.path}
+            options["tls_ca"] = authority.path
         with DevServer(jetstream=False, config={"websocket": block}) as server:
             port = server.port if scheme == "nats" else server.ports()["websocket"]
             statuses = run(
