@@ -56,7 +56,7 @@ class ObjectReader(io.BufferedIOBase):
     as much again as it has read since, and keeps at most 16 MiB. Servers before 2.11, and stores
     without direct gets, send up to 8 MiB for each read after a longer seek.
 
-    If the data is read from its begin to its end, the reader also checks the digest, and raises
+    If the data is read from its beginning to its end, the reader also checks the digest, and raises
     ObjectCorruptedError before it returns the last bytes. It checks the number and the sizes of the
     chunks there, too. Before that, the data may be wrong if the first chunks have expired in an
     object store with a ``ttl``. If you skip a part, it cannot check the digest.
@@ -140,7 +140,7 @@ class ObjectReader(io.BufferedIOBase):
 
         Args:
             offset: Bytes, relative to *whence*.
-            whence: 0 for the begin, 1 for the current position, and 2 for the end.
+            whence: 0 for the start, 1 for the current position, and 2 for the end.
         """
         self._check_open()
         bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size}
@@ -151,7 +151,7 @@ class ObjectReader(io.BufferedIOBase):
         position = bases[whence] + whole_number("offset", offset, -math.inf)
         if position < 0:
             raise errors.InvalidArgumentError(
-                f"the position would be {position}, before the begin", argument="offset"
+                f"the position would be {position}, before the start", argument="offset"
             )
         self._at = position
         return position

@@ -115,7 +115,7 @@ class TestSeek:
 
     @pytest.mark.parametrize(("offset", "whence"), [(-1, 0), (-1, 1), (-1_000_002, 2), (0, 3)])
     def test_wrong_positions_are_refused(self, store, offset, whence):
-        """A position before the begin is refused, and the position stays."""
+        """A position before the start is refused, and the position stays."""
         store.put("a", DATA)
         with store.get("a") as reader:
             with pytest.raises(jetsync.InvalidArgumentError):
@@ -134,7 +134,7 @@ class TestSeek:
             assert reader.read() == DATA
 
     def test_a_whole_read_after_a_seek_is_checked(self, js, store):
-        """If the data is read from its begin to its end after all, the digest is checked."""
+        """If the data is read from its beginning to its end after all, the digest is checked."""
         store.put("a", DATA)
         rewrite(js, store, "a", digest="SHA-256=" + "A" * 43 + "=")
         with store.get("a") as reader:
