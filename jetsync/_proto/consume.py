@@ -21,6 +21,7 @@ Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -68,6 +69,9 @@ The faults that end a consumption, because every pull would fail the same way.
 
 The ADR treats the limits of a consumer as warnings: another pull follows after a pause.
 """
+
+# Most pulls of a consumption ask for the same, and the JSON of one request is made once.
+_request = functools.lru_cache(maxsize=16)(PullRequest)
 
 
 @attrs.frozen(kw_only=True)
@@ -172,7 +176,7 @@ class ConsumeEngine(Buffered):
         messages, size = pull_size(options, held, self.admitted + pending)
         if not messages:
             return None
-        return PullRequest(
+        return _request(
             max_messages=messages,
             max_bytes=size,
             expires=options.expires,

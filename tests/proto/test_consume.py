@@ -94,6 +94,13 @@ class TestFilling:
         rig.receive(message())
         assert rig.asked() == []
 
+    def test_pulls_that_ask_for_the_same_share_their_json(self):
+        """The JSON of a pull is made once, also for several consumptions."""
+        one, other, longer = Rig(), Rig(), Rig(expires=60.0)
+        ((first,), (second,), (third,)) = one.send(), other.send(), longer.send()
+        assert first.request.wire is second.request.wire
+        assert third.request.wire != first.request.wire
+
     def test_a_buffer_of_one_message_pulls_one_at_a_time(self):
         """With a buffer of one message, each pull requests one."""
         rig = Rig(max_messages=1, threshold=0)
