@@ -261,15 +261,13 @@ class Bucket:
         """
         Remove the chunks of a document that was replaced; log if that is impossible.
 
-        The call that replaced it has succeeded, so it must not raise. ``collect_garbage`` removes
-        the chunks later, unless a document without padding is left that names them.
+        ``collect_garbage`` removes them later, unless a document without padding is left that names
+        them.
         """
         if info is None or not info.nuid or info.is_deleted or info.link is not None:
             return
-        try:
+        with _log_failure(info):
             self.purge_chunks(info.nuid, deadline)
-        except errors.JetSyncError as error:
-            _log_rest(info, error)
 
     def _drop_unpadded(self, info: ObjectInfo | None, deadline: Deadline) -> None:
         """Remove a document without padding that was replaced; as :meth:`drop_chunks`."""
@@ -278,13 +276,16 @@ class Bucket:
         subject = documents_of(self.name, encode_name(info.name).rstrip("="))
         # Not a document that is newer.
         sequence = info.revision + 1
-        try:
+        with _log_failure(info):
             self.stream.purge(subject, sequence=sequence, timeout=deadline.remaining())
-        except errors.JetSyncError as error:
-            _log_rest(info, error)
 
 
-def _log_rest(info: ObjectInfo, error: errors.JetSyncError) -> None:
-    _logger.warning(
-        "chunks_left", bucket=info.bucket, object=info.name, nuid=info.nuid, error=str(error)
-    )
+@contextlib.contextmanager
+def _log_failure(info: ObjectInfo) -> Iterator[None]:
+    """Log an error instead of raising it: the call that replaced the document has succeeded."""
+    try:
+        yield
+    except errors.JetSyncError as error:
+        _logger.warning(
+            "chunks_left", bucket=info.bucket, object=info.name, nuid=info.nuid, error=str(error)
+        )
