@@ -114,7 +114,7 @@ class Outbox:
         self.sock: socket.socket | None = None
         # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
         self.pings: deque[Waiter | None] = deque()
-        self.posted: list[bytes] = []
+        self.posted: list[bytes | memoryview] = []
         # The reply subjects of messages to acknowledge. Threads append without the write lock.
         self.acks: deque[bytes] = deque()
         self.bytes_out: int = 0
@@ -136,7 +136,7 @@ class Outbox:
         self._posted_size = 0
         self._post_scheduled = False
         # Blocks that other threads have delegated to the thread that sends next, with their epochs.
-        self._delegated: deque[tuple[int, bytes]] = deque()
+        self._delegated: deque[tuple[int, bytes | memoryview]] = deque()
         # Whether the loop watches the socket for room.
         self._writing = False
 
@@ -156,7 +156,7 @@ class Outbox:
 
     def write(
         self,
-        block: bytes,
+        block: bytes | memoryview,
         deadline: Deadline,
         epoch: int | None = None,
         *,
@@ -172,7 +172,8 @@ class Outbox:
         nothing was sent.
 
         Args:
-            block: The encoded protocol bytes.
+            block: The encoded protocol bytes. The memory of a view must not change before the
+                server has answered, or the connection is lost.
             deadline: How long to wait.
             epoch: The only connection that may carry the block. The call then waits only for room.
             pong: If *block* is a PING, the receiver of the answer.
@@ -246,7 +247,7 @@ class Outbox:
                 self.write_lock.release()
         return True
 
-    def _delegate(self, block: bytes, epoch: int | None) -> int:
+    def _delegate(self, block: bytes | memoryview, epoch: int | None) -> int:
         """
         Have the thread that is sending send *block* too; return the epoch, or 0 if that fails.
 
@@ -291,7 +292,7 @@ class Outbox:
         if epoch is not None and (is_gone or epoch != self.epoch):
             raise errors.ConnectionLostError(sent=False)
 
-    def _send_ping(self, block: bytes, pong: Waiter) -> None:
+    def _send_ping(self, block: bytes | memoryview, pong: Waiter) -> None:
         """Send a PING whose answer *pong* gets; the write lock is held."""
         assert self.writes_here()
         try:
@@ -454,7 +455,7 @@ class Outbox:
             self.tick_due = True
             self._loop.call_later(TICK, self._tick)
 
-    def _send(self, block: bytes, request: bytes = b"") -> None:
+    def _send(self, block: bytes | memoryview, request: bytes = b"") -> None:
         """Send acks, posted blocks and *block*, or queue them; the write lock is held."""
         assert self.writes_here()
         acks = self.acks

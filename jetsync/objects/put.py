@@ -25,12 +25,12 @@ from jetsync._proto.objects import (
 )
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, write_info
-from jetsync.objects.source import chunks_in, size_of
+from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
 from jetsync.values.headers import Headers, header_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from jetsync._base.deadline import Seconds
     from jetsync.objects.bucket import Bucket
@@ -107,7 +107,7 @@ class Put:
         check_function("on_progress", on_progress)
         self._seconds = context.default_timeout if timeout is None else as_seconds(timeout)
         self._size = _chunk_size(bucket, chunk_size)
-        self._chunks: Iterator[bytes | memoryview] = chunks_in(data, self._size)
+        source = self._source = Source(data)
         self._nuid = new_nuid()
         self._document = {
             "name": name,
@@ -123,9 +123,9 @@ class Put:
             bucket,
             self._nuid,
             seconds=self._seconds,
-            chunk_size=self._size,
+            chunk_size=self._size if source.size is None else min(self._size, source.size),
             on_progress=on_progress,
-            total=None if on_progress is None else size_of(data),
+            total=None if on_progress is None else source.total(),
         )
         self._hash = hashlib.sha256()
         self._paused = False
@@ -173,16 +173,18 @@ class Put:
         return Deadline.after(self._seconds)
 
     def _send(self) -> None:
-        update, add = self._hash.update, self._upload.add
+        upload, read = self._upload, self._source.read
         started = time.monotonic()
-        for chunk in self._chunks:
-            update(chunk)
-            add(chunk)
+        while size := read(buffer := upload.buffer()):
+            self._hash.update(buffer[:size])
+            upload.add(size)
             # After the first chunk is sent, so that one wait covers both answers.
             self._read_old()
             now = time.monotonic()
             self._paused |= now - started > LONG_PAUSE
             started = now
+            if size < len(buffer):
+                break
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()
 

@@ -250,7 +250,7 @@ class Window:
         self._forget_messages()
         self._listener.end()
 
-    def write(self, block: bytes, numbers: range) -> None:
+    def write(self, block: bytes | memoryview, numbers: range) -> None:
         """
         Write the block of *numbers*, whose entries are in flight already.
 
@@ -263,7 +263,9 @@ class Window:
         try:
             while True:
                 try:
-                    subscribed = self._listener.line + block
+                    line = self._listener.line
+                    # Only joined if necessary, because that would copy a view.
+                    subscribed = line + block if line else block
                     last = b"%b%d" % (self.prefix, numbers[-1])
                     epoch = self._lane.write(subscribed, deadline, epoch=self._epoch, request=last)
                     break

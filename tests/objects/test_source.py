@@ -1,11 +1,25 @@
 from __future__ import annotations
 
+import ctypes
 import io
+import os
+import threading
 
 import pytest
 
 import jetsync
-from jetsync.objects.source import chunks_in, size_of
+from jetsync.objects.source import Source
+
+
+class Counting(io.BytesIO):
+    """A file that only replaces ``read``, as one that reports progress may do."""
+
+    count = 0
+
+    def read(self, size=-1):
+        found = super().read(size)
+        self.count += len(found)
+        return found
 
 
 class Slow(io.RawIOBase):
@@ -21,8 +35,11 @@ class Slow(io.RawIOBase):
 
 
 def parts(data, size):
-    """Return the chunks as bytes."""
-    return [bytes(chunk) for chunk in chunks_in(data, size)]
+    """Return the chunks, all read into one buffer."""
+    source, buffer, found = Source(data), memoryview(bytearray(size)), []
+    while count := source.read(buffer):
+        found.append(bytes(buffer[:count]))
+    return found
 
 
 DATA = bytes(range(10))
@@ -37,6 +54,8 @@ class TestChunks:
             lambda: bytearray(DATA),
             lambda: memoryview(DATA),
             lambda: io.BytesIO(DATA),
+            lambda: Counting(DATA),
+            lambda: io.BufferedReader(io.BytesIO(DATA)),
             lambda: Slow(DATA),
             lambda: [DATA],
             lambda: iter([DATA[:1], b"", DATA[1:8], bytearray(DATA[8:])]),
@@ -60,8 +79,40 @@ class TestChunks:
     def test_views_of_other_items_are_bytes(self):
         """A view of items that are longer than a byte is read as bytes."""
         view = memoryview(bytes(8)).cast("I")
-        assert size_of(view) == 8
+        assert Source(view).size == 8
         assert parts(view, 5) == [bytes(5), bytes(3)]
+
+    @pytest.mark.parametrize("kind", [ctypes.c_ubyte, ctypes.c_char, ctypes.c_byte])
+    def test_views_of_other_formats_are_bytes(self, kind):
+        """A view of items of one byte is read as bytes, whatever their format is."""
+        assert parts(memoryview((kind * 10).from_buffer_copy(DATA)), 6) == [DATA[:6], DATA[6:]]
+        assert parts([memoryview((kind * 10).from_buffer_copy(DATA))], 6) == [DATA[:6], DATA[6:]]
+
+    def test_a_pipe_fills_chunks(self):
+        """A file that returns less than was asked for is read until the chunk is full."""
+        read_end, write_end = os.pipe()
+        with io.FileIO(read_end) as file, io.FileIO(write_end, "w") as pipe:
+            source, buffer = Source(file), memoryview(bytearray(6))
+            writer = threading.Thread(target=lambda: [pipe.write(DATA[:3]), pipe.write(DATA[3:6])])
+            writer.start()
+            assert source.read(buffer) == 6
+            writer.join()
+            assert bytes(buffer) == DATA[:6]
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs pipes that do not block")
+    def test_a_file_that_does_not_block_is_refused(self):
+        """A file without data at the moment is refused, because its end would look the same."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        refused = pytest.raises(jetsync.InvalidTypeError, match="readinto")
+        with io.FileIO(read_end) as file, io.FileIO(write_end, "w"), refused:
+            parts(file, 5)
+
+    def test_the_read_method_of_a_subclass_is_used(self):
+        """A file class that replaces ``read`` is read with it."""
+        file = Counting(DATA)
+        parts(file, 4)
+        assert file.count == len(DATA)
 
     def test_a_reused_buffer_is_copied(self):
         """An iterable may yield one buffer again and again."""
@@ -72,15 +123,13 @@ class TestChunks:
                 buffer[:] = bytes([number]) * 3
                 yield buffer
 
-        # All chunks are kept, as they are while they wait for their acknowledgements.
-        chunks = list(chunks_in(pieces(), 3))
-        assert [bytes(chunk) for chunk in chunks] == [b"\0" * 3, b"\1" * 3, b"\2" * 3]
+        assert parts(pieces(), 2) == [b"\0\0", b"\0\1", b"\1\1", b"\2\2", b"\2"]
 
     @pytest.mark.parametrize("source", [5, None, {"a": b"b"}, object()])
     def test_other_objects_are_refused(self, source):
         """Data of another type is refused before anything is read."""
         with pytest.raises(jetsync.InvalidTypeError):
-            chunks_in(source, 5)
+            Source(source)
 
     @pytest.mark.parametrize("source", [io.StringIO("text"), ["text"], [5], [None]])
     def test_pieces_that_are_not_bytes_are_refused(self, source):
@@ -94,13 +143,14 @@ class TestSize:
         """The size is that of the data, or that of the rest of a file."""
         file = io.BytesIO(DATA)
         file.seek(4)
-        assert (size_of(DATA), size_of("ä"), size_of(file), file.tell()) == (10, 2, 6, 4)
+        assert (Source(DATA).total(), Source("ä").total()) == (10, 2)
+        assert (Source(file).total(), file.tell()) == (6, 4)
         path = tmp_path / "f"
         path.write_bytes(DATA)
         with path.open("rb", buffering=0) as opened:
-            assert size_of(opened) == 10
+            assert Source(opened).total() == 10
 
     def test_it_is_not_known_for_others(self):
         """The size of an iterable, and that of a pipe, is not known."""
-        assert size_of([DATA]) is None
-        assert size_of(Slow(DATA)) is None
+        assert Source([DATA]).total() is None
+        assert Source(Slow(DATA)).total() is None

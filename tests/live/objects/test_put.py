@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -81,6 +82,19 @@ class TestData:
         assert store.get_bytes("a") == data
         assert [size for size, _ in done] == sorted(size for size, _ in done)
         assert done[-1] == (len(data), len(data))
+
+    def test_a_put_keeps_no_more_than_the_window(self, store, tmp_path):
+        """The memory of a put is that of the chunks in flight, whatever the size of the file."""
+        path = tmp_path / "a"
+        path.write_bytes(DATA * 40)
+        tracemalloc.start()
+        try:
+            store.put_file("a", path)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 10 << 20
+        assert store.get_bytes("a") == DATA * 40
 
     def test_many_small_chunks(self, store):
         """Small chunks are in flight by their number."""
@@ -262,7 +276,33 @@ class Watcher:
         return {"Trace": operation.name}
 
 
+class Collector:
+    """
+    A plugin that keeps the data of all messages.
+    """
+
+    def __init__(self):
+        self.data = []
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        """
+        Keep the data.
+        """
+        self.data.append(message.data)
+        return message
+
+
 class TestPlugins:
+    def test_plugins_may_keep_the_data(self, proxied, store):
+        """The data that a plugin keeps does not change, although a put uses memory again."""
+        plugin = Collector()
+        js, _ = proxied(plugin)
+        data = os.urandom(10 << 20)
+        js.object_store(store.bucket).put("a", data)
+        assert b"".join(plugin.data[:80]) == data
+        assert store.get_bytes("a") == data
+
     def test_plugins_see_the_chunks_and_the_document(self, proxied, store):
         """Plugins wrap the chunks as one operation and the document as another, and add headers."""
         plugin = Watcher()

@@ -83,6 +83,21 @@ class TestCuts:
         assert proxy.statistics().cuts >= 5
         check(observer, DATA)
 
+    def test_a_put_of_more_data_than_the_window_survives_cuts(self, store, observer):
+        """Chunks that are sent again after a cut have their own data, not that of later chunks."""
+        store, proxy = store
+        data = os.urandom(24 << 20)
+
+        def pieces():
+            for at in range(0, len(data), 1 << 20):
+                if at % (6 << 20) == 5 << 20:
+                    proxy.cut_after(to_server=(2 << 20) + 1234)
+                yield data[at : at + (1 << 20)]
+
+        store.put("a", pieces(), timeout=20)
+        assert proxy.statistics().cuts >= 3
+        check(observer, data)
+
     @pytest.mark.parametrize("replaces", [False, True])
     @pytest.mark.parametrize("to_client", [0, 10, 100])
     def test_the_document_is_found_after_a_cut(self, store, observer, replaces, to_client):
