@@ -51,7 +51,7 @@ class Distribution:
     extras: str = ""
     """The extras that the code of the README needs."""
     tests: str = ""
-    """The arguments of pytest that select tests of about a minute."""
+    """The arguments of pytest that select tests of a few minutes."""
     beside: frozenset[str] = frozenset()
     """Top-level modules beside the package."""
     needs_java: bool = False
@@ -73,7 +73,13 @@ class Distribution:
         return (COMPILED, WHEEL, SDIST) if self is CORE else (WHEEL, SDIST)
 
 
-CORE = Distribution("jetsync", ".", "[cli,server]", "-n 2 --ignore=tests/live --ignore=tests/soak")
+CORE = Distribution(
+    "jetsync",
+    ".",
+    "[cli,server]",
+    "-n 2 -m 'not thorough and not soak and not frameworks'"
+    " --ignore=tests/live --ignore=tests/soak",
+)
 PLUGINS = (
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
