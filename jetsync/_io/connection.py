@@ -22,6 +22,7 @@ from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import ReplyRouter, Waiter
+from jetsync._io.requests import raise_unanswered
 from jetsync._io.session import Session
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -322,7 +323,7 @@ class Connection:
         reply = router.register(waiter)
         try:
             if router.refusal is not None:
-                self._subscribe_again(session, deadline)
+                session.subscribe_replies(deadline)
             if header:
                 block = frames.hpub(subject, reply, header, payload)
             else:
@@ -342,52 +343,21 @@ class Connection:
                 if waiter.may_be_refused:
                     session.refusals.add(subject)
                 router.forget(reply)
-        answer, failure = waiter.reply, waiter.failure
+        answer = waiter.reply
         if answer is not None:
             if answer[2] is not None and is_no_responders(answer):
                 raise errors.NoRespondersError(subject.decode())
             return answer
-        if isinstance(failure, errors.ConnectionClosedError):
-            raise errors.ConnectionClosedError(str(failure), sent=True) from failure.__cause__
-        if failure is not None:
-            raise_failure(failure)
-        if waiter.is_lost:
-            unprocessed = lane.unprocessed == reply
-            if unprocessed and any_epoch:
-                # The next server says how much it accepts.
-                epoch = lane.outbox.wait_open(deadline)
-                self.check_size(size)
-                return self.exchange(subject, header, payload, deadline, epoch=epoch)
-            raise errors.ConnectionLostError(
-                subject=subject.decode(), reason=lane.why_lost(epoch), sent=not unprocessed
-            )
+        unprocessed = waiter.is_lost and waiter.failure is None and lane.unprocessed == reply
+        if unprocessed and any_epoch:
+            # The next server says how much it accepts.
+            epoch = lane.outbox.wait_open(deadline)
+            self.check_size(size)
+            return self.exchange(subject, header, payload, deadline, epoch=epoch)
+        raise_unanswered(session, waiter, reply)
         # The server may be gone.
         self.probe()
         raise errors.RequestTimeoutError(subject.decode(), deadline.total)
-
-    def _subscribe_again(self, session: Session, deadline: Deadline) -> None:
-        """
-        Ask the server again for the replies that it refused; raise if it still refuses them.
-
-        The permissions of the user may have changed.
-        """
-        lane, router = session.lane, session.router
-        refusal = router.refusal
-        while refusal is not None:
-            line = router.ask_again()
-            if line is None:
-                raise_failure(refusal)
-            try:
-                lane.write(line, deadline)
-                session.flush(deadline)
-                # The loop has then handled a refusal that the server sent before the PONG.
-                refusal = session.accept_replies(refusal, deadline)
-            except errors.ConnectionLostError:
-                continue  # The next connection may have other permissions.
-            except errors.WaitTimeoutError:
-                pass
-            if refusal is not None:
-                raise_failure(refusal)
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""

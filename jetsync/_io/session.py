@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._base.log import beats, get_logger
 from jetsync._io.bridge import Bridge
@@ -310,11 +311,29 @@ class Session:
             self._bridge.call(_nothing, deadline=deadline)
             self._errors_handled = read
 
-    def accept_replies(
-        self, refusal: errors.PermissionDeniedError, deadline: Deadline
-    ) -> errors.PermissionDeniedError | None:
-        """Forget that the server refused the replies, or return a later refusal."""
-        return self._bridge.call(self.router.accept, refusal, deadline=deadline)
+    def subscribe_replies(self, deadline: Deadline) -> None:
+        """
+        Ask the server again for the replies that it refused; raise if it still refuses them.
+
+        The permissions of the user may have changed.
+        """
+        lane, router = self.lane, self.router
+        refusal = router.refusal
+        while refusal is not None:
+            line = router.ask_again()
+            if line is None:
+                raise_failure(refusal)
+            try:
+                lane.write(line, deadline)
+                self.flush(deadline)
+                # The loop has then handled a refusal that the server sent before the PONG.
+                refusal = self._bridge.call(router.accept, refusal, deadline=deadline)
+            except errors.ConnectionLostError:
+                continue  # The next connection may have other permissions.
+            except errors.WaitTimeoutError:
+                pass
+            if refusal is not None:
+                raise_failure(refusal)
 
     def probe(self) -> None:
         """Check whether the server still answers; see :class:`Probe`."""

@@ -283,6 +283,16 @@ def hpub(
     return b"HPUB %b\r\n%b%b\r\n" % (arguments, header, bytes(payload))
 
 
+def hpub_head(subject: bytes, reply: bytes, header: bytes, size: int) -> bytes:
+    """
+    Build the part of ``HPUB`` before a payload of *size* bytes.
+
+    The caller has checked the subject with :func:`check_subject`.
+    """
+    length = len(header)
+    return b"HPUB %b %b %d %d\r\n%b" % (subject, reply, length, length + size, header)
+
+
 def message(
     subject: bytes, reply: bytes, header: bytes | None, payload: bytes | bytearray | memoryview
 ) -> bytes:

@@ -177,8 +177,8 @@ class Put:
         started = time.monotonic()
         while size := read(buffer := upload.buffer()):
             self._hash.update(buffer[:size])
-            upload.add(size)
-            # After the first chunk is sent, so that one wait covers both answers.
+            # The old document is read next, so that one wait covers the answers to both.
+            upload.add(size, more=not self._has_read)
             self._read_old()
             now = time.monotonic()
             self._paused |= now - started > LONG_PAUSE

@@ -8,6 +8,9 @@ it are known and increase. If a chunk fails, it waits for the outcome of all oth
 sends them again from the first one that failed. The stream drops those that it has already. A chunk
 that was stored after a failed one is in the wrong place: it is deleted and gets another id.
 
+Each chunk is a request of its own, and servers answer them in order. So an object of one chunk
+needs nothing that only many chunks need.
+
 The data of a chunk is read into a slot, which has room for the rest of its frame. So the frame is
 sent without a copy. Slots of confirmed chunks are used again, because new memory for each chunk
 would cost a tenth of the CPU of a put.
@@ -18,17 +21,22 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from jetsync import errors
-from jetsync._base.deadline import MAX_SECONDS, Deadline
+from jetsync._base.deadline import Deadline
+from jetsync._io.connection import was_sent
+from jetsync._io.requests import Request
+from jetsync._proto import frames
 from jetsync._proto.objects import chunks_of
-from jetsync.events import RetryEvent
+from jetsync._proto.pipeline import Tally
+from jetsync._proto.puback import parse_ack
+from jetsync.events import PublishOperation, RetryEvent
+from jetsync.publish.encode import Encoder
 from jetsync.publish.hooks import BulkHooks
-from jetsync.publish.window import Window, WindowOptions
+from jetsync.publish.retry import unknown_outcome
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
@@ -39,6 +47,9 @@ if TYPE_CHECKING:
 # Bytes in flight at most: 8 MiB. More would only help with more than 80 MB/s over a round trip of
 # 100 ms. A leader with replicas falls behind if clients have hundreds of MB in flight.
 WINDOW: Final = 8 << 20
+
+# Chunks in flight at most.
+MOST_CHUNKS: Final = 4096
 
 # Seconds before chunks are sent again, doubled each time without progress up to the limit.
 FIRST_PAUSE: Final = 0.05
@@ -102,11 +113,13 @@ class Chunk:
     A chunk that is not confirmed yet.
     """
 
-    message: OutboundMessage
+    number: int
     slot: Slot
     size: int
     # How often it got a new id, because it was stored in the wrong place.
     attempt: int = 0
+    # The request that carries it, until its outcome is known.
+    request: Request | None = None
     # Its sequence, once it is stored.
     sequence: int | None = None
     error: Exception | None = None
@@ -139,31 +152,26 @@ class Upload:
         self._bucket = bucket
         self._nuid = nuid
         self._subject = chunks_of(bucket.name, nuid)
+        self._target = self._subject.encode()
         self._seconds = seconds
+        self._chunk_size = chunk_size
+        # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
+        self._limit = max(WINDOW - chunk_size, 1)
         self._on_progress = on_progress
         self._total = total
-        # The next chunk is sent if this much is in flight, so a window has at least two chunks.
-        self._options = WindowOptions(
-            MAX_SECONDS,
-            max_bytes=max(WINDOW - chunk_size, 1),
-            retries=0,
-            name="put",
-            write_timeout=seconds,
-        )
-        self._window = Window(context, self._options, keep_acks=True)
         self._hooks = BulkHooks(context.plugins)
-        self._lane = context.lane
-        # Chunks that are not confirmed, in order. Those in flight by the identity of the message.
+        self._tally = Tally()
+        self._connection = context.connection
+        frames.check_subject(self._target, self._connection.inbox)
+        # In a forked child, the calls of this put raise.
+        self._session = self._connection.session
+        self._lane = self._session.lane
+        # Chunks that are not confirmed, and those of them that have no answer yet; both in order.
         self._open: deque[Chunk] = deque()
-        self._in_flight: dict[int, Chunk] = {}
-        self._number = 0
-        self._target = b""
+        self._in_flight: deque[Chunk] = deque()
         # The slots of confirmed chunks, and that of the next one.
         self._free: list[Slot] = []
         self._next: Slot | None = None
-        self._slot = partial(
-            Slot, len(self._subject) + len(self._window.prefix) + HEAD_ROOM, chunk_size
-        )
         self._failed = False
         self._pause = FIRST_PAUSE
         # Why chunks were sent again last, if none was confirmed since.
@@ -174,8 +182,9 @@ class Upload:
         self._moved = 0.0
         #: Whether chunks were sent again.
         self.has_repeated: bool = False
-        #: How many chunks were given.
+        #: How many chunks were given, and how many bytes.
         self.count: int = 0
+        self._given = 0
         #: How many bytes are confirmed.
         self.done: int = 0
         # The sequence of the last confirmed chunk.
@@ -185,9 +194,14 @@ class Upload:
         """Call *send* inside the plugins' wrappers."""
         # Raises before anything is sent in a signal handler that cannot wait for acks.
         self._lane.prepare_wait()
-        self._hooks.begin(self._options.operation, self._window.pipeline.tally)
+        self._hooks.begin(self._operation, self._tally)
         self._next_look = time.monotonic() + LOOK_INTERVAL
         self._hooks.run(send)
+
+    def _operation(self) -> PublishOperation:
+        return PublishOperation(
+            name="put", messages=None, window=MOST_CHUNKS, timeout=self._seconds
+        )
 
     def buffer(self) -> memoryview:
         """Return where the data of the next chunk belongs, before :meth:`add`."""
@@ -195,29 +209,41 @@ class Upload:
             self._next = self._free.pop() if self._free else self._slot()
         return self._next.data
 
-    def add(self, size: int) -> None:
-        """Send the next chunk of *size* bytes, and wait until there is room for another one."""
+    def _slot(self) -> Slot:
+        room = len(self._subject) + len(self._connection.inbox) + HEAD_ROOM
+        return Slot(room, self._chunk_size)
+
+    def add(self, size: int, *, more: bool = False) -> None:
+        """
+        Send the next chunk of *size* bytes, and wait until there is room for another one.
+
+        Args:
+            size: Its bytes.
+            more: Whether the caller sends a request next, with which a small chunk can be sent.
+        """
         self._moved = time.monotonic()
         slot, self._next = self._next, None
         assert slot is not None
-        message = OutboundMessage(
-            self._subject, slot.data[:size], msg_id=f"{self._nuid}-{self.count}"
-        )
+        chunk = Chunk(self.count, slot, size)
         self.count += 1
-        chunk = Chunk(message, slot, size)
+        self._given += size
         self._open.append(chunk)
         if not self._failed:
-            self._send(chunk)
+            self._send(chunk, more=more)
         if self._moved >= self._next_look:
             self._next_look = self._moved + LOOK_INTERVAL
-            self._window.wait(self._moved + SHORT_WAIT)
+            self._wait(self._moved + SHORT_WAIT)
             self._settle()
-        if self._window.is_full or self._window.room <= 0:
+        if self._has(self._limit, MOST_CHUNKS):
             # Waiting for each ack would wake this thread once for each chunk.
-            while self._window.pipeline.size > self._options.max_bytes // 2:
+            while self._has(self._limit // 2 + 1, MOST_CHUNKS // 2 + 1):
                 self._proceed()
         while self._failed:
             self._proceed()
+
+    def _has(self, size: int, count: int) -> bool:
+        """Return whether this many bytes or chunks are not confirmed."""
+        return self._given - self.done >= size or len(self._open) >= count
 
     def finish(self) -> None:
         """Wait until all chunks are confirmed."""
@@ -226,57 +252,62 @@ class Upload:
             self._proceed()
 
     def close(self) -> None:
-        """End the reply subscription, and report to the plugins."""
-        self._window.close()
+        """Forget the chunks in flight, and report to the plugins."""
+        for chunk in self._in_flight:
+            if chunk.request is not None:
+                chunk.request.end()
         if self._hooks.reports is not None:
             self._hooks.reports.note(())
-            self._hooks.reports.send(interrupted=self._window.open_count)
+            self._hooks.reports.send(interrupted=len(self._in_flight))
 
     def abort(self, deadline: Deadline) -> None:
         """Remove the chunks of a put that failed."""
         try:
             # The purge needs the other half.
             until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
-            while self._window.open_count and not until.expired():
-                self._window.wait(until.at)
+            while self._in_flight and not until.expired():
+                self._wait(until.at)
                 self._take_outcomes()
         finally:
             self.close()
         if self.count:
             self._bucket.purge_chunks(self._nuid, deadline)
 
-    def _send(self, chunk: Chunk, *, again: bool = False) -> None:
-        window, message = self._window, chunk.message
-        encoder, number = window.encoder, self._number
-        frame: bytes | memoryview
+    def _send(self, chunk: Chunk, *, more: bool = False, again: bool = False) -> None:
+        session, message = self._session, None
         if self._hooks.changes_messages:
             # A copy, because plugins may change and keep it, and it may be sent again.
-            copied = attrs.evolve(message, data=bytes(message.data))  # type: ignore[arg-type]
-            message = self._hooks.prepared(copied)
-            frame = encoder.frame(message, window.prefix, number)
+            message = self._message(chunk)
+            message.data = bytes(chunk.slot.data[: chunk.size])
+            target, header, data, _ = Encoder(self._connection).encode(
+                self._hooks.prepared(message)
+            )
         else:
-            if not self._target:
-                # Checks the subject.
-                self._target = encoder.encode((self._subject, b""))[0]
             # Written here, because the encoder takes as long as the rest.
-            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % str(message.msg_id).encode()
-            self._bucket.context.connection.check_size(len(header) + chunk.size)
-            if again:
-                # A copy, because the outbox may not have dropped the first frame yet.
-                encoded: Any = self._target, header, message.data, ()
-                frame = encoder.framed(encoded, window.prefix, number)
-            else:
-                head = encoder.head(self._target, header, chunk.size, window.prefix, number)
-                frame = chunk.slot.frame(head, chunk.size)
-        self._number += 1
+            target = self._target
+            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % self._msg_id(chunk).encode()
+            self._connection.check_size(len(header) + chunk.size)
         chunk.sequence = chunk.error = None
-        self._in_flight[id(message)] = chunk
-        # The window keeps the message, so its identity stays unique.
-        window.pipeline.enter([(number, message)])
+        request = chunk.request = Request(session, target)
+        self._in_flight.append(chunk)
+        frame: bytes | memoryview
+        if message is not None:
+            frame = frames.message(target, request.address, header or None, data)
+        elif again:
+            # A copy, because the outbox may not have dropped the first frame yet.
+            frame = frames.hpub(target, request.address, header, chunk.slot.data[: chunk.size])
+        else:
+            head = frames.hpub_head(target, request.address, header, chunk.size)
+            frame = chunk.slot.frame(head, chunk.size)
         try:
-            window.write(frame, range(number, number + 1))
-        except (errors.DisconnectedError, errors.ConnectionClosedError):
-            # The failure is in the window now.
+            request.send(frame, Deadline.after(self._seconds), more=more)
+        except (
+            errors.DisconnectedError,
+            errors.ConnectionClosedError,
+            errors.PermissionDeniedError,
+        ) as error:
+            # Nothing was sent.
+            request.fail(error)
             self._take_outcomes()
 
     def _proceed(self) -> None:
@@ -285,17 +316,23 @@ class Upload:
             for chunk in self._open:
                 if chunk.error is not None and not isinstance(chunk.error, TEMPORARY):
                     raise chunk.error
-            if not self._window.open_count:
+            if not self._in_flight:
                 self._send_again()
                 return
-        due = self._moved + self._seconds
-        self._window.wait(min(due, self._window.due() or due))
+        self._wait(self._moved + self._seconds)
         self._settle()
         if self._open and time.monotonic() >= self._moved + self._seconds:
             self._time_out()
 
+    def _wait(self, until: float) -> None:
+        """Wait for the answer to the oldest chunk in flight."""
+        if self._in_flight:
+            request = self._in_flight[0].request
+            assert request is not None
+            self._lane.wait(request, Deadline(until, self._seconds))
+
     def _time_out(self) -> None:
-        self._bucket.context.connection.probe()
+        self._connection.probe()
         raise errors.RequestTimeoutError(
             self._subject, self._seconds, what="no chunk was confirmed"
         ) from self._reason
@@ -321,30 +358,48 @@ class Upload:
             self._moved = time.monotonic()
 
     def _take_outcomes(self) -> None:
-        window = self._window
-        if window.process_outcomes():
-            # Chunks are sent again in order, and not one by one.
-            window.schedule_retries()
-        for message, ack in window.take_acked():
-            chunk = self._in_flight.pop(id(message), None)
-            if chunk is not None:
-                chunk.sequence = ack if isinstance(ack, int) else ack.sequence
-        for _, message, error in window.failures:
-            chunk = self._in_flight.pop(id(message), None)
-            if chunk is not None:
-                chunk.error = error
+        """Note what became of the oldest chunks in flight."""
+        in_flight = self._in_flight
+        failures: list[Exception] = []
+        while in_flight and (request := in_flight[0].request) is not None and request.ready:
+            chunk = in_flight[0]
+            try:
+                ack = parse_ack(request.answer()[3])
+            except errors.JetSyncError as error:
+                chunk.error = self._failure(chunk, error)
+            else:
+                if isinstance(ack, errors.ApiError):
+                    chunk.error = ack
+                else:
+                    chunk.sequence = ack.sequence
+                    self._tally.add(ack)
+            request.end()
+            in_flight.popleft()
+            if chunk.error is not None:
                 self._failed = True
-        if self._hooks.reports is not None and self._hooks.reports.note(
-            error for _, _, error in window.failures
-        ):
-            self._hooks.reports.send()
-        window.failures.clear()
+                failures.append(chunk.error)
+        reports = self._hooks.reports
+        if reports is not None and reports.note(failures):
+            reports.send()
+
+    def _failure(self, chunk: Chunk, error: errors.JetSyncError) -> errors.JetSyncError:
+        """Return the error of a chunk from that of its request."""
+        if isinstance(error, errors.NoRespondersError):
+            return errors.NoStreamResponseError(error.subject, attempts=1)
+        if was_sent(error) or isinstance(error, errors.ProtocolError):
+            return unknown_outcome(self._message(chunk), error, self._seconds)
+        return error
+
+    def _msg_id(self, chunk: Chunk) -> str:
+        return f"{self._nuid}-{chunk.number}" + (f"-{chunk.attempt}" if chunk.attempt else "")
+
+    def _message(self, chunk: Chunk) -> OutboundMessage:
+        """Return a chunk as a message without its data."""
+        return OutboundMessage(self._subject, msg_id=self._msg_id(chunk))
 
     def _send_again(self) -> None:
         """Send all chunks again from the first one that is not confirmed. None is in flight."""
         chunks = list(self._open)
-        # Those before it are confirmed, so none of these is in its place.
-        first = self.count - len(chunks)
         error = next((chunk.error for chunk in chunks if chunk.error is not None), None)
         self._reason = error or self._reason
         left = self._moved + self._seconds - time.monotonic()
@@ -369,12 +424,11 @@ class Upload:
         context.connection.closing.wait(self._pause)
         self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
         self._lane.outbox.wait_open(Deadline.after(left))
-        for number, chunk in enumerate(chunks, first):
+        # Those before them are confirmed, so none of these is in its place.
+        for chunk in chunks:
             if chunk.sequence is not None:
                 self._remove(chunk.sequence)
                 chunk.attempt += 1
-                msg_id = f"{self._nuid}-{number}-{chunk.attempt}"
-                chunk.message = attrs.evolve(chunk.message, msg_id=msg_id)
             chunk.sequence = chunk.error = None
         self._failed, self.has_repeated = False, True
         for chunk in chunks:

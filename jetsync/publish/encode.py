@@ -56,7 +56,7 @@ class Encoder:
     """
 
     __slots__ = (
-        "_check", "_connection", "_head", "_hpub", "_suffix", "_version",
+        "_check", "_connection", "_hpub", "_suffix", "_version",
         "forgotten", "has_ttl", "limit", "pub", "targets",
     )  # fmt: skip
 
@@ -74,8 +74,7 @@ class Encoder:
         self._version = server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
         self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-        self._head = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b" % suffix
-        self._hpub = self._head + b"%b\r\n"
+        self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         # Whether a message with a time-to-live was encoded.
         self.has_ttl: bool = False
         # Not empty once `targets` has dropped subjects. A list, because `Refusals.batches` keeps it
@@ -148,11 +147,6 @@ class Encoder:
             return self.pub % (target, prefix, number, size, payload)
         length = len(header)
         return self._hpub % (target, prefix, number, length, length + size, header, payload)
-
-    def head(self, target: bytes, header: bytes, size: int, prefix: bytes, number: int) -> bytes:
-        """Return the part of a frame before the payload of *size* bytes; see :meth:`frame`."""
-        length = len(header)
-        return self._head % (target, prefix, number, length, length + size, header)
 
     def form(self, prefix: bytes) -> bytes:
         """

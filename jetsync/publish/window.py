@@ -83,9 +83,7 @@ class WindowOptions:
     retries: int = 2
     retry_wait: float = attrs.field(default=0.25, converter=_retry_wait)
     # The name of the operation for plugins.
-    name: Literal["publish_many", "publisher", "put"] = "publish_many"
-    # Seconds to wait for room and for a connection, if that is not ``ack_timeout``.
-    write_timeout: float | None = None
+    name: Literal["publish_many", "publisher"] = "publish_many"
 
     def __attrs_post_init__(self) -> None:
         check_count("window", self.size, 1)
@@ -250,7 +248,7 @@ class Window:
         self._forget_messages()
         self._listener.end()
 
-    def write(self, block: bytes | memoryview, numbers: range) -> None:
+    def write(self, block: bytes, numbers: range) -> None:
         """
         Write the block of *numbers*, whose entries are in flight already.
 
@@ -258,14 +256,11 @@ class Window:
             DisconnectedError, ConnectionClosedError: Nothing was sent; all messages of the block
                 have failed with this error.
         """
-        options = self.options
-        deadline = Deadline.after(options.write_timeout or options.ack_timeout)
+        deadline = Deadline.after(self.options.ack_timeout)
         try:
             while True:
                 try:
-                    line = self._listener.line
-                    # Only joined if necessary, because that would copy a view.
-                    subscribed = line + block if line else block
+                    subscribed = self._listener.line + block
                     last = b"%b%d" % (self.prefix, numbers[-1])
                     epoch = self._lane.write(subscribed, deadline, epoch=self._epoch, request=last)
                     break
