@@ -4,7 +4,6 @@ One JetStream context: a connection with an API prefix, a default timeout and kn
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,7 @@ from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import MAX_SECONDS, Deadline
 from jetsync.errors import JetStreamNotEnabledError, NoRespondersError
 from jetsync.errors.answers import from_api_error
-from jetsync.values.server_info import decode_json
+from jetsync.values.server_info import decode_json, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +91,7 @@ class Context:
         """
         payload = b""
         if body is not None:
-            payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+            payload = encode_json(body)
         try:
             subject = f"{self.prefix}.{endpoint}".encode()
             frame = self.connection.exchange(subject, None, payload, deadline)

@@ -15,13 +15,13 @@ from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
-from jetsync.objects.info import read_info, write_info
+from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
 from jetsync.read.pages import repeated
 from jetsync.stream import Stream
 from jetsync.values.headers import ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage
-from jetsync.values.server_info import decode_json
+from jetsync.values.server_info import encode_json
 from jetsync.values.stream_info import StreamInfo
 
 if TYPE_CHECKING:
@@ -53,6 +53,30 @@ def cleanup(seconds: float) -> Deadline:
     return Deadline.after(min(CLEANUP, seconds))
 
 
+class Named:
+    """
+    Replaces the errors of a stream by those of its object store.
+
+    Not a function with ``contextlib.contextmanager``, because each put needs five of them.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, (errors.ObjectStoreNotFoundError, errors.ObjectStoreSealedError)):
+            return
+        if isinstance(error, errors.StreamNotFoundError):
+            raise errors.ObjectStoreNotFoundError(self._name) from error
+        if isinstance(error, errors.StreamSealedError):
+            raise errors.ObjectStoreSealedError(self._name) from error
+
+
 class Bucket:
     """
     The state that all handles of one object store share. Thread-safe.
@@ -67,17 +91,9 @@ class Bucket:
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
 
-    @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
+    def named(self) -> Named:
         """Replace the errors of the stream by those of the object store."""
-        try:
-            yield
-        except (errors.ObjectStoreNotFoundError, errors.ObjectStoreSealedError):
-            raise
-        except errors.StreamNotFoundError as error:
-            raise errors.ObjectStoreNotFoundError(self.name) from error
-        except errors.StreamSealedError as error:
-            raise errors.ObjectStoreSealedError(self.name) from error
+        return Named(self.name)
 
     def check_exists(self, deadline: Deadline) -> None:
         """
@@ -199,8 +215,8 @@ class Bucket:
             ObjectChangedError: The object's last document is another one.
             PublishOutcomeUnknownError: The document may be stored or not.
         """
-        data = write_info(document, name=name)
-        wanted = decode_json(data)
+        wanted = complete(document, name=name)
+        data = encode_json(wanted)
         subject = documents_of(self.name, encode_name(name))
         expected = old.revision if old is not None and old.is_padded else 0
         refused: errors.ObjectChangedError | None = None
@@ -211,7 +227,7 @@ class Bucket:
                 with self.named():
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
                 now = dt.datetime.now(dt.timezone.utc)
-                made = read_info(self.name, subject, ack.sequence, now, data)
+                made = describe(self.name, subject, ack.sequence, now, wanted)
                 break
             except errors.WrongLastSequenceError as error:
                 refused = errors.ObjectChangedError(

@@ -5,9 +5,7 @@ What an object store knows about an object, and the document that stores it (ADR
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -18,6 +16,9 @@ from jetsync.errors import InvalidSubjectError, InvalidTypeError
 from jetsync.values.headers import Headers
 from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["ObjectInfo", "ObjectLink"]
 
@@ -101,7 +102,23 @@ def read_info(
     bucket: str, subject: str, sequence: int, modified: dt.datetime, data: bytes
 ) -> ObjectInfo:
     """
-    Return the description in the message of a document.
+    Return the description in the message of a document; see :func:`describe`.
+
+    Raises:
+        ProtocolError: The document cannot be read.
+    """
+    return describe(bucket, subject, sequence, modified, decode_json(data))
+
+
+def describe(
+    bucket: str,
+    subject: str,
+    sequence: int,
+    modified: dt.datetime,
+    document: dict[str, Any],
+) -> ObjectInfo:
+    """
+    Return the description in a document.
 
     Other clients write the same fields in other ways, so only a document whose counts are not
     numbers is refused. The name is that of the subject, where readers look for the object.
@@ -109,7 +126,6 @@ def read_info(
     Raises:
         ProtocolError: The document cannot be read.
     """
-    document = decode_json(data)
     token = subject.rpartition(".")[2]
     options = _mapping(document.get("options"))
     link = options.get("link")
@@ -131,7 +147,7 @@ def read_info(
         },
         chunk_size=read_count(options.get("max_chunk_size") or 0, "the size of chunks") or None,
         link=None
-        if not isinstance(link, Mapping)
+        if not isinstance(link, dict)
         else ObjectLink(_text(link.get("bucket")) or bucket, _text(link.get("name"))),
         is_deleted=document.get("deleted") is True,
         is_padded=len(token) % 4 == 0,
@@ -139,15 +155,14 @@ def read_info(
     )
 
 
-def write_info(document: Mapping[str, Any], **changes: Any) -> bytes:
+def complete(document: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """
-    Return a document with changes, and without the fields that are None.
+    Return a document as it is stored: with changes, and without the fields that are None.
 
     Fields that jetsync does not know are kept.
     """
     fields = {**document, "mtime": NO_TIME, **changes}
-    present = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(present, separators=(",", ":"), ensure_ascii=False).encode()
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _text(value: Any) -> str | None:
@@ -162,8 +177,8 @@ def _nuid(value: Any) -> str:
         return ""
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _headers(value: Any) -> Headers:

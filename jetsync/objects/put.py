@@ -24,10 +24,11 @@ from jetsync._proto.objects import (
     encode_name,
 )
 from jetsync.objects.bucket import cleanup
-from jetsync.objects.info import ObjectInfo, write_info
+from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
 from jetsync.values.headers import Headers, header_pairs
+from jetsync.values.server_info import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 # Bytes of a message that are kept free for headers: those of a chunk, and those that plugins add.
 HEADER_ROOM: Final = 512
+
+# Bytes of a document that are kept free for what a put adds: the largest counts, and a digest.
+COUNTS_ROOM: Final = 160
 
 # Bytes of a random id.
 NUID_BYTES: Final = 11
@@ -109,16 +113,17 @@ class Put:
         self._size = _chunk_size(bucket, chunk_size)
         source = self._source = Source(data)
         self._nuid = new_nuid()
+        given = texts(description, headers, metadata)
         self._document = {
             "name": name,
-            **texts(description, headers, metadata),
+            **given,
             "options": {"max_chunk_size": self._size},
             "bucket": bucket.name,
             "nuid": self._nuid,
         }
-        # Digits of the largest counts, and a digest.
-        room = len(encode_digest(bytes(32))) + 100
-        context.connection.check_size(len(write_info(self._document)) + room + HEADER_ROOM)
+        if given:
+            size = len(encode_json(complete(self._document)))
+            context.connection.check_size(size + COUNTS_ROOM + HEADER_ROOM)
         self._upload = Upload(
             bucket,
             self._nuid,
@@ -183,7 +188,7 @@ class Put:
             now = time.monotonic()
             self._paused |= now - started > LONG_PAUSE
             started = now
-            if size < len(buffer):
+            if size < len(buffer) or upload.given == self._source.size:
                 break
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()

@@ -184,7 +184,7 @@ class Upload:
         self.has_repeated: bool = False
         #: How many chunks were given, and how many bytes.
         self.count: int = 0
-        self._given = 0
+        self.given: int = 0
         #: How many bytes are confirmed.
         self.done: int = 0
         # The sequence of the last confirmed chunk.
@@ -226,7 +226,7 @@ class Upload:
         assert slot is not None
         chunk = Chunk(self.count, slot, size)
         self.count += 1
-        self._given += size
+        self.given += size
         self._open.append(chunk)
         if not self._failed:
             self._send(chunk, more=more)
@@ -243,7 +243,7 @@ class Upload:
 
     def _has(self, size: int, count: int) -> bool:
         """Return whether this many bytes or chunks are not confirmed."""
-        return self._given - self.done >= size or len(self._open) >= count
+        return self.given - self.done >= size or len(self._open) >= count
 
     def finish(self) -> None:
         """Wait until all chunks are confirmed."""

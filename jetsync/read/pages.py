@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -32,6 +31,7 @@ from jetsync._proto import frames
 from jetsync._proto.page_runs import PageRuns, join_frames
 from jetsync.events import DirectReadOperation
 from jetsync.values.frame import FrameRun
+from jetsync.values.server_info import encode_json
 from jetsync.values.server_versions import NEEDS_PAGES
 from jetsync.values.stored import StoredPage, messages_of, page_of, stored_messages
 
@@ -476,7 +476,7 @@ class PageReader:
                         timeout=self.seconds,
                     )
                     self._entered = context.plugins.enter_fetch(operation)
-            body = json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
+            body = encode_json(request)
             context.connection.check()
             context.connection.check_size(len(body))
             block = listener.line + frames.pub(self._target, reply, body)
