@@ -159,8 +159,7 @@ def test_two_writers_lose_nothing(faults, record_property):
     possible: set[bytes] = set()
     wrong: list[BaseException] = []
 
-    def write(js, letter):
-        store = js.object_store("WRITERS")
+    def write(store, letter):
         number = 0
         while not stop.is_set():
             number += 1
@@ -188,7 +187,11 @@ def test_two_writers_lose_nothing(faults, record_property):
         store = one.jetstream().create_object_store("WRITERS", storage="memory")
         store.put("a", b"")
         threads = [
-            threading.Thread(target=write, args=(client.jetstream(timeout=TIMEOUT), letter))
+            # Opened before the cuts begin, because opening a store is not repeated.
+            threading.Thread(
+                target=write,
+                args=(client.jetstream(timeout=TIMEOUT).object_store("WRITERS"), letter),
+            )
             for client, letter in ((one, b"x"), (two, b"y"))
         ]
         for thread in threads:

@@ -1,0 +1,229 @@
+"""
+Puts of objects that fit into one chunk, with faults: the chunk is a single request, with the
+promises of many chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import jetsync
+from helpers.interrupts import interrupted_at, steps_of
+from helpers.waiting import eventually
+from jetsync import hookimpl
+from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
+
+DATA = os.urandom(1000)
+OLD = os.urandom(300_000)
+
+
+@pytest.fixture
+def broken(nats_server, observer):
+    """
+    The same object store through a proxy, with the client and the proxy.
+    """
+    with (
+        CutProxy(nats_server.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+    ):
+        yield client.jetstream().object_store(observer.bucket), client, proxy
+
+
+def check(observer, *allowed):
+    """
+    Check that the object is whole, and that its chunks are the only ones.
+    """
+    objects = observer.list()
+    assert (observer.get_bytes("a") if objects else None) in allowed
+    subjects = f"$O.{observer.bucket}.C.>"
+    found = observer.stream.info(subjects_filter=subjects).state.subjects
+    assert {subject.rpartition(".")[2] for subject in found} == {each.nuid for each in objects}
+
+
+class Misdirect:
+    """
+    Send the first messages of a put to a subject without a stream, as if it had no leader.
+    """
+
+    def __init__(self, times):
+        self._left = times
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        """
+        Change the subject of the chunk.
+        """
+        if ".C." in message.subject and self._left:
+            self._left -= 1
+            message.subject = "nowhere"
+        return message
+
+
+class TestWire:
+    def test_a_put_needs_no_subscription(self, client, observer):
+        """The answers to chunks come through the subscription that all requests share."""
+        before = client.statistics()
+        during = []
+        for size in (1000, 400_000):
+            observer.put(
+                "a",
+                os.urandom(size),
+                on_progress=lambda *_: during.append(client.statistics().subscriptions),
+            )
+        assert set(during) == {before.subscriptions}
+        after = client.statistics()
+        assert (after.subscriptions, after.requests_in_flight) == (before.subscriptions, 0)
+
+    def test_threads_put_at_the_same_time(self, observer):
+        """Threads that share a store put small objects at the same time."""
+
+        def put(number):
+            for version in range(30):
+                observer.put(f"{number}", b"%d-%d" % (number, version))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put, range(4)))
+        assert [observer.get_bytes(f"{number}") for number in range(4)] == [
+            b"%d-29" % number for number in range(4)
+        ]
+
+
+class TestFaults:
+    @pytest.mark.parametrize("replaces", [False, True])
+    @pytest.mark.parametrize("to_client", [0, 1, 60, 200, 500])
+    def test_lost_answers(self, broken, observer, to_client, replaces):
+        """If the answers to the chunk or to the later requests are lost, the put is completed."""
+        store, client, proxy = broken
+        if replaces:
+            observer.put("a", OLD)
+        proxy.cut_after(to_client=to_client)
+        info = store.put("a", DATA, timeout=20)
+        assert (info.chunks, info.revision) == (1, observer.info("a").revision)
+        observer.collect_garbage(0)
+        check(observer, DATA)
+        assert client.statistics().requests_in_flight == 0
+
+    @pytest.mark.parametrize("to_server", [0, 1, 100, 600, 1100, 1300, 1600])
+    def test_lost_requests(self, broken, observer, to_server):
+        """If the chunk or a later request is lost, it is sent again."""
+        store, client, proxy = broken
+        observer.put("a", OLD)
+        proxy.cut_after(to_server=to_server)
+        store.put("a", DATA, timeout=20)
+        observer.collect_garbage(0)
+        check(observer, DATA)
+        assert client.statistics().requests_in_flight == 0
+
+    def test_a_cut_before_the_description(self, broken, observer):
+        """If the connection is cut after the chunk is stored, the description follows."""
+        store, _, proxy = broken
+        observer.put("a", OLD)
+        store.put("a", DATA, on_progress=lambda *_: proxy.cut(), timeout=20)
+        check(observer, DATA)
+
+    def test_a_stream_without_a_leader(self, proxied, observer):
+        """A chunk that no stream takes is sent again, and stored once."""
+        js, _ = proxied(Misdirect(2))
+        info = js.object_store(observer.bucket).put("a", DATA)
+        subject = f"$O.{observer.bucket}.C.{info.nuid}"
+        assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 1}
+        check(observer, DATA)
+
+    def test_a_stream_that_never_has_a_leader(self, proxied, observer):
+        """If no stream takes the chunk, the put fails in time and leaves the old object."""
+        observer.put("a", OLD)
+        js, _ = proxied(Misdirect(10_000))
+        with pytest.raises(jetsync.RequestTimeoutError) as caught:
+            js.object_store(observer.bucket).put("a", DATA, timeout=0.5)
+        assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
+        check(observer, OLD)
+
+    def test_a_silent_server(self, broken, observer):
+        """Without an answer, the put fails in time, and the chunk is garbage."""
+        store, client, proxy = broken
+        proxy.pause("to_client")
+        with pytest.raises(jetsync.RequestTimeoutError) as caught:
+            store.put("a", DATA, timeout=0.5)
+        proxy.resume()
+        subject = f"$O.{observer.bucket}.C.{caught.value.nuid}"
+        eventually(lambda: client.statistics().requests_in_flight == 0)
+        # The request that removes the chunk may arrive late, too.
+        observer.collect_garbage(0)
+        assert subject not in observer.stream.info(subjects_filter=">").state.subjects
+        check(observer, None)
+
+    def test_a_client_that_closes(self, broken, observer):
+        """If another thread closes the client, the put ends and names the chunk that stays."""
+        store, client, proxy = broken
+        proxy.pause("to_client")
+        caught = []
+
+        def put():
+            try:
+                store.put("a", DATA, timeout=60)
+            except jetsync.ConnectionClosedError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        eventually(lambda: observer.stream.info().state.messages)
+        client.close()
+        thread.join(60)
+        assert caught[0].nuid
+        assert observer.list() == []
+        assert observer.collect_garbage(0) == 1
+
+    @pytest.mark.parametrize("conditional", [False, True])
+    def test_a_conflict_leaves_nothing(self, observer, conditional):
+        """If another put stores the object after the chunk, the put fails and removes it."""
+        expect = observer.put("a", OLD) if conditional else None
+        with pytest.raises(jetsync.ObjectChangedError) as caught:
+            observer.put(
+                "a", DATA, expect=expect, on_progress=lambda *_: observer.put("a", b"other")
+            )
+        assert not hasattr(caught.value, "nuid")
+        check(observer, b"other")
+
+    def test_a_chunk_that_may_not_be_published(self):
+        """If the server refuses the subject of the chunk, the put fails and stores nothing."""
+        denied = {"publish": {"deny": ["$O.b.C.>"]}}
+        users = [
+            {"user": "u", "password": "p", "permissions": denied},
+            {"user": "admin", "password": "p"},
+        ]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="admin", password="p") as admin,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            store = admin.jetstream().create_object_store("b", storage="memory")
+            with pytest.raises(jetsync.PermissionDeniedError, match=r"\$O\.b\.C\."):
+                client.jetstream().object_store("b").put("a", DATA)
+            check(store, None)
+            assert client.statistics().requests_in_flight == 0
+
+
+class TestInterrupts:
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("conditional", [False, True])
+    def test_an_interrupt_at_any_step(self, broken, observer, conditional):
+        """Ctrl-C at any step of a small put leaves the old object or the new one, and no chunks."""
+        store, client, _ = broken
+        old = [observer.put("a", OLD)]
+
+        def put():
+            store.put("a", DATA, expect=old[0] if conditional else None)
+
+        for step in sorted(random.Random(7).sample(range(1, steps_of(put)), 60)):
+            old[0] = observer.put("a", OLD)
+            interrupted_at(step, put)
+            observer.collect_garbage(0)
+            check(observer, OLD, DATA)
+            store.put("a", b"next")
+        assert client.statistics().subscriptions == 1
