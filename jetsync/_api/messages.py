@@ -6,7 +6,7 @@ A direct get is faster and may be a moment behind. The leader always knows the l
 
 from __future__ import annotations
 
-import base64
+import binascii
 import contextlib
 import json
 import reprlib
@@ -64,8 +64,8 @@ def leader_get(
             subject,
             read_count(message.get("seq"), "the sequence of a message"),
             parse_time_ns(message["time"]),
-            data=base64.b64decode(message.get("data") or b""),
-            raw_headers=base64.b64decode(message.get("hdrs") or b"") or None,
+            data=binascii.a2b_base64(message.get("data") or b""),
+            raw_headers=binascii.a2b_base64(message.get("hdrs") or b"") or None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise errors.ProtocolError(

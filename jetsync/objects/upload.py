@@ -307,8 +307,9 @@ class Upload:
             errors.PermissionDeniedError,
         ) as error:
             # Nothing was sent.
-            request.fail(error)
-            self._take_outcomes()
+            request.end()
+            self._in_flight.pop()
+            self._note([(chunk, error)])
 
     def _proceed(self) -> None:
         """Wait for an answer, or send chunks again after a failure."""
@@ -360,26 +361,28 @@ class Upload:
     def _take_outcomes(self) -> None:
         """Note what became of the oldest chunks in flight."""
         in_flight = self._in_flight
-        failures: list[Exception] = []
+        failures: list[tuple[Chunk, errors.JetSyncError]] = []
         while in_flight and (request := in_flight[0].request) is not None and request.ready:
             chunk = in_flight[0]
             try:
                 ack = parse_ack(request.answer()[3])
-            except errors.JetSyncError as error:
-                chunk.error = self._failure(chunk, error)
-            else:
                 if isinstance(ack, errors.ApiError):
-                    chunk.error = ack
+                    failures.append((chunk, ack))
                 else:
                     chunk.sequence = ack.sequence
                     self._tally.add(ack)
+            except errors.JetSyncError as error:
+                failures.append((chunk, self._failure(chunk, error)))
             request.end()
             in_flight.popleft()
-            if chunk.error is not None:
-                self._failed = True
-                failures.append(chunk.error)
+        self._note(failures)
+
+    def _note(self, failures: list[tuple[Chunk, errors.JetSyncError]]) -> None:
+        """Note which chunks failed, and report to the plugins if a report is due."""
+        for chunk, error in failures:
+            chunk.error, self._failed = error, True
         reports = self._hooks.reports
-        if reports is not None and reports.note(failures):
+        if reports is not None and reports.note([error for _, error in failures]):
             reports.send()
 
     def _failure(self, chunk: Chunk, error: errors.JetSyncError) -> errors.JetSyncError:
