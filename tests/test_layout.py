@@ -36,7 +36,6 @@ COVERED_BY = {
     "live/test_system.py": "values/system_info",
     "live/kv/test_handle.py": "kv/bucket kv/entry",
     "live/objects/test_handle.py": "objects/bucket objects/garbage",
-    "live/objects/test_put.py": "objects/upload",
     "live/read/test_pages.py": "read/last",
     "publish/test_publisher.py": "publish/window publish/future",
     "publish/test_atomic_messages.py": "publish/atomic_options",

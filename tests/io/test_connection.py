@@ -204,6 +204,7 @@ class TestParseInfo:
     def test_decode_json(self):
         """A JSON object is decoded. Anything else is a protocol error that shows its start."""
         assert decode_json(b'{"a":1}') == {"a": 1}
+        assert decode_json(b' \n{"a": 1}\r\n') == {"a": 1}
         for data in (b"", b"[]", b"x" * 1000, b'"a"'):
             with pytest.raises(ProtocolError) as caught:
                 decode_json(data)

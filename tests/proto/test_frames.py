@@ -351,6 +351,11 @@ class TestBuilders:
         assert frames.hpub(b"a", b"r", BLOCK, b"xy") == expected
         assert frames.hpub(b"a", b"r", BLOCK, memoryview(b"xy")) == expected
 
+    def test_a_head_and_a_payload_are_a_whole_frame(self):
+        """The head of a frame is all of it before the payload."""
+        head = frames.hpub_head(b"a", b"r", BLOCK, 2)
+        assert head + b"xy\r\n" == frames.hpub(b"a", b"r", BLOCK, b"xy")
+
     def test_pub_or_hpub_is_chosen_by_the_headers(self):
         """A message is PUB without headers and HPUB with."""
         assert frames.message(b"a", b"r", None, b"x") == frames.pub(b"a", b"r", b"x")

@@ -173,7 +173,7 @@ class TestFaults:
         thread = threading.Thread(target=put)
         thread.start()
         eventually(lambda: observer.stream.info().state.messages)
-        client.close()
+        client.close(timeout=0.1)
         thread.join(60)
         assert caught[0].nuid
         assert observer.list() == []
