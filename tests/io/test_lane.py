@@ -26,7 +26,15 @@ from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import ACK_LIMIT, DELEGATED_SENDS, OUT_LIMIT, PING, POST_LIMIT, LaneState
+from jetsync._io.outbox import (
+    ACK_LIMIT,
+    DELEGATED_SENDS,
+    JOIN_LIMIT,
+    OUT_LIMIT,
+    PING,
+    POST_LIMIT,
+    LaneState,
+)
 from jetsync._io.reader import Reader
 from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.subscriptions import SID_RANGE
@@ -289,6 +297,33 @@ class TestWrite:
         assert idle.receive(5 * 300_000) == b"".join(blocks)
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
         assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
+
+    def test_only_small_blocks_are_joined(self, idle):
+        """Small blocks that wait are sent with few system calls, and large ones are not copied."""
+        ours, server = socket.socketpair()
+        sent, is_full = [], True
+
+        def send(data):
+            if is_full:
+                raise BlockingIOError
+            sent.append(bytes(data))
+            return len(data)
+
+        with HookedSocket(ours, send) as hooked, ours, server:
+            idle.attach(hooked)
+            release = idle.stall()
+            blocks = [b"%04d" % number * 250 for number in range(200)]
+            blocks[50] = memoryview(os.urandom(3 * JOIN_LIMIT))
+            for block in blocks:
+                idle.lane.write(block, soon())
+            is_full = False
+            release.set()
+            until(lambda: not idle.lane.outbox.size, "the end of the rest")
+            idle.do(idle.lane.detach)
+        assert b"".join(sent) == b"".join(blocks)
+        assert blocks[50] in sent
+        assert len(sent) < 10
+        assert max(len(each) for each in sent if each != blocks[50]) <= JOIN_LIMIT
 
     def test_a_writer_beyond_the_limit_waits_for_room(self, idle):
         """Beyond the limit a writer waits for room, and its block is then sent whole."""
