@@ -47,8 +47,8 @@ class Source:
         self._rest = memoryview(b"")
         if isinstance(data, (bytes, bytearray, memoryview, str)):
             view = memoryview(payload_bytes(data))
-            # A view with another format, such as that of a ctypes array, cannot be copied from.
-            self._rest = view if view.format == "B" else memoryview(view.tobytes())
+            # Python copies to a buffer only from views of its format. An empty view has no cast.
+            self._rest = view.cast("B") if view else view
             self.size = len(self._rest)
         elif _is_file(data):
             self._file = data

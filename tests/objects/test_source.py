@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import array
 import ctypes
 import io
 import os
@@ -87,6 +88,15 @@ class TestChunks:
         """A view of items of one byte is read as bytes, whatever their format is."""
         assert parts(memoryview((kind * 10).from_buffer_copy(DATA)), 6) == [DATA[:6], DATA[6:]]
         assert parts([memoryview((kind * 10).from_buffer_copy(DATA))], 6) == [DATA[:6], DATA[6:]]
+
+    @pytest.mark.parametrize("code", ["B", "b", "i"])
+    def test_a_view_is_not_copied(self, code):
+        """A view is read where it is, whatever its format, so it needs no memory of its own."""
+        items = array.array(code, bytes(8))
+        source, buffer = Source(memoryview(items)), memoryview(bytearray(8))
+        items[0] = 1
+        assert source.read(buffer) == 8
+        assert buffer == items.tobytes()
 
     def test_a_pipe_fills_chunks(self):
         """A file that returns less than was asked for is read until the chunk is full."""
