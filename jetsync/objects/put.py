@@ -27,6 +27,7 @@ from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
+from jetsync.read.pages import repeated
 from jetsync.values.headers import Headers, header_pairs
 from jetsync.values.server_info import encode_json
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.source import ObjectData
     from jetsync.values.headers import HeadersInput
+    from jetsync.values.stream_info import StreamInfo
 
 # Bytes of a message that are kept free for headers: those of a chunk, and those that plugins add.
 HEADER_ROOM: Final = 512
@@ -229,8 +231,12 @@ class Put:
         chunk that is sent again after the duplicate window of the stream is stored twice.
         """
         subject = chunks_of(self._bucket.name, self._nuid)
+
+        def read(deadline: Deadline) -> StreamInfo:
+            return self._bucket.stream.info(subjects_filter=subject, timeout=deadline.remaining())
+
         with self._bucket.named():
-            state = self._bucket.stream.info(subjects_filter=subject, timeout=self._seconds).state
+            state = repeated(self._bucket.context, read, self._deadline()).state
         if state.subjects.get(subject, 0) != self._upload.count:
             raise errors.ObjectCorruptedError(
                 self._bucket.name,

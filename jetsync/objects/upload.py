@@ -37,6 +37,7 @@ from jetsync.events import PublishOperation, RetryEvent
 from jetsync.publish.encode import Encoder
 from jetsync.publish.hooks import BulkHooks
 from jetsync.publish.retry import unknown_outcome
+from jetsync.read.pages import repeated
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
@@ -440,6 +441,10 @@ class Upload:
                 self._send(chunk, again=True)
 
     def _remove(self, sequence: int) -> None:
-        """Remove a chunk that is in the wrong place."""
+        """Remove a chunk that is in the wrong place; if an answer is lost, it may be gone."""
+
+        def remove(deadline: Deadline) -> None:
+            self._bucket.stream.delete_message(sequence, timeout=deadline.remaining())
+
         with contextlib.suppress(errors.MessageNotFoundError):
-            self._bucket.stream.delete_message(sequence, timeout=self._seconds)
+            repeated(self._bucket.context, remove, Deadline.after(self._seconds))

@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline) -> T:
     """
-    Return the result of *call*, which must only read.
+    Return the result of *call*, which reads, or does no harm if it is made twice.
 
     The call is repeated if the connection is lost or no server answers. A request that arrives
     during a change of leader never gets an answer.

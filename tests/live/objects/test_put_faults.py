@@ -128,6 +128,22 @@ class TestCuts:
         store.put("a", DATA, on_progress=progress, timeout=20)
         check(observer, DATA)
 
+    def test_the_chunks_are_counted_after_a_second_cut(self, store, observer):
+        """After a cut, a put counts its chunks, and it does so again if the answer is lost."""
+        store, proxy = store
+
+        def pieces():
+            proxy.cut_after(to_server=100_000)
+            yield DATA
+
+        def progress(done, _):
+            if done == len(DATA):
+                proxy.cut_after(to_client=10)
+
+        store.put("a", pieces(), chunk_size=50_000, on_progress=progress, timeout=20)
+        assert proxy.statistics().cuts == 2
+        check(observer, DATA)
+
     def test_a_put_without_a_connection_fails_in_time(self, store, observer):
         """Without a connection, a put fails after its timeout, and says which chunks stay."""
         store, proxy = store
@@ -244,6 +260,21 @@ class TestOrder:
         info = store.put("a", DATA, chunk_size=50_000)
         subject = f"$O.{observer.bucket}.C.{info.nuid}"
         assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 20}
+        check(observer, DATA)
+
+    def test_a_cut_while_chunks_are_removed(self, proxied, observer, monkeypatch):
+        """If the answer to the removal of a chunk in the wrong place is lost, the put continues."""
+        js, proxy = proxied(Misdirect(0))
+        delete = jetsync.Stream.delete_message
+
+        def cut(*arguments, **options):
+            monkeypatch.undo()
+            proxy.cut_after(to_client=10)
+            delete(*arguments, **options)
+
+        monkeypatch.setattr(jetsync.Stream, "delete_message", cut)
+        js.object_store(observer.bucket).put("a", DATA, chunk_size=50_000, timeout=20)
+        assert proxy.statistics().cuts == 1
         check(observer, DATA)
 
     def test_a_chunk_that_is_never_stored_ends_the_put(self, proxied, observer):
