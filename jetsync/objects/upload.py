@@ -271,6 +271,12 @@ class Upload:
                 self._take_outcomes()
         finally:
             self.close()
+            # The traceback of the error refers to the chunks, and the failed chunk to the error. So
+            # the slots would stay until the garbage collector runs.
+            for chunk in self._open:
+                chunk.error = None
+            self._open.clear()
+            self._free.clear()
         if self.count:
             self._bucket.purge_chunks(self._nuid, deadline)
 

@@ -5,9 +5,11 @@ or absent, and garbage collection removes what is left.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import time
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -16,7 +18,7 @@ import jetsync
 from helpers.interrupts import interrupted_at, steps_of
 from helpers.waiting import eventually
 from jetsync import hookimpl
-from jetsync.objects import bucket, put
+from jetsync.objects import bucket, put, upload
 
 DATA = os.urandom(1_000_000)
 OLD = os.urandom(300_000)
@@ -249,6 +251,41 @@ class Misdirect:
             self._left[number] -= 1
             message.subject = "nowhere"
         return message
+
+
+@pytest.fixture
+def slots(monkeypatch):
+    """
+    The memory for chunks that exists.
+    """
+    alive = weakref.WeakSet()
+
+    class Slot(upload.Slot):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, room, size):
+            super().__init__(room, size)
+            alive.add(self)
+
+    monkeypatch.setattr(upload, "Slot", Slot)
+    gc.disable()
+    yield alive
+    gc.enable()
+
+
+class TestMemory:
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_a_failed_put_frees_its_memory(self, observer, slots, keeps):
+        """The chunks of a put that failed are freed at once, even if the caller keeps the error."""
+        observer.stream.update(max_bytes=500_000)
+        try:
+            observer.put("a", DATA, chunk_size=50_000)
+        except jetsync.MaxMessagesError as error:
+            kept = error if keeps else None
+        # The frames of the traceback have at most the chunk that failed and the next one.
+        assert len(slots) <= (2 if keeps else 0)
+        del kept
+        assert not slots
 
 
 class TestOrder:
