@@ -93,7 +93,7 @@ class TestData:
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 10 << 20
+        assert peak < 12 << 20
         assert store.get_bytes("a") == DATA * 40
 
     def test_many_small_chunks(self, store):
