@@ -1,5 +1,6 @@
 /*
- * The read path, the encoding of plain messages and the Arrow columns of pages, compiled. Optional.
+ * The read path, the encoding and the acks of plain messages, and the Arrow columns of pages,
+ * compiled. Optional.
  *
  * Each function has a twin in Python, which is the reference: the same arguments, results and
  * errors. `jetsync/_base/speedups.py` chooses between them. The tests run both.
@@ -7,19 +8,20 @@
  * Rules of this file:
  *
  * - No state but the base classes, no threads, no waits, no locks but HOLD_FIELDS. The only callbacks
- *   are `push` and `express` of a subscription in `cut`, the user's iterator in `encode_pairs`,
- *   `names.__contains__` in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the methods
- *   of a message in `take_acker`, and those of a consumption and of the parts of `_quick` in
- *   `take_next`. No borrowed reference and no unfinished object is used after one of them. Arguments
- *   are not borrowed: the caller holds them until the function returns.
+ *   are `push` and `express` of a subscription in `cut`, `push` in `take_acks`, the user's iterator in
+ *   `encode_pairs`, the iterator and the finalizers of messages in `end_acks`, `names.__contains__` in
+ *   `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the methods of a message in
+ *   `take_acker`, and those of a consumption and of the parts of `_quick` in `take_next`. No borrowed
+ *   reference and no unfinished object is used after one of them. Arguments are not borrowed: the
+ *   caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
  * - A bytes object never changes, so its bytes can be read without the GIL's protection. References
- *   out of containers and fields that other threads change are strong (`lookup`, `first_of`,
+ *   out of containers and fields that other threads change are strong (`lookup`, `item_of`,
  *   `field_of`).
- * - One call handles at most what one read of the socket returned, or one block of messages. So no
- *   loop needs to look for signals.
+ * - One call handles at most what one read of the socket returned, one block of messages, or the acks
+ *   of one window. So no loop needs to look for signals.
  *
  * The limited API of Python 3.10 is used, so that one file serves all later versions. Builds
  * without the GIL do not have it and are compiled for their version.
@@ -38,7 +40,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -55,6 +57,9 @@ typedef struct {
     const char *at;
     Py_ssize_t size;
 } Span;
+
+/* A literal as a span. */
+#define LITERAL(text) ((Span){text, (Py_ssize_t)sizeof(text) - 1})
 
 /* Point `span` to the bytes of `object`; return -1 with TypeError if it is no bytes object. */
 static int
@@ -84,6 +89,19 @@ lookup(PyObject *dict, PyObject *key)
     return found;
 #else
     PyObject *found = PyDict_GetItemWithError(dict, key);
+    Py_XINCREF(found);
+    return found;
+#endif
+}
+
+/* Return a new reference to `list[index]`; NULL with an error if there is none. */
+static PyObject *
+item_of(PyObject *list, Py_ssize_t index)
+{
+#if defined(Py_GIL_DISABLED)
+    return PyList_GetItemRef(list, index);
+#else
+    PyObject *found = PyList_GetItem(list, index);
     Py_XINCREF(found);
     return found;
 #endif
@@ -930,19 +948,6 @@ failed:
 /* The parts of the tuple `_quick`. */
 enum { BUFFER, TAKE_FIRST, LOW, MAKE, QUICK_PARTS };
 
-/* Return a new reference to the first item of a list. */
-static PyObject *
-first_of(PyObject *list)
-{
-#if defined(Py_GIL_DISABLED)
-    return PyList_GetItemRef(list, 0);
-#else
-    PyObject *found = PyList_GetItem(list, 0);
-    Py_XINCREF(found);
-    return found;
-#endif
-}
-
 /*
  * Whether more than `low[0]` frames are left in the buffer when `fewer` of them are taken; 0 as well
  * if that is not known.
@@ -950,7 +955,7 @@ first_of(PyObject *list)
 static int
 is_above(PyObject *quick, int fewer)
 {
-    PyObject *low = first_of(PyTuple_GetItem(quick, LOW));
+    PyObject *low = item_of(PyTuple_GetItem(quick, LOW), 0);
     Py_ssize_t limit = low == NULL ? -1 : PyLong_AsSsize_t(low);
     Py_ssize_t size;
     Py_XDECREF(low);
@@ -1306,9 +1311,6 @@ enum { IN_DATA = 1, IN_SUBJECT = 2, IN_SEQUENCE = 4, IN_TIME = 8, IN_HEADERS = 1
 
 /* The size of a publisher's block without headers, "NATS/1.0" and a line end. */
 #define NO_OWN_HEADERS 10
-
-/* A literal as a span. */
-#define LITERAL(text) ((Span){text, (Py_ssize_t)sizeof(text) - 1})
 
 /* A growing block of bytes. */
 typedef struct {
@@ -1928,6 +1930,396 @@ done:
     return found;
 }
 
+/* ---- ack_taker and end_acks: the acks of messages that are published ---------------------------- */
+
+/* Digits of a number or a sequence, as RUN_DIGITS in Python. Any 19 digits fit into 64 bits. */
+#define ACK_DIGITS 19
+
+/* An ack. A part of a run that is a bytes object has the bytes of some of these. */
+typedef struct {
+    uint64_t number, sequence;
+} Ack;
+
+/* Read 1 to ACK_DIGITS digits from `*at`, and move `*at` after them; return 0 if there are others. */
+static int
+read_number(const char **at, const char *end, uint64_t *number)
+{
+    const char *start = *at;
+    uint64_t found = 0;
+    while (*at < end && **at >= '0' && **at <= '9') {
+        if (*at - start == ACK_DIGITS) {
+            return 0;
+        }
+        found = 10 * found + (uint64_t)(**at - '0');
+        ++*at;
+    }
+    *number = found;
+    return *at > start;
+}
+
+/* What the frames of plain acks have in common: the arguments of `ack_taker` after `push`. */
+typedef struct {
+    Span prefix, sid, plain;
+} AckForm;
+
+/*
+ * Read what follows the number in the first frame, up to the sequence: the id, the size, and how a
+ * plain ack starts. Return how many digits its sequence has according to its size; 0 if it is no
+ * plain ack.
+ */
+static int64_t
+read_middle(const AckForm *form, const char *at, const char *end, Span *middle)
+{
+    int64_t size;
+    middle->at = at;
+    if (!is_at(at, end, LITERAL(" ")) || !is_at(at + 1, end, form->sid)) {
+        return 0;
+    }
+    at += 1 + form->sid.size;
+    if (!is_at(at, end, LITERAL(" ")) || is_at(at, end, LITERAL(" 0"))) {
+        return 0;
+    }
+    at++;
+    size = read_digits(&at, end);
+    if (size <= form->plain.size || size - form->plain.size - 1 > ACK_DIGITS ||
+        !is_at(at, end, LITERAL("\r\n")) || !is_at(at + 2, end, form->plain)) {
+        return 0;
+    }
+    at += 2 + form->plain.size;
+    middle->size = at - middle->at;
+    return size - form->plain.size - 1;
+}
+
+/* Read acks of the same size up to `end`. Return whether there is nothing else; -1 with an error. */
+static int
+read_acks(const AckForm *form, const char *at, const char *end, Growing *acks)
+{
+    Span middle = {NULL, 0};
+    int64_t digits = 0;
+    while (at < end) { /* `at` moves only after bytes that were compared or read before `end`. */
+        const char *sequence;
+        Ack ack;
+        if (!is_at(at, end, LITERAL("MSG ")) || !is_at(at + 4, end, form->prefix)) {
+            return 0;
+        }
+        at += 4 + form->prefix.size;
+        if (!read_number(&at, end, &ack.number)) {
+            return 0;
+        }
+        if (middle.at == NULL) {
+            digits = read_middle(form, at, end, &middle);
+            if (digits == 0) {
+                return 0;
+            }
+        }
+        else if (!is_at(at, end, middle)) {
+            return 0;
+        }
+        sequence = at += middle.size;
+        if (!read_number(&at, end, &ack.sequence) || at - sequence != digits ||
+            !is_at(at, end, LITERAL("}\r\n"))) {
+            return 0;
+        }
+        at += 3;
+        if (append(acks, &ack, (Py_ssize_t)sizeof(ack)) < 0) {
+            return -1;
+        }
+    }
+    return 1;
+}
+
+/* Give a run with one part to `push`. */
+static int
+push_run(PyObject *push, const Growing *acks)
+{
+    PyObject *result, *part, *run = PyList_New(0);
+    if (run == NULL) {
+        return -1;
+    }
+    part = as_bytes(acks);
+    if (part == NULL || PyList_Append(run, part) < 0) {
+        Py_XDECREF(part);
+        Py_DECREF(run);
+        return -1;
+    }
+    Py_DECREF(part);
+    result = PyObject_CallFunctionObjArgs(push, run, NULL);
+    Py_DECREF(run);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* Take acks, as `AckRuns.take`. `made_with` has the arguments of `ack_taker`, which checked them. */
+static PyObject *
+take_acks(PyObject *made_with, PyObject *const *args, Py_ssize_t count)
+{
+    AckForm form;
+    Span data, mark = LITERAL("\r\nMSG ");
+    Py_ssize_t position;
+    const char *start, *end, *last;
+    Growing acks = {NULL, 0, 0};
+    PyObject *after = NULL;
+    int found;
+    if (check_count("take_acks", count, 2) < 0 || as_span(args[0], &data) < 0 ||
+        as_span(PyTuple_GetItem(made_with, 1), &form.prefix) < 0 ||
+        as_span(PyTuple_GetItem(made_with, 2), &form.sid) < 0 ||
+        as_span(PyTuple_GetItem(made_with, 3), &form.plain) < 0) {
+        return NULL;
+    }
+    position = PyLong_AsSsize_t(args[1]);
+    if (position == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (position < 0 || position > data.size) {
+        goto none;
+    }
+    start = data.at + position;
+    end = data.at + data.size;
+    /* Find the start of the last frame, unless that is the first one. */
+    last = end;
+    do {
+        if (last == start) {
+            goto none;
+        }
+        last--; /* At least `start`, because it was above. */
+    } while (!is_at(last, end, mark));
+    /* `mark` is not shorter, so these bytes are not before it. */
+    if (!is_at(end - 3, end, LITERAL("}\r\n"))) {
+        end = last + 2;
+    }
+    found = read_acks(&form, start, end, &acks);
+    if (found > 0) {
+        /* Made first, so that nothing fails after the run was passed on. */
+        after = PyLong_FromSsize_t(end - data.at);
+        if (after != NULL && push_run(PyTuple_GetItem(made_with, 0), &acks) < 0) {
+            Py_CLEAR(after);
+        }
+    }
+    PyMem_Free(acks.bytes);
+    if (found != 0) {
+        return after;
+    }
+none:
+    Py_INCREF(args[1]);
+    return args[1];
+}
+
+static PyMethodDef take_acks_def = {
+    "take_acks", (PyCFunction)(void (*)(void))take_acks, METH_FASTCALL, NULL,
+};
+
+PyDoc_STRVAR(ack_taker_doc,
+"ack_taker(push, prefix, sid, plain, /)\n--\n\n"
+"Return what takes acks in runs; see the twin in `jetsync/_proto/ack_runs.py`.");
+
+static PyObject *
+ack_taker(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *made_with, *taker;
+    Span span;
+    if (check_count("ack_taker", count, 4) < 0 || as_span(args[1], &span) < 0 ||
+        as_span(args[2], &span) < 0 || as_span(args[3], &span) < 0) {
+        return NULL;
+    }
+    made_with = PyTuple_Pack(4, args[0], args[1], args[2], args[3]);
+    if (made_with == NULL) {
+        return NULL;
+    }
+    taker = PyCFunction_NewEx(&take_acks_def, made_with, NULL);
+    Py_DECREF(made_with);
+    return taker;
+}
+
+/* How many messages a call of `end_acks` has taken, and the range of their sequences. */
+typedef struct {
+    Py_ssize_t count;
+    uint64_t least, greatest;
+} Ended;
+
+/* Append a message and its sequence to `acked`. */
+static int
+keep_ack(PyObject *acked, PyObject *item, uint64_t sequence)
+{
+    PyObject *entry = NULL, *number = PyLong_FromUnsignedLongLong(sequence);
+    int failed;
+    if (number != NULL) {
+        entry = PyTuple_Pack(2, item, number);
+        Py_DECREF(number);
+    }
+    failed = entry == NULL ? -1 : PyList_Append(acked, entry);
+    Py_XDECREF(entry);
+    return failed;
+}
+
+/*
+ * Take the message of an ack out of `in_flight`, if it is there. It is in `acked`, if that is a list,
+ * before it leaves `in_flight`. So an error, such as MemoryError, loses no message that is kept.
+ */
+static int
+end_ack(PyObject *in_flight, PyObject *acked, Ack ack, Ended *ended)
+{
+    PyObject *key = PyLong_FromUnsignedLongLong(ack.number), *item;
+    int failed = 0;
+    if (key == NULL) {
+        return -1;
+    }
+    item = lookup(in_flight, key);
+    if (item == NULL) {
+        Py_DECREF(key);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (item != Py_None && acked != Py_None) {
+        failed = keep_ack(acked, item, ack.sequence);
+    }
+    if (failed == 0) {
+        failed = PyDict_DelItem(in_flight, key);
+    }
+    if (failed == 0 && item != Py_None) {
+        if (ended->count == 0 || ack.sequence < ended->least) {
+            ended->least = ack.sequence;
+        }
+        if (ack.sequence > ended->greatest) {
+            ended->greatest = ack.sequence;
+        }
+        ended->count++;
+    }
+    Py_DECREF(key);
+    Py_DECREF(item); /* Perhaps the last reference to the message. */
+    return failed;
+}
+
+/* Read an integer that `digits` spell; return 0 if they do not. */
+static int
+spell(Span digits, uint64_t *number)
+{
+    const char *at = digits.at, *end = digits.at + digits.size;
+    return read_number(&at, end, number) && at == end;
+}
+
+/* Take the messages of a run, as `take_acks` and its twin make it. */
+static int
+end_run(PyObject *in_flight, PyObject *acked, PyObject *run, Ended *ended)
+{
+    Py_ssize_t i;
+    /* The size is read in each turn, because the finalizer of a message may change the run. */
+    for (i = 0; i < PyList_Size(run); i++) {
+        PyObject *part = item_of(run, i);
+        Span acks, number, sequence;
+        Ack ack;
+        int failed = 0;
+        if (part == NULL) {
+            return -1;
+        }
+        if (PyBytes_Check(part)) {
+            failed = as_span(part, &acks);
+            while (failed == 0 && acks.size >= (Py_ssize_t)sizeof(ack)) {
+                memcpy(&ack, acks.at, sizeof(ack));
+                failed = end_ack(in_flight, acked, ack, ended);
+                acks.at += sizeof(ack);
+                acks.size -= (Py_ssize_t)sizeof(ack);
+            }
+        }
+        else if (PyTuple_Check(part) && PyTuple_Size(part) == 2 &&
+                 as_span(PyTuple_GetItem(part, 0), &number) == 0 &&
+                 as_span(PyTuple_GetItem(part, 1), &sequence) == 0 &&
+                 spell(number, &ack.number) && spell(sequence, &ack.sequence)) {
+            failed = end_ack(in_flight, acked, ack, ended);
+        }
+        else {
+            failed = -1;
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_TypeError, "%R is not an ack of a run", part);
+            }
+        }
+        Py_DECREF(part);
+        if (failed < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Read a frame into `ack`; return 0 if it is no plain ack, or no frame. */
+static int
+read_ack(PyObject *frame, Py_ssize_t cut, Span plain, Ack *ack)
+{
+    Span subject, data;
+    PyObject *parts[2];
+    if (plain.size == 0 || !PyTuple_Check(frame) || PyTuple_Size(frame) != 4) {
+        return 0;
+    }
+    parts[0] = PyTuple_GetItem(frame, 0);
+    parts[1] = PyTuple_GetItem(frame, 3);
+    if (!PyBytes_CheckExact(parts[0]) || !PyBytes_CheckExact(parts[1])) {
+        return 0;
+    }
+    /* Fails for other objects only. */
+    (void)as_span(parts[0], &subject);
+    (void)as_span(parts[1], &data);
+    if (subject.size < cut || data.size <= plain.size ||
+        !is_at(data.at, data.at + data.size, plain)) {
+        return 0;
+    }
+    /* At least one byte follows `plain`. The last one is the brace, at which the twin does not look
+     * either. */
+    return spell((Span){subject.at + cut, subject.size - cut}, &ack->number) &&
+           spell((Span){data.at + plain.size, data.size - plain.size - 1}, &ack->sequence);
+}
+
+PyDoc_STRVAR(end_acks_doc,
+"end_acks(in_flight, answers, cut, plain, acked, /)\n--\n\n"
+"Take messages out of `in_flight`, up to the first answer that is no plain ack; see the twin in\n"
+"`jetsync/_proto/pipeline.py`.");
+
+static PyObject *
+end_acks(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *in_flight, *answers, *acked, *answer;
+    Ended ended = {0, 0, 0};
+    Span plain;
+    Py_ssize_t cut;
+    if (check_count("end_acks", count, 5) < 0 || as_span(args[3], &plain) < 0) {
+        return NULL;
+    }
+    in_flight = args[0], answers = args[1], acked = args[4];
+    cut = PyLong_AsSsize_t(args[2]);
+    if (cut == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!PyDict_Check(in_flight) || !PyIter_Check(answers) || cut < 0 ||
+        !(acked == Py_None || PyList_Check(acked))) {
+        PyErr_SetString(PyExc_TypeError, "end_acks() takes a dictionary, an iterator, a size, bytes, "
+                                         "and a list or None");
+        return NULL;
+    }
+    while ((answer = PyIter_Next(answers)) != NULL) {
+        Ack ack;
+        int failed;
+        if (PyList_Check(answer)) {
+            failed = end_run(in_flight, acked, answer, &ended);
+        }
+        else if (read_ack(answer, cut, plain, &ack)) {
+            failed = end_ack(in_flight, acked, ack, &ended);
+        }
+        else {
+            break;
+        }
+        Py_DECREF(answer);
+        if (failed < 0) {
+            return NULL;
+        }
+    }
+    if (answer == NULL) {
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        answer = Py_None;
+        Py_INCREF(answer);
+    }
+    return Py_BuildValue("(NnKK)", answer, ended.count, (unsigned long long)ended.least,
+                         (unsigned long long)ended.greatest);
+}
+
 /* ---- The module ------------------------------------------------------------------------------- */
 
 /* Make a class, add it to the module, and keep a reference in `*kept`. */
@@ -1990,6 +2382,8 @@ static PyMethodDef functions[] = {
     FAST(stored_of_run),
     FAST(encode_pairs),
     FAST(columns),
+    FAST(ack_taker),
+    FAST(end_acks),
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import attrs
 
 from jetsync._base.integers import LONGEST_DIGITS
+from jetsync._base.speedups import with_twin
+from jetsync._proto.ack_runs import RUN_DIGITS
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
 from jetsync.values.outbound import PubAck, PublishReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._proto.ack_runs import AckRun
     from jetsync.values.frame import Frame
@@ -62,12 +64,11 @@ class Tally:
         """Count one acknowledgement."""
         self.streams.add(ack.stream)
         self.duplicates += ack.duplicate
-        self.add_sequences((ack.sequence,))
+        self.add_range(1, ack.sequence, ack.sequence)
 
-    def add_sequences(self, sequences: Sequence[int]) -> None:
-        """Count the acknowledgements of at least one sequence."""
-        least, greatest = min(sequences), max(sequences)
-        self.count += len(sequences)
+    def add_range(self, count: int, least: int, greatest: int) -> None:
+        """Count at least one acknowledgement, with the least and the greatest sequence."""
+        self.count += count
         if self.first_sequence is None or least < self.first_sequence:
             self.first_sequence = least
         if self.last_sequence is None or greatest > self.last_sequence:
@@ -175,52 +176,23 @@ class Pipeline(Generic[Item]):
         Process answers in order.
 
         Args:
-            answers: Frames, and runs of plain acks: their numbers and sequences, both as digits.
+            answers: Frames, and runs of plain acks.
         """
-        in_flight, cut, plain = self._in_flight, self._prefix_length, self.plain
-        length = len(plain)
-        run: list[tuple[bytes, bytes]] = []
-        for answer in answers:
-            if isinstance(answer, list):
-                run += answer
-                continue
-            digits = answer[0][cut:]
-            data = answer[3]
-            is_number = digits.isdigit() and len(digits) <= LONGEST_DIGITS
-            if plain and is_number and data.startswith(plain):
-                sequence = data[length:-1]
-                if sequence.isdigit() and len(sequence) <= LONGEST_DIGITS:
-                    run.append((digits, sequence))
-                    continue
-            if run:
-                self._receive_acks(run)
-                run.clear()
+        in_flight, cut, answers = self._in_flight, self._prefix_length, iter(answers)
+        acked = self.acked if self._keeps_acks else None
+        while True:
+            answer, count, least, greatest = end_acks(in_flight, answers, cut, self.plain, acked)
+            if count:
+                self.tally.add_range(count, least, greatest)
+            if answer is None:
+                return
             # An answer belongs to a message only if it ends in a number that is in flight.
+            digits = answer[0][cut:]
+            is_number = digits.isdigit() and len(digits) <= LONGEST_DIGITS
             number = int(digits) if is_number else -1
             item = in_flight.pop(number, None)
             if item is not None:
                 self._receive_one(number, item, answer)
-                plain = self.plain
-                length = len(plain)
-        if run:
-            self._receive_acks(run)
-
-    def _receive_acks(self, run: list[tuple[bytes, bytes]]) -> None:
-        pop = self._in_flight.pop
-        if self._keeps_acks:
-            acked = [
-                (item, int(sequence))
-                for digits, sequence in run
-                if (item := pop(int(digits), None)) is not None
-            ]
-            self.acked += acked
-            sequences = [sequence for _, sequence in acked]
-        else:
-            sequences = [
-                int(sequence) for digits, sequence in run if pop(int(digits), None) is not None
-            ]
-        if sequences:
-            self.tally.add_sequences(sequences)
 
     def _receive_one(self, number: int, item: Item, frame: Frame) -> None:
         """Process an answer that is not a plain ack."""
@@ -262,18 +234,25 @@ class Pipeline(Generic[Item]):
     def expire(self, now: float) -> None:
         """Fail the messages whose acks are overdue."""
         blocks = self._blocks
-        while blocks and (blocks[0].due <= now or self._is_done(blocks[0])):
+        self._forget_done()
+        while blocks and blocks[0].due <= now:
             self._give_up(blocks.popleft())
+            self._forget_done()
 
     def next_timeout(self) -> float | None:
         """Return when the oldest message in flight times out; None if there is none."""
-        while self._blocks and self._is_done(self._blocks[0]):
-            self._give_up(self._blocks.popleft())
+        self._forget_done()
         return self._blocks[0].due if self._blocks else None
 
     def prune(self) -> None:
         """Forget finished blocks, including those queued after an unfinished one."""
         self._drop(self._is_done)
+
+    def _forget_done(self) -> None:
+        """Forget the oldest blocks, as long as none of their messages is in flight."""
+        blocks = self._blocks
+        while blocks and self._is_done(blocks[0]):
+            self.size -= blocks.popleft().size
 
     def _drop(self, is_over: Callable[[Block], bool]) -> None:
         blocks = list(self._blocks)
@@ -301,3 +280,57 @@ class Pipeline(Generic[Item]):
                 if self._give_up_item is not None:
                     self._give_up_item(self._in_flight[number])
                 self._failed.append((number, self._in_flight.pop(number), None))
+
+
+@with_twin
+def end_acks(
+    in_flight: dict[int, Any],
+    answers: Iterator[Frame | AckRun],
+    cut: int,
+    plain: bytes,
+    acked: list[tuple[Any, PubAck | int]] | None,
+) -> tuple[Frame | None, int, int, int]:
+    """
+    Take messages out of *in_flight*, up to the first answer that is not a plain ack.
+
+    Args:
+        in_flight: The messages by their numbers. Other numbers are ignored.
+        answers: Frames, and runs of plain acks.
+        cut: How long the reply subjects are, up to the number.
+        plain: How a plain ack starts. If it is empty, no frame is one.
+        acked: Receives each message with its sequence, unless it is None.
+
+    Returns:
+        The first answer that is not a plain ack; None if there are no more answers. Then how many
+        messages it took, and the least and the greatest of their sequences; 0 if it took none.
+    """
+    run: AckRun = []
+    other, length = None, len(plain)
+    for answer in answers:
+        if isinstance(answer, list):
+            run += answer
+            continue
+        digits, data = answer[0][cut:], answer[3]
+        if plain and data.startswith(plain) and digits.isdigit() and len(digits) <= RUN_DIGITS:
+            sequence = data[length:-1]
+            if sequence.isdigit() and len(sequence) <= RUN_DIGITS:
+                run.append((digits, sequence))
+                continue
+        other = answer
+        break
+    pop = in_flight.pop
+    if acked is None:
+        sequences = [
+            int(sequence) for digits, sequence in run if pop(int(digits), None) is not None
+        ]
+    else:
+        taken = [
+            (item, int(sequence))
+            for digits, sequence in run
+            if (item := pop(int(digits), None)) is not None
+        ]
+        acked += taken
+        sequences = [sequence for _, sequence in taken]
+    if not sequences:
+        return other, 0, 0, 0
+    return other, len(sequences), min(sequences), max(sequences)

@@ -28,7 +28,7 @@ from jetsync._base.fields import check_count
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
-from jetsync._proto.ack_runs import AckRuns
+from jetsync._proto.ack_runs import ack_taker
 from jetsync._proto.pipeline import Pipeline
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
@@ -489,7 +489,7 @@ class Window:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
-            box.express = AckRuns(box.push, box.interest, self._listener.sid, self._plain).take
+            box.express = ack_taker(box.push, self.prefix, self._listener.sid, self._plain)
         for numbers, denial in box.take_denials():
             pipeline.deny(numbers, denial)
         if lost:

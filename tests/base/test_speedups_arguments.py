@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -248,6 +249,226 @@ class TestArguments:
 
         with pytest.raises(ValueError, match="outside"):
             COMPILED["columns"](b"x", bounds, Names())
+
+
+ACKS = b"".join(b"MSG p.%d 5 4\r\n{%d}\r\n" % (number, number) for number in range(10, 40))
+PACKED = b"".join(struct.pack("=QQ", number, number) for number in range(10, 40))
+"""What a compiled run of these acks has as its only part."""
+
+
+class TestAckRuns:
+    @pytest.mark.parametrize("place", [1, 2, 3])
+    @pytest.mark.parametrize("wrong", [None, "p.", 5, bytearray(b"p."), [b"p."]])
+    def test_wrong_arguments_of_ack_taker(self, place, wrong):
+        """What is not bytes is a TypeError, and nothing is made."""
+        arguments = [len, b"p.", b"5", b"{"]
+        arguments[place] = wrong
+        with pytest.raises(TypeError):
+            COMPILED["ack_taker"](*arguments)
+
+    @pytest.mark.parametrize("arguments", [(), (ACKS,), (ACKS, 0, 0), (None, 0), (ACKS, None)])
+    def test_wrong_arguments_of_a_taker(self, arguments):
+        """Anything but bytes and a position is a TypeError."""
+        runs = []
+        with pytest.raises(TypeError):
+            COMPILED["ack_taker"](runs.append, b"p.", b"5", b"{")(*arguments)
+        assert runs == []
+
+    @pytest.mark.parametrize(
+        "position", [-1, -(1 << 62), 1, 5, len(ACKS) - 1, len(ACKS), len(ACKS) + 1, 1 << 62]
+    )
+    def test_positions_without_acks(self, position):
+        """At a position outside of the data, or inside of a frame, nothing is taken."""
+        runs = []
+        take = COMPILED["ack_taker"](runs.append, b"p.", b"5", b"{")
+        assert take(ACKS, position) == position
+        assert runs == []
+        with pytest.raises(OverflowError):
+            take(ACKS, 1 << 80)
+
+    def test_a_run_has_packed_acks(self):
+        """A run has one part with all acks, and the position is after them."""
+        runs = []
+        assert COMPILED["ack_taker"](runs.append, b"p.", b"5", b"{")(ACKS, 0) == len(ACKS)
+        assert runs == [[PACKED]]
+
+    @pytest.mark.parametrize("size", range(70))
+    def test_every_end_of_the_data(self, size):
+        """However many bytes are there, only whole frames are read."""
+        runs, data = [], ACKS[:size]
+        after = COMPILED["ack_taker"](runs.append, b"p.", b"5", b"{")(data, 0)
+        assert after in {0, data.rfind(b"\r\nMSG ") + 2, len(data)}
+        assert runs == ([[PACKED[: 16 * data[:after].count(b"}\r\n")]]] if after else [])
+
+    @pytest.mark.parametrize(
+        ("prefix", "sid", "plain"),
+        [
+            (b"", b"", b""), (b"p.", b"5", b""), (b"p.", b"", b"{"), (b"x" * 5000, b"5", b"{"),
+            (b"p.", b"5" * 5000, b"{"), (b"p.", b"5", b"{" * 5000), (b"\0", b"\xff", b"\r\n"),
+        ],
+    )  # fmt: skip
+    def test_any_form(self, prefix, sid, plain):
+        """Acks that have another form are not taken, whatever it is."""
+        assert COMPILED["ack_taker"](len, prefix, sid, plain)(ACKS, 0) == 0
+
+    def test_an_error_of_push(self):
+        """The error of ``push`` is raised."""
+        with pytest.raises(RefusedError):
+            COMPILED["ack_taker"](raising(RefusedError), b"p.", b"5", b"{")(ACKS, 0)
+        with pytest.raises(TypeError):
+            COMPILED["ack_taker"](None, b"p.", b"5", b"{")(ACKS, 0)
+
+    def test_push_may_drop_the_taker(self):
+        """A run is complete before it is passed on, so the taker may go meanwhile."""
+        takers = []
+
+        def push(run):
+            takers.clear()
+            gc.collect()
+
+        takers.append(COMPILED["ack_taker"](push, b"p.", b"5", b"{"))
+        assert takers[0](ACKS, 0) == len(ACKS)
+
+    def test_a_cycle_through_a_taker_is_collected(self):
+        """The collector finds a taker whose ``push`` refers to it."""
+
+        class Held:
+            def push(self, run):
+                pass
+
+        held = Held()
+        held.take = COMPILED["ack_taker"](held.push, b"p.", b"5", b"{")
+        alive = weakref.ref(held)
+        del held
+        gc.collect()
+        assert alive() is None
+
+
+class Falling:
+    """A message that does something when it is dropped."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def __del__(self):
+        self.call()
+
+
+class TestEndAcks:
+    @pytest.mark.parametrize(
+        ("place", "wrong"),
+        [
+            *((0, wrong) for wrong in (None, [], 5)),
+            *((1, wrong) for wrong in (None, [], 5, [[PACKED]])),
+            *((2, wrong) for wrong in (None, -1, 0.5, "9")),
+            *((3, wrong) for wrong in (None, "{", bytearray(b"{"), 5)),
+            *((4, wrong) for wrong in ((), 5, deque())),
+        ],
+    )
+    def test_wrong_arguments(self, place, wrong):
+        """An argument of another type is a TypeError, and no message is taken."""
+        in_flight = {10: "ten"}
+        arguments = [in_flight, iter([[PACKED]]), 2, b"{", []]
+        arguments[place] = wrong
+        with pytest.raises(TypeError):
+            COMPILED["end_acks"](*arguments)
+        assert in_flight == {10: "ten"}
+
+    @pytest.mark.parametrize(
+        "part",
+        [
+            None, 5, "10", (), (b"10",), (b"10", b"10", b"10"), [b"10", b"10"], (10, 10),
+            (b"10", None), (None, b"10"), (b"", b"1"), (b"1", b""), (b"x", b"1"), (b"1", b"-1"),
+            (b"1", b"1" * 20), (b"1" * 20, b"1"), (b"1 ", b"1"), (bytearray(b"1"), b"1"),
+        ],
+    )  # fmt: skip
+    def test_parts_that_are_no_acks(self, part):
+        """What is no ack in a run is a TypeError, and the acks before it were processed."""
+        in_flight, acked = {10: "ten", 11: "eleven"}, []
+        with pytest.raises(TypeError):
+            COMPILED["end_acks"](in_flight, iter([[(b"10", b"7"), part]]), 2, b"{", acked)
+        assert (in_flight, acked) == ({11: "eleven"}, [("ten", 7)])
+
+    @pytest.mark.parametrize("size", [0, 1, 8, 15])
+    def test_a_part_that_ends_in_an_ack(self, size):
+        """Bytes after the last whole ack are not read."""
+        in_flight = dict.fromkeys(range(50), "m")
+        found = COMPILED["end_acks"](in_flight, iter([[PACKED + PACKED[:size]]]), 2, b"{", None)
+        assert found == (None, 30, 10, 39)
+        assert [*in_flight] == [*range(10), *range(40, 50)]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            None, 5, (), (b"p.1",), (b"p.1", b"", None), (b"p.1", b"", None, b"{1}", b""),
+            ("p.1", b"", None, b"{1}"), (b"p.1", b"", None, "{1}"), (b"p.1", b"", None, None),
+            (b"p.1", b"", None, b"{"), (b"p.1", b"", None, b""), (b"p.", b"", None, b"{1}"),
+            (b"", b"", None, b"{1}"), (b"p.1", b"", None, bytearray(b"{1}")),
+        ],
+    )  # fmt: skip
+    def test_answers_that_are_no_acks(self, answer):
+        """What is no plain ack is returned, and the next answer is still in the iterator."""
+        answers = iter([(b"p.1", b"", None, b"{7}"), answer, "next"])
+        found = COMPILED["end_acks"]({1: "one"}, answers, 2, b"{", None)
+        assert found == (answer, 1, 7, 7)
+        assert next(answers) == "next"
+
+    def test_an_iterator_that_raises(self):
+        """The error of the iterator is raised."""
+
+        def answers():
+            yield [PACKED]
+            raise RefusedError
+
+        with pytest.raises(RefusedError):
+            COMPILED["end_acks"]({}, answers(), 2, b"{", None)
+
+    @pytest.mark.parametrize("keeps", [True, False])
+    def test_a_message_that_changes_everything(self, keeps):
+        """The finalizer of a message may change the run, the messages and the acked ones."""
+        in_flight, acked, run = {}, [], [PACKED, (b"1", b"2"), PACKED]
+
+        def change():
+            run.clear()
+            in_flight.clear()
+            acked.clear()
+            gc.collect()
+
+        in_flight.update((number, Falling(change)) for number in range(10, 40))
+        found = COMPILED["end_acks"](in_flight, iter([run]), 2, b"{", acked if keeps else None)
+        assert found == (None, 30, 10, 39) if keeps else found[1] == 1
+        assert len(acked) == 30 * keeps
+        acked.clear()
+
+    def test_keys_that_raise(self):
+        """The error of a comparison is raised, and the message stays."""
+
+        class Key:
+            def __hash__(self):
+                return hash(10)
+
+            def __eq__(self, other):
+                raise RefusedError
+
+        in_flight = {Key(): "ten"}
+        with pytest.raises(RefusedError):
+            COMPILED["end_acks"](in_flight, iter([[PACKED]]), 2, b"{", None)
+        assert len(in_flight) == 1
+
+    def test_no_reference_is_kept(self):
+        """A message that was taken is released, and so are its number and the answers."""
+
+        class Held:
+            pass
+
+        message = Held()
+        alive = weakref.ref(message)
+        in_flight, acked = {10: message}, []
+        del message
+        COMPILED["end_acks"](in_flight, iter([[PACKED]]), 2, b"{", acked)
+        assert alive() is not None
+        acked.clear()
+        assert alive() is None
 
 
 class Plain(Message):
@@ -620,7 +841,20 @@ def calls():
     size = len(STORED) + 1
     places = [number * size + place for number in range(30) for place in (0, size - 1, size)]
     stored, places = (STORED + b"x") * 30, array("i", places)
+    take = COMPILED["ack_taker"](len, b"p.", b"5", b"{")
+    # Python has the smaller ones already.
+    packed = b"".join(struct.pack("=QQ", number, number) for number in range(300, 340))
+
+    def end(acked):
+        answers = [[packed, (b"345", b"999")], (b"p.346", b"", None, b"{999}")]
+        COMPILED["end_acks"](dict.fromkeys(range(300, 400), "m"), iter(answers), 2, b"{", acked)
+
     return {
+        # Many, because free-threaded builds keep the memory of the last few tuples and functions.
+        "ack_taker": lambda: [COMPILED["ack_taker"](len, b"p.", b"5", b"{") for _ in range(50)],
+        "take_acks": lambda: take(ACKS * 10, 0),
+        "end_acks": lambda: end(None),
+        "end_acks kept": lambda: end([]),
         "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
         "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
         "stored_of_run": lambda: COMPILED["stored_of_run"](StoredMessage, page, bounds),
@@ -652,6 +886,26 @@ def test_every_allocation_may_fail(name):
             testcapi.remove_mem_hooks()
     assert failures
     call()
+
+
+def test_without_memory_no_message_is_lost():
+    """If an allocation fails, each message is in flight or acked, and never both."""
+    testcapi = pytest.importorskip("_testcapi", reason="makes allocations fail")
+    numbers = range(300, 340)
+    run = [b"".join(struct.pack("=QQ", number, number) for number in numbers)]
+    ended = set()
+    for place in range(200):
+        in_flight, acked, answers = dict(zip(numbers, numbers, strict=True)), [], iter([run])
+        try:
+            testcapi.set_nomemory(place, place + 1)
+            COMPILED["end_acks"](in_flight, answers, 2, b"{", acked)
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        assert sorted([*in_flight, *(item for item, _ in acked)]) == [*numbers]
+        ended.add(len(acked))
+    assert {0, len(numbers)} < ended
 
 
 @pytest.mark.soak  # `tox run -e pure` runs these tests, too.

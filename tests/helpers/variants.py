@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 # The modules whose functions have compiled twins. Importing them fills `TWINS`.
-for _name in ("_proto.page_runs", "consume.target", "publish.encode", "values.stored"):
+for _name in ("_proto.page_runs", "consume.target", "publish.window", "values.stored"):
     importlib.import_module(f"jetsync.{_name}")
 
 from jetsync._base import speedups  # noqa: E402 - after the modules that fill it

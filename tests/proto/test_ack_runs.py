@@ -6,12 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.acks import acks_of
 from jetsync._io.mailbox import Mailbox
-from jetsync._proto.ack_runs import AckRuns
+from jetsync._proto import ack_runs
 from jetsync._proto.frames import Splitter
 from jetsync._proto.pipeline import Pipeline
 
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
+
 SID = b"1000000"
+PREFIX = b"_INBOX.w."
 PLAIN = b'{"stream":"S","seq":'
 
 
@@ -29,23 +34,78 @@ def plain_line(token, sequence):
 def acks():
     """A mailbox of acks that has learned how plain ones start."""
     box = Mailbox(b"_INBOX.w.*")
-    box.express = AckRuns(box.push, box.interest, SID, PLAIN).take
+    box.express = ack_runs.ack_taker(box.push, PREFIX, SID, PLAIN)
     return box
 
 
 class TestRuns:
-    def test_all_plain_acks_but_the_last_are_taken_at_once(self, acks):
-        """All plain acks but the last are taken at once, as number and sequence."""
+    def test_plain_acks_are_taken_at_once(self, acks):
+        """Several plain acks are taken at once, as numbers and sequences."""
         splitter = Splitter({SID: acks})
         touched = []
         splitter.feed(plain_line(1, 11) + plain_line(2, 12) + plain_line(3, 13), touched, [])
         assert touched == [acks]
         assert acks.ready
-        assert acks.drain() == [
-            [(b"1", b"11"), (b"2", b"12")],
-            (b"_INBOX.w.3", b"", None, PLAIN + b"13}"),
-        ]
+        (run,) = acks.drain()
+        assert acks_of(run) == [(1, 11), (2, 12), (3, 13)]
         assert not acks.ready
+
+    @pytest.mark.parametrize("size", [1, 5, 6, 20, 45, 46, 53, 58, 59, 60, 100])
+    def test_a_part_of_a_frame_is_left(self, acks, size):
+        """A frame that has not arrived in full is taken with what follows."""
+        splitter = Splitter({SID: acks})
+        last = plain_line(3, 13) + plain_line(4, 14)
+        splitter.feed(plain_line(1, 11) + plain_line(2, 12) + last[:size], [], [])
+        taken = acks.drain()
+        assert isinstance(taken[0], list)
+        splitter.feed(last[size:], [], [])
+        ended = [
+            number
+            for one in (*taken, *acks.drain())
+            for number in (
+                [number for number, _ in acks_of(one)]
+                if isinstance(one, list)
+                else [int(one[0].removeprefix(PREFIX))]
+            )
+        ]
+        assert ended == [1, 2, 3, 4]
+
+    def test_one_ack_is_a_frame(self, acks):
+        """A single ack is not worth a run."""
+        Splitter({SID: acks}).feed(plain_line(1, 11), [], [])
+        assert acks.drain() == [(b"_INBOX.w.1", b"", None, PLAIN + b"11}")]
+
+    @pytest.mark.parametrize("digits", [19, 20, 21])
+    @pytest.mark.parametrize("place", ["number", "sequence"])
+    def test_long_numbers_are_read_frame_by_frame(self, acks, digits, place):
+        """Only numbers and sequences that fit into 64 bits are in runs."""
+        long = 10**digits - 1
+        number, sequence = (long, 5) if place == "number" else (5, long)
+        Splitter({SID: acks}).feed(plain_line(number, sequence) * 2, [], [])
+        taken = acks.drain()
+        if digits == 19:
+            assert list(map(acks_of, taken)) == [[(number, sequence)] * 2]
+        else:
+            ack = (PREFIX + b"%d" % number, b"", None, PLAIN + b"%d}" % sequence)
+            assert taken == [ack] * 2
+
+    @pytest.mark.parametrize("size", [b"022", b"+22", b"2 2", b"122", b"x 22"])
+    def test_sizes_that_no_server_writes(self, acks, size):
+        """A size in another form is left to the splitter."""
+        data = plain_line(1, 11) + plain_line(2, 12)
+        data = data.replace(b" 23\r", b" %b\r" % size.replace(b"22", b"23"))
+        assert acks.express(data, 0) == 0
+        assert not acks.frames
+
+    @pytest.mark.parametrize("junk", [b"x", b"\n", b"MSG", b" ", b"}", b"\r\n", b"MSG _INBOX.w."])
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_bytes_between_frames(self, acks, junk, place):
+        """If there is anything between frames, no run is taken."""
+        lines = [plain_line(number, 11) for number in (1, 2, 3, 4)]
+        lines[place] += junk
+        data = b"".join(lines)
+        assert acks.express(data, 0) == 0
+        assert not acks.frames
 
     def test_before_it_has_learned(self):
         """Until it has seen an ack, the mailbox returns each one as a frame."""
@@ -98,9 +158,10 @@ class TestRuns:
             splitter.feed(b"".join(plain_line(number, number) for number in numbers), [], [])
             taken = acks.drain()
             ends = [
-                one if isinstance(one, list) else [(one[0][9:], one[3][20:-1])] for one in taken
+                acks_of(one if isinstance(one, list) else [(one[0][9:], one[3][20:-1])])
+                for one in taken
             ]
-            found = [int(sequence) for end in ends for _, sequence in end]
+            found = [sequence for end in ends for _, sequence in end]
             assert found == [*numbers]
         assert isinstance(taken[0], list)
 
@@ -141,7 +202,7 @@ class TestRuns:
         for in_runs in (True, False):
             box = Mailbox(b"_INBOX.w.*")
             if in_runs:
-                box.express = AckRuns(box.push, box.interest, SID, PLAIN).take
+                box.express = ack_runs.ack_taker(box.push, PREFIX, SID, PLAIN)
             other = Mailbox()
             splitter = Splitter({SID: box, b"1000007": other})
             pipeline = Pipeline(b"_INBOX.w.")

@@ -5,12 +5,22 @@ import json
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from jetsync import errors
 from jetsync._proto.pipeline import Pipeline, Tally
 from jetsync.testing import ManualClock
 from jetsync.values.outbound import PubAck
+
+# The tests run over both variants of the functions that have compiled twins.
+pytestmark = pytest.mark.usefixtures("variant")
 
 PREFIX = b"_INBOX.w."
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
@@ -126,6 +136,50 @@ class TestReceive:
         pipeline.receive([ack(0, 1), answer(1, more), answer(2, broken + b"xy"), answer(3, broken)])
         assert pipeline.tally == Tally(2, 1, 1, 2)
         assert [number for number, _, _ in pipeline.failed] == [2, 3]
+
+    @pytest.mark.parametrize("last", [b"}", b"]", b"x", b""])
+    @pytest.mark.parametrize("sequence", [b"", b"-1", b"+1", b"1_0", b"0x1", b"\xd9\xa1"])
+    def test_a_sequence_that_is_none(self, pipeline, sequence, last):
+        """An ack that starts like a plain one and has no sequence is parsed in full."""
+        send(pipeline, range(2))
+        pipeline.receive([ack(0, 1), answer(1, b'{"stream":"S","seq":' + sequence + last)])
+        assert pipeline.tally == Tally(1, 0, 1, 1)
+        ((number, _, error),) = pipeline.failed
+        assert (number, type(error)) == (1, errors.ProtocolError)
+
+    @pytest.mark.parametrize("number", [10**18, 10**19 - 1, 10**19, (1 << 64) + 1, 10**20 - 1])
+    def test_huge_numbers(self, keeping, number):
+        """Numbers of up to 20 digits are numbers of messages, and longer ones are not."""
+        send(keeping, [0, number, 10 * number])
+        keeping.receive([ack(0, 1), ack(number, 2)])
+        assert keeping.tally == Tally(2, 0, 1, 2)
+        keeping.receive([ack(10**20, 3)])
+        assert list(keeping.in_flight) == [10 * number]
+
+    @pytest.mark.parametrize("sequence", [10**18, 10**19 - 1, 10**19, (1 << 64) - 1])
+    @pytest.mark.parametrize("keeps", [True, False])
+    def test_huge_sequences(self, sequence, keeps):
+        """A sequence may be any unsigned integer of 64 bits."""
+        pipeline = Pipeline(PREFIX, keep_acks=keeps)
+        send(pipeline, range(3))
+        pipeline.receive([ack(0, 1), ack(1, sequence), ack(2, 2)])
+        assert pipeline.tally == Tally(3, 0, 1, sequence)
+        acks = [pipeline.full_ack(each) for _, each in pipeline.take_acked()]
+        assert acks == [PubAck("S", each) for each in (1, sequence, 2)] * keeps
+
+    def test_no_64_bits(self, pipeline):
+        """An ack with a larger sequence is no ack, so the outcome of its message is unknown."""
+        send(pipeline, range(2))
+        pipeline.receive([ack(0, 1), ack(1, 1 << 64)])
+        assert [type(error) for _, _, error in pipeline.failed] == [errors.ProtocolError]
+
+    def test_a_message_that_is_none(self, keeping):
+        """A message that is None leaves, and is not counted."""
+        keeping.enter([(1, None), (2, "two"), (3, None)])
+        keeping.receive([ack(1, 5), [(b"1", b"6"), (b"3", b"7"), (b"2", b"8")]])
+        assert keeping.in_flight == {}
+        assert keeping.tally == Tally(1, 0, 8, 8)
+        assert keeping.take_acked() == [("two", 8)]
 
     def test_no_number(self, pipeline):
         """A plain ack whose subject does not end in a number is ignored."""
@@ -439,10 +493,14 @@ class PipelineMachine(RuleBasedStateMachine):
         assert self.pipeline.next_timeout() is None
 
 
-TestAnything = PipelineMachine.TestCase
-TestAnything.settings = settings(
-    max_examples=40,
-    stateful_step_count=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def test_anything():
+    """Whatever happens to the messages, each ends exactly once."""
+    run_state_machine_as_test(
+        PipelineMachine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import jetsync
+from helpers.acks import acks_of
 from helpers.interrupts import interrupted_at
 from helpers.waiting import LATE, eventually, timed
 from jetsync._base.deadline import Deadline
@@ -19,8 +20,7 @@ from jetsync._hooks.manager import Plugins
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._io.refusals import Refusals
-from jetsync._proto import frames
-from jetsync._proto.ack_runs import AckRuns
+from jetsync._proto import ack_runs, frames
 from jetsync.publish import hooks
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
@@ -1000,7 +1000,7 @@ class TestAckOrder:
         """
         box = Mailbox(b"_INBOX.x.*")
         splitter = frames.Splitter({b"1000": box})
-        box.express = AckRuns(box.push, box.interest, b"1000", b'{"stream":"S","seq":').take
+        box.express = ack_runs.ack_taker(box.push, b"_INBOX.x.", b"1000", b'{"stream":"S","seq":')
         expected = list(range(300))
         data = b""
         for number in expected:
@@ -1015,7 +1015,7 @@ class TestAckOrder:
         for acks in box.drain():
             if isinstance(acks, list):
                 runs += 1
-                came += [int(number) for number, _ in acks]
+                came += [number for number, _ in acks_of(acks)]
             else:
                 came.append(int(acks[0].rpartition(b".")[2]))
         assert came == expected

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import itertools
 import os
+import struct
 import sys
 from array import array
 from pathlib import Path
@@ -41,6 +42,7 @@ PAGE = b"".join(
 PLAIN = b"".join(b"MSG s.%d 5 r.%d 5\r\nhello\r\nPING\r\n" % (i, i) for i in range(AT_ONCE // 2))
 MIXED = b"".join(b"MSG s %d 5\r\nhello\r\n" % (5 + i % 3) for i in range(AT_ONCE))
 PREFIX = b"_INBOX.p."
+ACKS = b"".join(b"MSG p.%d 5 5\r\n{%d}\r\n" % (i, i) for i in range(100, 100 + AT_ONCE))
 FRAME = (b"a", b"r", BLOCK, b"x")
 SHARED_HEADERS = object()
 TARGETS = {"a": b"a.target"}
@@ -160,6 +162,26 @@ def encoding(*last, shared_headers=None, fails=False):
     return call, [item, *item, *last, TARGETS, TARGETS["a"], block, SHARED_HEADERS]
 
 
+def taking(data, push=len):
+    """Return a call of what ``ack_taker`` returns."""
+    arguments = [push, b"p.", b"5", b"{"]
+    return lambda: COMPILED["ack_taker"](*arguments)(data, 0), [data, *arguments]
+
+
+def ending(*last, kept=False):
+    """Return a call of ``end_acks``, with another answer at its end."""
+    item, header, sequence = object(), object(), b"{%d}" % (1 << 40)
+    run = [struct.pack("=1000Q", *range(1000, 1000 + 2 * AT_ONCE)), (b"5", b"6")]
+    frames = [(b"p.%d" % number, b"", header, sequence) for number in range(1001, 1100, 2)]
+    in_flight = dict.fromkeys([5, *range(900, 1000 + 2 * AT_ONCE)], item)
+
+    def call():
+        answers = iter([run, *frames, run, *last])
+        COMPILED["end_acks"](dict(in_flight), answers, 2, b"{", [] if kept else None)
+
+    return call, [item, header, sequence, run, *run, *frames, *last]
+
+
 def calls():
     """All calls by name, with the objects whose references are counted."""
     page_call = (
@@ -197,6 +219,15 @@ def calls():
         "encode_pairs unknown": encoding(("unknown", b"x"), shared_headers=SHARED_HEADERS),
         "encode_pairs other": encoding(["a", b"x"]),
         "encode_pairs raises": encoding(fails=True),
+        "ack_taker": taking(ACKS),
+        "ack_taker part": taking(ACKS[:-1]),
+        "ack_taker other": taking(ACKS + ACKS.replace(b"{", b"[")),
+        "ack_taker push raises": taking(ACKS, refuse),
+        "ack_taker no bytes": taking("text"),
+        "end_acks": ending(),
+        "end_acks kept": ending(kept=True),
+        "end_acks other": ending((b"p.1", b"", None, b"[5}"), kept=True),
+        "end_acks no ack": ending([(b"1", b"2"), (b"1", b"x")], kept=True),
     }
 
 
