@@ -769,7 +769,11 @@ class Acks:
             else:
                 data = b"%b%0*d}" % (plain, digits, number % 10**digits)
             name = token(rng, 30) if rng.random() < 0.1 else b"%d" % number
-            pieces.append(b"MSG _INBOX.p.%b %b %d\r\n%b\r\n" % (name, sid, len(data), data))
+            size = b"%d" % len(data)
+            if rng.random() < noise:
+                size = rng.choice([b"0%b" % size, b"%d" % (len(plain) + digits + 1)])
+                data = rng.choice([data, plain + b"%d}" % rng.randrange(10**5)])
+            pieces.append(b"MSG _INBOX.p.%b %b %b\r\n%b\r\n" % (name, sid, size, data))
         data = b"".join(pieces)
         if rng.random() < 0.4:
             data = spoiled(rng, data)

@@ -97,6 +97,15 @@ class TestRuns:
         assert acks.express(data, 0) == 0
         assert not acks.frames
 
+    @pytest.mark.parametrize("sequence", [b"1", b"111", b"1111", b"", b"1}"])
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_sequences_of_another_size(self, acks, sequence, place):
+        """If an ack is longer or shorter than its line declares, no run is taken."""
+        lines = [plain_line(number, 11) for number in (1, 2, 3, 4)]
+        lines[place] = lines[place].replace(b":11}", b":%b}" % sequence)
+        assert acks.express(b"".join(lines), 0) == 0
+        assert not acks.frames
+
     @pytest.mark.parametrize("junk", [b"x", b"\n", b"MSG", b" ", b"}", b"\r\n", b"MSG _INBOX.w."])
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_bytes_between_frames(self, acks, junk, place):
