@@ -29,10 +29,8 @@ def read(js, stream, *, ledger):
         .add("headers", HEADERS)
     )
     table = Table(schema, STREAM_COLUMNS)
-    reader = RangeReader(
-        stream, part_of(js, stream), asked(stream, includeLedger=str(ledger).lower())
-    )
-    return [table.of_page(page, stream.name) for page in reader.pages()]
+    pages = RangeReader(stream, part_of(js, stream), asked(stream)).pages()
+    return [table.of_page(page, stream.name, ledger=ledger) for page in pages]
 
 
 def copy(server, js, source, target, *, ledger=False, **options):

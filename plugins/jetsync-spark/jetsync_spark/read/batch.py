@@ -29,7 +29,7 @@ from jetsync_spark.read.origin import (
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut, parts_by_bytes, parts_of
 from jetsync_spark.read.states import StreamStates
-from jetsync_spark.read.tables import STREAM_COLUMNS, Table
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table, without_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,12 +70,14 @@ def part_in_task(
     """
     Lend a task the stream of its part, and a function that makes the rows of a page.
 
-    The function leaves out invalid messages, and returns None if no message is left.
+    The function leaves out invalid messages, and those of ledgers unless they are requested. It
+    returns None if no message is left.
     """
     with stream_in_task(settings, options, part.stream) as (client, stream):
         marks = options.on_invalid_message != FAIL and MARKING in settings.plugins
         if table.documents is None and not marks:
-            yield stream, lambda page: table.of_page(page, part.stream)
+            ledger = options.include_ledger
+            yield stream, lambda page: table.of_page(page, part.stream, ledger=ledger)
             return
         js = context_of(settings, client)
         documents = Documents(
@@ -83,7 +85,10 @@ def part_in_task(
         )
 
         def rows_of(page: jetsync.StoredPage) -> pa.RecordBatch | None:
-            valid, column = documents.take(page)
+            kept = page if options.include_ledger else without_ledger(page)
+            if not kept:
+                return None
+            valid, column = documents.take(kept)
             return table.of_page(valid, part.stream, column) if valid else None
 
         yield stream, rows_of

@@ -28,7 +28,6 @@ from jetsync_spark.common.errors import BehindError, explain
 from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import without_covered
 from jetsync_spark.read.origin import Loss, origin_of
-from jetsync_spark.read.tables import without_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -90,9 +89,7 @@ class RangeReader:
                 for page in pages:
                     if not self._take(page):
                         return
-                    rows = page if self._options.include_ledger else without_ledger(page)
-                    if rows:
-                        yield rows
+                    yield page
                     retry.reset()
                 break
             except jetsync.NotSupportedError as error:

@@ -143,14 +143,33 @@ class Table:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def of_page(
-        self, page: jetsync.StoredPage, stream: str, documents: pa.Array | None = None
-    ) -> pa.RecordBatch:
+        self,
+        page: jetsync.StoredPage,
+        stream: str,
+        documents: pa.Array | None = None,
+        *,
+        ledger: bool = True,
+    ) -> pa.RecordBatch | None:
         """
-        Convert a page of messages. *documents* is the column of the documents, if it is read.
+        Convert a page of messages.
+
+        Args:
+            page: The messages.
+            stream: The stream that they were read from.
+            documents: The column of the documents, if it is read.
+            ledger: Whether to convert ledger messages. Without them, the documents must be None.
+
+        Returns:
+            The rows. None if all messages are left out.
         """
         read: dict[str, pa.Array] = {}
         if self._of_pages:
             read.update(zip(self._of_pages, page.to_arrow(self._of_pages).columns, strict=True))
+        if not ledger:
+            # The column of the payloads is made once for both.
+            left = without_ledger(page, read.get("data"))
+            if left is not page:
+                return self.of_page(left, stream) if left else None
         return self.batch(
             {
                 "subject": lambda: read["subject"],
@@ -181,12 +200,19 @@ class Table:
         )
 
 
-def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
+def without_ledger(
+    page: jetsync.StoredPage, payloads: pa.Array | None = None
+) -> jetsync.StoredPage:
     """
-    Return a page without the ledger messages in it.
+    Return a page without the ledger messages in it, or the page itself if it has none.
+
+    Args:
+        page: The messages.
+        payloads: The column of their payloads, if it is made already.
     """
     # Making messages and parsing headers is slow, so the payloads are checked first.
-    (payloads,) = page.to_arrow(["data"]).columns
+    if payloads is None:
+        (payloads,) = page.to_arrow(["data"]).columns
     if not pc.any(pc.starts_with(payloads, LEDGER_START)).as_py():
         return page
     left = [

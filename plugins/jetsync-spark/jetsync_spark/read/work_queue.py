@@ -67,7 +67,7 @@ from jetsync_spark.read.origin import Loss, origin_of
 from jetsync_spark.read.queue_offsets import QueueOffset
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import Range, default_parts, parts_for
-from jetsync_spark.read.tables import STREAM_COLUMNS, Table, without_ledger
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 from jetsync_spark.read.triggers import TELLS_START, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -411,7 +411,6 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = attrs.evolve(
             self._options,
             subject_filter=offset.filters,
-            include_ledger=True,
             # Some may be acknowledged, and so removed.
             fail_on_data_loss=False,
         )
@@ -445,7 +444,7 @@ def read_part(
     Raises:
         JetStreamSparkError: Messages are missing, or the servers did not answer in time.
     """
-    wanted = attrs.evolve(options, subject_filter=part.filters, include_ledger=True)
+    wanted = attrs.evolve(options, subject_filter=part.filters)
     with part_in_task(settings, options, table, part) as (stream, rows_of):
         for runs in part.runs.apart(APART):
             first, last = runs.bounds
@@ -454,8 +453,7 @@ def read_part(
             for page in RangeReader(stream, what, wanted).pages():
                 chosen = _chosen(page, runs)
                 left -= len(chosen)
-                kept = chosen if options.include_ledger else without_ledger(chosen)
-                rows = rows_of(kept) if kept else None
+                rows = rows_of(chosen) if chosen else None
                 if rows is not None:
                     yield rows
             if left > 0:
