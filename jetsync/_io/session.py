@@ -270,6 +270,8 @@ class Session:
         self.forked = True
         if self._nats is not None:
             self.lane.after_fork()
+        # The answers to requests in flight belong to the parent.
+        self.router.fail(errors.ForkedProcessError())
         self.handles.after_fork()
 
     # The thread.

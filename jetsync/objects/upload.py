@@ -251,6 +251,8 @@ class Upload:
         self._moved = time.monotonic()
         while self._open:
             self._proceed()
+        # Raises in a forked child, which must not describe the object of its parent.
+        self._lane.check()
 
     def close(self) -> None:
         """Forget the chunks in flight, and report to the plugins."""
@@ -262,7 +264,7 @@ class Upload:
             self._hooks.reports.send(interrupted=len(self._in_flight))
 
     def abort(self, deadline: Deadline) -> None:
-        """Remove the chunks of a put that failed."""
+        """Remove the chunks of a put that failed, unless this is a forked child of its process."""
         try:
             # The purge needs the other half.
             until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
@@ -277,7 +279,7 @@ class Upload:
                 chunk.error = None
             self._open.clear()
             self._free.clear()
-        if self.count:
+        if self.count and not self._session.forked:
             self._bucket.purge_chunks(self._nuid, deadline)
 
     def _send(self, chunk: Chunk, *, more: bool = False, again: bool = False) -> None:

@@ -301,6 +301,25 @@ class TestOrder:
         assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 20}
         check(observer, DATA)
 
+    def test_a_chunk_that_is_stored_before_an_earlier_one(self, proxied, observer):
+        """If the stream has only a later chunk and its answer is lost, it is stored again."""
+        js, proxy = proxied(Misdirect(0))
+        store, old = js.object_store(observer.bucket), observer.put("a", OLD)
+        before = observer.stream.info().state.messages
+
+        def pieces():
+            proxy.pause("to_client")
+            yield DATA[:1000]
+            yield DATA[1000:2000]
+            eventually(lambda: observer.stream.info().state.messages > before)
+            proxy.cut()
+            proxy.resume()
+
+        info = store.put("a", pieces(), chunk_size=1000, expect=old, timeout=20)
+        subject = f"$O.{observer.bucket}.C.{info.nuid}"
+        assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 2}
+        check(observer, DATA[:2000])
+
     def test_a_cut_while_chunks_are_removed(self, proxied, observer, monkeypatch):
         """If the answer to the removal of a chunk in the wrong place is lost, the put continues."""
         js, proxy = proxied(Misdirect(0))

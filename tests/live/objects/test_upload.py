@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import jetsync
+from helpers.forks import fork
 from helpers.interrupts import interrupted_at, steps_of
+from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
 from jetsync.devserver import DevServer
@@ -207,6 +209,52 @@ class TestFaults:
                 client.jetstream().object_store("b").put("a", DATA)
             check(store, None)
             assert client.statistics().requests_in_flight == 0
+
+
+@needs_fork
+class TestForks:
+    @pytest.mark.parametrize("moment", ["before an answer", "after the last answer", "exit"])
+    def test_a_put_belongs_to_the_parent(self, broken, observer, moment):
+        """A child that is forked during a put cannot continue it, and it removes no chunks."""
+        _, _, proxy = broken
+        parent, statuses, data = os.getpid(), [], os.urandom(50_000)
+
+        def fork_here():
+            child = fork()
+            if child:
+                statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                proxy.resume()
+            elif moment == "exit":
+                raise SystemExit
+
+        def pieces():
+            yield data[:20_000]
+            eventually(lambda: observer.stream.info().state.messages)
+            if moment == "exit":
+                fork_here()
+            proxy.pause("to_client")
+            yield data[20_000:]
+            if moment == "before an answer":
+                fork_here()
+            elif os.getpid() == parent:
+                proxy.resume()
+
+        def progress(done, _):
+            if moment == "after the last answer" and done == len(data):
+                fork_here()
+
+        with jetsync.connect(proxy.url, after_fork="reconnect") as client:
+            store = client.jetstream().object_store(observer.bucket)
+            old, status = store.put("a", OLD), 1
+            try:
+                store.put("a", pieces(), chunk_size=10_000, expect=old, on_progress=progress)
+            except (jetsync.ForkedProcessError, SystemExit):
+                status = 7
+            finally:
+                if os.getpid() != parent:
+                    os._exit(status)
+        assert statuses == [7]
+        check(observer, data)
 
 
 class TestInterrupts:
