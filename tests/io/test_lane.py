@@ -325,6 +325,50 @@ class TestWrite:
         assert len(sent) < 10
         assert max(len(each) for each in sent if each != blocks[50]) <= JOIN_LIMIT
 
+    def test_a_part_of_the_waiting_blocks_is_sent(self, idle):
+        """If the socket accepts a part of the waiting blocks, the rest still counts."""
+        ours, server = socket.socketpair()
+        sent, room = [], 0
+
+        def send(data):
+            nonlocal room
+            if not room:
+                raise BlockingIOError
+            part = bytes(data[:room])
+            room -= len(part)
+            sent.append(part)
+            return len(part)
+
+        with HookedSocket(ours, send) as hooked, ours, server:
+            idle.attach(hooked)
+            release = idle.stall()
+            blocks = [os.urandom(100_000) for _ in range(3)]
+            for block in blocks:
+                idle.lane.write(block, soon())
+            room = 150_000
+            release.set()
+            until(lambda: idle.lane.outbox.size == 150_000, "half of the bytes")
+            room = 150_000
+            until(lambda: not idle.lane.outbox.size, "the end of the rest")
+            idle.do(idle.lane.detach)
+        assert b"".join(sent) == b"".join(blocks)
+
+    def test_waiting_blocks_of_a_dead_connection(self, idle):
+        """If the connection turns out to be dead, the waiting blocks are dropped at once."""
+        ours, server = socket.socketpair()
+        error = BlockingIOError
+
+        def send(data):
+            raise error
+
+        idle.auto_detach = False
+        with HookedSocket(ours, send) as hooked, ours, server:
+            idle.attach(hooked)
+            idle.lane.write(b"1" * 1000, soon())
+            error = ConnectionResetError
+            until(lambda: not idle.lane.outbox.size, "the end of the block")
+            idle.do(idle.lane.detach)
+
     def test_a_writer_beyond_the_limit_waits_for_room(self, idle):
         """Beyond the limit a writer waits for room, and its block is then sent whole."""
         idle.connect(buffer=8192)
