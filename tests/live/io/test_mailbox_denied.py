@@ -88,6 +88,23 @@ def client(reloaded, stream):
         yield client
 
 
+class Counts:
+    """
+    The events that count messages of puts.
+    """
+
+    def __init__(self):
+        self.events = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        """
+        Keep the event.
+        """
+        if isinstance(event, jetsync.events.PublishCountsEvent):
+            self.events.append(event)
+
+
 class Ledger:
     """
     The outcome of each message, as the calls reported it.
@@ -325,6 +342,35 @@ class TestDeniedInbox:
         for ledger in ledgers:
             ledger.check(stream)
         assert client.statistics().reconnects == 0
+
+    def test_a_put_of_an_object_sends_nothing(self, reloaded):
+        """
+        While replies are denied, a put fails at once, and plugins get a chunk that is not stored.
+        """
+        boss = jetsync.connect(reloaded.dev.url, user="boss", password="b")
+        login = {"user": "worker", "password": "w", "plugins": [counts := Counts()]}
+        with boss, jetsync.connect(reloaded.dev.url, **login) as client:
+            made = boss.jetstream().create_object_store("b", storage="memory")
+            store, old = client.jetstream().object_store("b"), made.put("a", b"old")
+            before = made.stream.info().state
+
+            def is_denied():
+                try:
+                    client.jetstream().account_info(timeout=1)
+                except jetsync.JetSyncError as error:
+                    return isinstance(error, jetsync.PermissionDeniedError)
+
+            def pieces():
+                reloaded.change(DENIED)
+                eventually(is_denied)
+                yield b"new"
+
+            with pytest.raises(jetsync.PermissionDeniedError, match="_INBOX"):
+                store.put("a", pieces(), expect=old)
+            assert made.stream.info().state == before
+            assert client.statistics().requests_in_flight == 0
+        eventually(lambda: counts.events)
+        assert [(event.failed, event.unknown) for event in counts.events] == [(1, 0)]
 
     def test_a_reconnect_with_the_permission_publishes_again(self, reloaded, client, stream):
         """

@@ -10,6 +10,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._io.requests import Request
 from jetsync._proto import frames
@@ -66,6 +67,26 @@ class TestRequest:
         assert caught.value.sent
         request.end()
         assert connection.statistics().requests_in_flight == 0
+
+    def test_a_connection_that_is_lost_at_once(self, proxied, unique, monkeypatch):
+        """A request fails if its connection is lost before the request knows which one it is."""
+        js, proxy = proxied()
+        connection = connection_of(js)
+        lane, write = connection.lane, connection.lane.write
+        proxy.pause("to_client")
+
+        def write_and_lose(*arguments, **options):
+            epoch = write(*arguments, **options)
+            proxy.cut()
+            eventually(lambda: lane.lost_epoch >= epoch)
+            return epoch
+
+        monkeypatch.setattr(lane, "write", write_and_lose)
+        request = send(connection, unique.encode())
+        assert request.ready
+        with pytest.raises(jetsync.ConnectionLostError):
+            request.answer()
+        request.end()
 
     def test_a_caller_that_gives_up(self, client, connection, unique):
         """A request that ends before its answer is forgotten."""
