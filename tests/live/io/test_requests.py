@@ -89,11 +89,13 @@ class TestRequest:
         request.end()
 
     def test_a_caller_that_gives_up(self, client, connection, unique):
-        """A request that ends before its answer is forgotten."""
+        """A request that ends before its answer is forgotten, but the server may still refuse it."""
         with client.subscribe(unique):
             client.flush()
             request = send(connection, unique.encode())
             assert not connection.lane.wait(request, Deadline(time.monotonic(), 0.0))
             assert client.statistics().requests_in_flight == 1
+            assert unique not in connection.refusals.untracked
             request.end()
             assert client.statistics().requests_in_flight == 0
+            assert unique in connection.refusals.untracked

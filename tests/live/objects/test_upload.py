@@ -19,6 +19,7 @@ from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
 from jetsync.devserver import DevServer
+from jetsync.objects import upload
 from jetsync.testing import CutProxy
 
 DATA = os.urandom(1000)
@@ -53,8 +54,9 @@ class Misdirect:
     Send the first messages of a put to a subject without a stream, as if it had no leader.
     """
 
-    def __init__(self, times):
+    def __init__(self, times, subject="nowhere"):
         self._left = times
+        self._subject = subject
 
     @hookimpl
     def jetsync_prepare_message(self, message):
@@ -63,7 +65,7 @@ class Misdirect:
         """
         if ".C." in message.subject and self._left:
             self._left -= 1
-            message.subject = "nowhere"
+            message.subject = self._subject
         return message
 
 
@@ -146,6 +148,21 @@ class TestFaults:
         assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
         check(observer, OLD)
 
+    def test_an_answer_that_cannot_be_read(self, client, proxied, observer, unique):
+        """After an answer that is no acknowledgement, the chunk may be stored: it is sent again."""
+        js, _ = proxied(Misdirect(1, unique))
+
+        def answer():
+            client.publish(requests.next(timeout=60).reply, b"nonsense")
+
+        with client.subscribe(unique) as requests:
+            client.flush()
+            thread = threading.Thread(target=answer)
+            thread.start()
+            js.object_store(observer.bucket).put("a", DATA, timeout=20)
+            thread.join()
+        check(observer, DATA)
+
     def test_a_silent_server(self, broken, observer):
         """Without an answer, the put fails in time, and the chunk is garbage."""
         store, client, proxy = broken
@@ -159,6 +176,27 @@ class TestFaults:
         observer.collect_garbage(0)
         assert subject not in observer.stream.info(subjects_filter=">").state.subjects
         check(observer, None)
+
+    def test_a_limit_of_chunks_in_flight(self, broken, observer, monkeypatch):
+        """If many small chunks have no answers, a put waits before it takes more data."""
+        monkeypatch.setattr(upload, "MOST_CHUNKS", 10)
+        store, client, proxy = broken
+        old, given = store.put("a", OLD), []
+
+        def pieces():
+            proxy.pause("to_client")
+            for number in range(30):
+                given.append(number)
+                yield b"%d" % (number % 10)
+
+        with pytest.raises(jetsync.RequestTimeoutError):
+            store.put("a", pieces(), chunk_size=1, expect=old, timeout=0.5)
+        assert len(given) == 10
+        proxy.resume()
+        eventually(lambda: client.statistics().requests_in_flight == 0)
+        assert store.put("a", b"0123456789" * 3, chunk_size=1, timeout=20).chunks == 30
+        observer.collect_garbage(0)
+        check(observer, b"0123456789" * 3)
 
     def test_a_client_that_closes(self, broken, observer):
         """If another thread closes the client, the put ends and names the chunk that stays."""
@@ -275,3 +313,4 @@ class TestInterrupts:
             check(observer, OLD, DATA)
             store.put("a", b"next")
         assert client.statistics().subscriptions == 1
+        assert client.statistics().requests_in_flight == 0
