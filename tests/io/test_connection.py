@@ -205,7 +205,7 @@ class TestParseInfo:
         """A JSON object is decoded. Anything else is a protocol error that shows its start."""
         assert decode_json(b'{"a":1}') == {"a": 1}
         assert decode_json(b' \n{"a": 1}\r\n') == {"a": 1}
-        for data in (b"", b"[]", b"x" * 1000, b'"a"'):
+        for data in (b"", b"[]", b"x" * 1000, b'"a"', b'{"a":1}x', b'{"a":1}{"b":2}'):
             with pytest.raises(ProtocolError) as caught:
                 decode_json(data)
             assert len(str(caught.value)) < 200

@@ -89,7 +89,7 @@ class TestRequest:
         request.end()
 
     def test_a_caller_that_gives_up(self, client, connection, unique):
-        """A request that ends before its answer is forgotten, but the server may still refuse it."""
+        """A request that ends before its answer is forgotten, and it may still be refused."""
         with client.subscribe(unique):
             client.flush()
             request = send(connection, unique.encode())

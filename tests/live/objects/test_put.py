@@ -14,6 +14,7 @@ import pytest
 
 import jetsync
 from jetsync import hookimpl
+from jetsync.objects import bucket, upload
 
 DATA = os.urandom(1_000_001)
 
@@ -315,3 +316,41 @@ class TestPlugins:
         subject = f"$O.{store.bucket}.C.{info.nuid}"
         assert store.stream.get_last(subject).headers["Trace"] == "put"
         assert store.get_bytes("a") == DATA
+
+    def test_a_failed_put_waits_for_answers(self, proxied, store, monkeypatch):
+        """A put that fails first waits for the answers to its chunks, so plugins can count them."""
+        monkeypatch.setattr(bucket, "CLEANUP", 120.0)
+        monkeypatch.setattr(upload, "LAST_ANSWERS", 60.0)
+        plugin, old = Watcher(), store.put("a", b"")
+        js, proxy = proxied(plugin)
+
+        def pieces():
+            proxy.delay(0.1, "to_client")
+            yield from (DATA[:1000], DATA[:1000])
+            raise EOFError
+
+        with pytest.raises(EOFError):
+            js.object_store(store.bucket).put(
+                "a", pieces(), chunk_size=1000, expect=old, timeout=240
+            )
+        counts = [each for each in plugin.events if isinstance(each, jetsync.PublishCountsEvent)]
+        assert sum(each.acknowledged for each in counts) == 2
+        assert sum(each.unknown for each in counts) == 0
+
+    def test_plugins_see_unknown_chunks(self, proxied, store, monkeypatch):
+        """If a put fails before it has all answers, plugins get the others as unknown."""
+        monkeypatch.setattr(bucket, "CLEANUP", 0.2)
+        monkeypatch.setattr(upload, "LAST_ANSWERS", 0.0)
+        plugin, old = Watcher(), store.put("a", b"")
+        js, proxy = proxied(plugin)
+
+        def pieces():
+            proxy.pause("to_client")
+            yield from (DATA[:1000], DATA[:1000])
+            raise EOFError
+
+        with pytest.raises(EOFError):
+            js.object_store(store.bucket).put("a", pieces(), chunk_size=1000, expect=old)
+        proxy.resume()
+        counts = [each for each in plugin.events if isinstance(each, jetsync.PublishCountsEvent)]
+        assert [(each.acknowledged, each.failed, each.unknown) for each in counts] == [(0, 2, 2)]

@@ -149,7 +149,7 @@ class TestFaults:
         check(observer, OLD)
 
     def test_an_answer_that_cannot_be_read(self, client, proxied, observer, unique):
-        """After an answer that is no acknowledgement, the chunk may be stored: it is sent again."""
+        """After an answer that is no acknowledgement, the chunk is sent again, and stored once."""
         js, _ = proxied(Misdirect(1, unique))
 
         def answer():
