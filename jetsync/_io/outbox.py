@@ -186,8 +186,10 @@ class Outbox:
                 caller has to wait for an answer next.
             while_closing: Whether to send the block even while the client closes.
             request: The reply subject of the last message of *block*, for :attr:`last_request`.
-            more: Whether the caller writes another block at once. A small block is then sent
-                together with that one, which saves a system call here and another in the server.
+            more: Whether the caller writes another block at once. A small block is then kept and
+                sent together with that one, which saves a system call here and another in the
+                server. Without another write, it is sent before a wait or at the next tick. If it
+                is kept, *request* is not used, so its outcome is unknown if the connection ends.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.

@@ -8,8 +8,9 @@ it are known and increase. If a chunk fails, it waits for the outcome of all oth
 sends them again from the first one that failed. The stream drops those that it has already. A chunk
 that was stored after a failed one is in the wrong place: it is deleted and gets another id.
 
-Each chunk is a request of its own, and servers answer them in order. So an object of one chunk
-needs nothing that only many chunks need.
+Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
+Servers answer the requests in order, so a put waits for the answer to the oldest one. If that one
+never gets an answer, the put fails after its timeout, also if later ones have theirs.
 
 The data of a chunk is read into a slot, which has room for the rest of its frame. So the frame is
 sent without a copy. Slots of confirmed chunks are used again, because new memory for each chunk

@@ -29,7 +29,7 @@ from jetsync.errors import (
     RequestTimeoutError,
 )
 from jetsync.options import ConnectOptions
-from jetsync.values.server_info import ServerInfo, decode_json, parse_info
+from jetsync.values.server_info import ServerInfo, decode_json, encode_json, parse_info
 
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
 
@@ -200,6 +200,13 @@ class TestParseInfo:
         """Bytes that are not an INFO line are a protocol error."""
         with pytest.raises(ProtocolError):
             parse_info(line, None)
+
+    def test_encode_json(self):
+        """Values are encoded without white space, as UTF-8; others raise an error of Python."""
+        assert encode_json({"a": ["é", 1, None]}) == '{"a":["é",1,null]}'.encode()
+        for value, error in [("\ud800", ValueError), (b"", TypeError), ({(): 1}, TypeError)]:
+            with pytest.raises(error):
+                encode_json(value)
 
     def test_decode_json(self):
         """A JSON object is decoded. Anything else is a protocol error that shows its start."""

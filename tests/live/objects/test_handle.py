@@ -82,6 +82,8 @@ class TestStores:
             with pytest.raises(jetsync.ObjectStoreNotFoundError) as caught:
                 call()
             assert caught.value.bucket == unique
+            # An error that names the store already is not replaced, because it may have a reason.
+            assert not isinstance(caught.value.__cause__, jetsync.ObjectStoreNotFoundError)
 
     def test_handles_cannot_be_copied(self, store):
         """A handle cannot be pickled."""
