@@ -232,6 +232,18 @@ class TestFailures:
         assert store.list() == []
         assert chunks(store) == {}
 
+    def test_a_description_that_is_too_large(self, store):
+        """A description that no message can hold is an error before any data is taken."""
+        given = []
+
+        def pieces():
+            given.append(1)
+            yield DATA
+
+        with pytest.raises(jetsync.MaxPayloadError):
+            store.put("a", pieces(), description="x" * (1 << 20))
+        assert not given
+
     def test_a_full_store_refuses_an_object(self, js, unique):
         """If the object store is full, the put fails and leaves nothing."""
         store = js.create_object_store(unique, storage="memory", max_bytes=500_000)
