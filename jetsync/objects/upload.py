@@ -61,11 +61,6 @@ LONGEST_PAUSE: Final = 1.0
 # a chunk that arrives later would stay.
 LAST_ANSWERS: Final = 2.0
 
-# Seconds between two reads of acks, and how long one may take. If this thread did not read them
-# before the next tick, the loop would read each one alone, which costs a tenth of the CPU of a put.
-LOOK_INTERVAL: Final = 0.003
-SHORT_WAIT: Final = 0.0001
-
 # Bytes of a frame before the data, without its subject and the prefix of its reply subject: sizes,
 # the number, and the header with the id.
 HEAD_ROOM: Final = 256
@@ -178,8 +173,6 @@ class Upload:
         self._pause = FIRST_PAUSE
         # Why chunks were sent again last, if none was confirmed since.
         self._reason: Exception | None = None
-        # When this thread reads acks next.
-        self._next_look = 0.0
         # When chunks were confirmed last, or the caller's own code ended.
         self._moved = 0.0
         #: Whether chunks were sent again.
@@ -197,7 +190,6 @@ class Upload:
         # Raises before anything is sent in a signal handler that cannot wait for acks.
         self._lane.prepare_wait()
         self._hooks.begin(self._operation, self._tally)
-        self._next_look = time.monotonic() + LOOK_INTERVAL
         self._hooks.run(send)
 
     def _operation(self) -> PublishOperation:
@@ -232,10 +224,8 @@ class Upload:
         self._open.append(chunk)
         if not self._failed:
             self._send(chunk, more=more)
-        if self._moved >= self._next_look:
-            self._next_look = self._moved + LOOK_INTERVAL
-            self._wait(self._moved + SHORT_WAIT)
-            self._settle()
+        # A slow source may never fill the window.
+        self._settle()
         if self._has(self._limit, MOST_CHUNKS):
             # Waiting for each ack would wake this thread once for each chunk.
             while self._has(self._limit // 2 + 1, MOST_CHUNKS // 2 + 1):

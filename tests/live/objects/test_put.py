@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import time
 import tracemalloc
 from contextlib import suppress
 
@@ -83,6 +84,20 @@ class TestData:
         assert store.get_bytes("a") == data
         assert [size for size, _ in done] == sorted(size for size, _ in done)
         assert done[-1] == (len(data), len(data))
+
+    def test_progress_before_the_window_is_full(self, store):
+        """A source that gives data slowly has progress before its end."""
+        done, before_the_end = [], []
+
+        def source():
+            until = time.monotonic() + 30
+            while not done and time.monotonic() < until:
+                time.sleep(0.001)
+                yield b"x"
+            before_the_end.extend(done)
+
+        store.put("a", source(), chunk_size=1, on_progress=lambda *each: done.append(each))
+        assert before_the_end
 
     def test_a_put_keeps_no_more_than_the_window(self, store, tmp_path):
         """The memory of a put is that of the chunks in flight, whatever the size of the file."""
