@@ -31,6 +31,9 @@ STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))
 HANGS_AFTER = 20
 """Seconds after which a call counts as hanging: every wait of the calls below is shorter."""
 
+DATA = b"some data"
+"""The data of each object."""
+
 
 class Rig:
     """
@@ -49,6 +52,7 @@ class Rig:
             allow_batched=True,
         )
         self.kv = self.js.create_key_value(name, storage="memory")
+        self.objects = self.js.create_object_store(name, storage="memory")
         self.out = f"{name}.out"
         filled = {"filter_subject": f"{name}.in", "ack_wait": 60, "max_ack_pending": -1}
         self.consumer = self.stream.create_consumer("C", **filled)
@@ -147,6 +151,19 @@ class Rig:
         assert self.publisher.flush(timeout=5) == 0
         stored = self.stream.info(subjects_filter=self.out).state.subjects.get(self.out, 0)
         assert self.stored <= stored <= self.stored + self.unknown
+        self.check_objects()
+
+    def check_objects(self):
+        """
+        Assert that the object store has the chunks of its objects only, and these whole.
+        """
+        objects = self.objects.list()
+        for info in objects:
+            assert self.objects.get_bytes(info.name) == DATA
+        found = self.objects.stream.info(subjects_filter=f"$O.{self.name}.C.>").state.subjects
+        assert {subject.rpartition(".")[2]: count for subject, count in found.items()} == {
+            info.nuid: info.chunks for info in objects
+        }
 
 
 # The calls. Each reader has a message to read; published messages are counted.
@@ -279,6 +296,13 @@ def kv_get(rig):
     rig.kv.get("key")
 
 
+def object_put(rig, name="a"):
+    """
+    Store an object of two chunks.
+    """
+    rig.objects.put(name, DATA, chunk_size=len(DATA) - 1)
+
+
 def client_flush(rig):
     """
     Wait for a round trip.
@@ -301,6 +325,7 @@ OUTER = {
     "subscription_next": subscription_next,
     "kv_put": kv_put,
     "kv_get": kv_get,
+    "object_put": object_put,
     "client_flush": client_flush,
 }
 
@@ -312,6 +337,7 @@ INNER = {
     "ordered_next": lambda rig: ordered_next(rig, 0),
     "watch_next": lambda rig: watch_next(rig, 0),
     "subscription_next": lambda rig: subscription_next(rig, 0),
+    "object_put": lambda rig: object_put(rig, "b"),
     "client_publish": lambda rig: rig.client.publish(f"nobody.{rig.name}"),
     "client_request": lambda rig: rig.client.request(f"nobody.{rig.name}", timeout=5),
     "request_many": lambda rig: list(rig.client.request_many(f"nobody.{rig.name}", timeout=5)),
@@ -359,6 +385,7 @@ def rig(nats_server, unique):
         rig.close()
         other.jetstream().delete_stream(unique)
         other.jetstream().delete_key_value(unique)
+        other.jetstream().delete_object_store(unique)
 
 
 @contextlib.contextmanager
@@ -428,7 +455,15 @@ PAIRS = {f"{outer}-{inner}": (outer, inner) for outer in OUTER for inner in INNE
 
 
 @pytest.mark.parametrize(
-    "pair", thorough_except(PAIRS, "publish-publish", "fetch-publish", "publisher_publish-kv_get")
+    "pair",
+    thorough_except(
+        PAIRS,
+        "publish-publish",
+        "fetch-publish",
+        "publisher_publish-kv_get",
+        "publish-object_put",
+        "object_put-publish",
+    ),
 )
 def test_any_call_in_any_other(rig, pair):
     """
