@@ -432,7 +432,7 @@ class TestEndAcks:
             run.clear()
             in_flight.clear()
             acked.clear()
-            gc.collect()
+            gc.collect(0)
 
         in_flight.update((number, Falling(change)) for number in range(10, 40))
         found = COMPILED["end_acks"](in_flight, iter([run]), 2, b"{", acked if keeps else None)
