@@ -21,11 +21,9 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.locks import Latch, Level, LongLock
 from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
-from jetsync._io.replies import ReplyRouter, Waiter
-from jetsync._io.requests import raise_unanswered
+from jetsync._io.requests import Request
 from jetsync._io.session import Session
 from jetsync._proto import frames
-from jetsync._proto.puback import is_no_responders
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from jetsync._io.lane import Lane
     from jetsync._io.mailbox import Mailbox
     from jetsync._io.refusals import Refusals
+    from jetsync._io.replies import ReplyRouter
     from jetsync.options import ConnectOptions
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
@@ -316,48 +315,32 @@ class Connection:
         any_epoch = epoch is None
         if any_epoch and size > session.server.max_payload:
             self.check_size(size)
-        lane, router = session.lane, session.router
+        lane = session.lane
         # Before the write: the request must not be sent if its answer cannot be read.
         lane.prepare_wait()
-        waiter = Waiter(subject, in_batch)
-        reply = router.register(waiter)
+        request = Request(session, subject, in_batch)
         try:
-            if router.refusal is not None:
-                session.subscribe_replies(deadline)
             if header:
-                block = frames.hpub(subject, reply, header, payload)
+                block = frames.hpub(subject, request.address, header, payload)
             else:
-                block = frames.pub(subject, reply, payload)
+                block = frames.pub(subject, request.address, payload)
             if before:
                 block = b"".join((*before, block))
-            waiter.epoch = epoch = lane.write(
-                block, deadline, epoch, may_delegate=True, request=reply
-            )
-            if lane.lost_epoch >= epoch:
-                # The connection was lost after the write. The router may have notified its waiters
-                # before this one had its epoch.
-                waiter.lost(epoch)
-            lane.wait(waiter, deadline)
+            request.send(block, deadline, epoch, may_delegate=True)
+            lane.wait(request, deadline)
         finally:
-            if waiter.reply is None:
-                if waiter.may_be_refused:
-                    session.refusals.add(subject)
-                router.forget(reply)
-        answer = waiter.reply
-        if answer is not None:
-            if answer[2] is not None and is_no_responders(answer):
-                raise errors.NoRespondersError(subject.decode())
-            return answer
-        unprocessed = waiter.is_lost and waiter.failure is None and lane.unprocessed == reply
-        if unprocessed and any_epoch:
+            request.end()
+        if any_epoch and request.is_unprocessed:
             # The next server says how much it accepts.
             epoch = lane.outbox.wait_open(deadline)
             self.check_size(size)
             return self.exchange(subject, header, payload, deadline, epoch=epoch)
-        raise_unanswered(session, waiter, reply)
-        # The server may be gone.
-        self.probe()
-        raise errors.RequestTimeoutError(subject.decode(), deadline.total)
+        answer = request.answer()
+        if answer is None:
+            # The server may be gone.
+            self.probe()
+            raise errors.RequestTimeoutError(subject.decode(), deadline.total)
+        return answer
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""

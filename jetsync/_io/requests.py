@@ -1,8 +1,8 @@
 """
-Requests whose answers are awaited later, so that a thread can have several in flight.
+Requests whose answers come through the reply subscription that all requests share.
 
-They share the reply subscription of the connection with ``Connection.exchange``, which sends one
-request and waits. So a request needs no subscription of its own.
+``Connection.exchange`` sends one and waits. Other callers await answers later, so that a thread can
+have several requests in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class Request(Waiter):
     """
-    A request whose answer is awaited later, with ``Lane.wait``.
+    A request whose answer is awaited with ``Lane.wait``.
 
     Threads: as for :class:`Waiter`; its owner calls the methods below.
     Locks: none.
@@ -30,24 +30,36 @@ class Request(Waiter):
     Args:
         session: The session that carries it.
         subject: The subject of the request.
+        in_batch: Whether it is a message of a batch.
     """
 
     __slots__ = ("_session", "address")
 
-    def __init__(self, session: Session, subject: bytes) -> None:
-        super().__init__(subject)
+    def __init__(self, session: Session, subject: bytes, in_batch: bool = False) -> None:  # noqa: FBT001, FBT002 - as for Waiter
+        super().__init__(subject, in_batch)
         self._session = session
         #: The reply subject.
         self.address: bytes = session.router.register(self)
 
-    def send(self, block: bytes | memoryview, deadline: Deadline, *, more: bool = False) -> None:
+    def send(
+        self,
+        block: bytes | memoryview,
+        deadline: Deadline,
+        epoch: int | None = None,
+        *,
+        may_delegate: bool = False,
+        more: bool = False,
+    ) -> None:
         """
-        Send the request, whose reply subject is :attr:`address`.
+        Send the request, whose reply subject is :attr:`address`. See ``Outbox.write``.
 
         Args:
             block: The frame. The memory of a view must not change before the request is answered.
             deadline: How long to wait for a connection and for room.
-            more: Whether the caller sends another request at once. See ``Outbox.write``.
+            epoch: The only connection that may carry the request.
+            may_delegate: Whether the thread that is sending may send it. The caller has to wait for
+                the answer next.
+            more: Whether the caller sends another request at once.
 
         Raises:
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
@@ -57,24 +69,44 @@ class Request(Waiter):
         lane = session.lane
         if session.router.refusal is not None:
             session.subscribe_replies(deadline)
-        self.epoch = epoch = lane.write(block, deadline, request=self.address, more=more)
+        self.epoch = epoch = lane.write(
+            block, deadline, epoch, may_delegate=may_delegate, request=self.address, more=more
+        )
         if lane.lost_epoch >= epoch:
-            # As in `Connection.exchange`.
+            # The connection was lost after the write. The router may have notified its waiters
+            # before this one had its epoch.
             self.lost(epoch)
 
-    def answer(self) -> Frame:
+    @property
+    def is_unprocessed(self) -> bool:
+        """Whether the connection was lost, and the server has not processed the request."""
+        if self.reply is not None or self.failure is not None or not self.is_lost:
+            return False
+        return self._session.lane.unprocessed == self.address
+
+    def answer(self) -> Frame | None:
         """
-        Return the answer once the wait is over.
+        Return the answer; None if it may still come.
 
         Raises: as ``Connection.exchange`` does after it has sent a request.
         """
         answer = self.reply
-        if answer is None:
-            raise_unanswered(self._session, self, self.address)
-            raise AssertionError("the wait is not over")
-        if answer[2] is not None and is_no_responders(answer):
-            raise errors.NoRespondersError(self.subject.decode())
-        return answer
+        if answer is not None:
+            if answer[2] is not None and is_no_responders(answer):
+                raise errors.NoRespondersError(self.subject.decode())
+            return answer
+        failure = self.failure
+        if isinstance(failure, errors.ConnectionClosedError):
+            raise errors.ConnectionClosedError(str(failure), sent=True) from failure.__cause__
+        if failure is not None:
+            raise_failure(failure)
+        if self.is_lost:
+            raise errors.ConnectionLostError(
+                subject=self.subject.decode(),
+                reason=self._session.lane.why_lost(self.epoch),
+                sent=not self.is_unprocessed,
+            )
+        return None
 
     def end(self) -> None:
         """Forget the request. If it has no answer, the server may still refuse it."""
@@ -82,26 +114,3 @@ class Request(Waiter):
             if self.may_be_refused:
                 self._session.refusals.add(self.subject)
             self._session.router.forget(self.address)
-
-
-def raise_unanswered(session: Session, waiter: Waiter, reply: bytes) -> None:
-    """
-    Raise why a request that was sent has no answer. Return if it may still get one.
-
-    Args:
-        session: The session that carried it.
-        waiter: Its receiver.
-        reply: Its reply subject.
-    """
-    failure = waiter.failure
-    if isinstance(failure, errors.ConnectionClosedError):
-        raise errors.ConnectionClosedError(str(failure), sent=True) from failure.__cause__
-    if failure is not None:
-        raise_failure(failure)
-    if waiter.is_lost:
-        lane = session.lane
-        raise errors.ConnectionLostError(
-            subject=waiter.subject.decode(),
-            reason=lane.why_lost(waiter.epoch),
-            sent=lane.unprocessed != reply,
-        )

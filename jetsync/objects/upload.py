@@ -365,7 +365,9 @@ class Upload:
         while in_flight and (request := in_flight[0].request) is not None and request.ready:
             chunk = in_flight[0]
             try:
-                ack = parse_ack(request.answer()[3])
+                answer = request.answer()
+                assert answer is not None
+                ack = parse_ack(answer[3])
                 if isinstance(ack, errors.ApiError):
                     failures.append((chunk, ack))
                 else:
