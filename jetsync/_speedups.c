@@ -9,11 +9,11 @@
  *
  * - No state but the base classes, no threads, no waits, no locks but HOLD_FIELDS. The only callbacks
  *   are `push` and `express` of a subscription in `cut`, `push` in `take_acks`, the user's iterator in
- *   `encode_pairs`, the iterator and the finalizers of messages in `end_acks`, `names.__contains__` in
- *   `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the methods of a message in
- *   `take_acker`, and those of a consumption and of the parts of `_quick` in `take_next`. No borrowed
- *   reference and no unfinished object is used after one of them. Arguments are not borrowed: the
- *   caller holds them until the function returns.
+ *   `encode_pairs`, the iterator and the finalizers of messages in `end_acks`, `names.__contains__`,
+ *   the iterator of the runs and their attributes in `columns`, `bounds.tobytes` in `columns` and
+ *   `stored_of_run`, the methods of a message in `take_acker`, and those of a consumption and of the
+ *   parts of `_quick` in `take_next`. No borrowed reference and no unfinished object is used after
+ *   one of them. Arguments are not borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
@@ -40,7 +40,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -1670,6 +1670,7 @@ read_own(Span own, OwnHeaders *found)
 typedef struct {
     int able;
     PyObject *payloads;
+    Py_ssize_t payload_size; /* Of the payloads that were added. */
     Growing payload_ends, sequences, times, map_ends, list_ends;
     Texts subjects, names, values;
 } Columns;
@@ -1747,47 +1748,109 @@ add_block(Columns *made, Span block)
     return 0;
 }
 
-/* Read a position of each part of a message, which `columns` has checked. */
+/* Read the three positions of a message. */
 static void
 read_place(Span bounds, Py_ssize_t number, int place[3])
 {
     memcpy(place, bounds.at + number * (Py_ssize_t)(3 * sizeof(int)), 3 * sizeof(int));
 }
 
-/* Add all messages. `payload_size` is the size of all payloads together. */
+/* The bytes of a run, and a copy of its bounds. */
+typedef struct {
+    PyObject *data, *copied;
+    Span bytes, bounds;
+    Py_ssize_t count; /* Of messages. */
+} ReadRun;
+
+/* Read a run into memory that is zeroed; return -1 with an error if it has wrong parts. */
 static int
-add_messages(Columns *made, Span data, Span bounds, Py_ssize_t number, Py_ssize_t payload_size)
+read_run(PyObject *run, ReadRun *read)
 {
-    Py_ssize_t i, size = 0;
-    char *payloads = NULL;
+    PyObject *bounds;
+    read->data = PyObject_GetAttrString(run, "data");
+    if (read->data == NULL || as_span(read->data, &read->bytes) < 0) {
+        return -1;
+    }
+    bounds = PyObject_GetAttrString(run, "bounds");
+    if (bounds == NULL) {
+        return -1;
+    }
+    /* An array, of which the limited API shows only a copy. */
+    read->copied = PyObject_CallMethod(bounds, "tobytes", NULL);
+    Py_DECREF(bounds);
+    if (read->copied == NULL || as_span(read->copied, &read->bounds) < 0) {
+        return -1;
+    }
+    read->count = read->bounds.size / (Py_ssize_t)(3 * sizeof(int));
+    return 0;
+}
+
+/*
+ * Check the bounds of a run, and add the sizes of its payloads and of all its bytes. Return -1 with
+ * ValueError if they are outside of its data.
+ */
+static int
+measure_run(const ReadRun *run, Py_ssize_t *payloads, Py_ssize_t *all)
+{
+    Py_ssize_t i;
+    int begin = 0, before = 0;
+    for (i = 0; i < run->count; i++) {
+        int place[3];
+        read_place(run->bounds, i, place);
+        /* No position is before the one that it follows, so parts do not overlap. */
+        if (place[0] < before || place[1] < place[0] || place[2] < place[1] ||
+            run->bytes.size < place[2]) {
+            PyErr_SetString(PyExc_ValueError, "a position is outside the data");
+            return -1;
+        }
+        begin = i == 0 ? place[0] : begin;
+        *payloads += place[2] - place[1];
+        before = place[2];
+    }
+    *all += before - begin;
+    return 0;
+}
+
+/* Begin the columns, with room for all payloads. */
+static int
+begin_columns(Columns *made, Py_ssize_t payload_size)
+{
+    size_t i;
     Growing *starts[] = {
         &made->payload_ends, &made->subjects.ends, &made->names.ends, &made->values.ends,
         &made->map_ends, &made->list_ends,
     };
-    for (i = 0; i < (Py_ssize_t)(sizeof(starts) / sizeof(starts[0])); i++) {
+    for (i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
         if (append_int(starts[i], 0) < 0) {
             return -1;
         }
     }
     if (made->able & IN_DATA) {
         made->payloads = PyBytes_FromStringAndSize(NULL, payload_size);
-        if (made->payloads == NULL) {
-            return -1;
-        }
-        payloads = PyBytes_AsString(made->payloads);
+        return made->payloads == NULL ? -1 : 0;
     }
-    for (i = 0; i < number; i++) {
+    return 0;
+}
+
+/* Add the messages of a run, which `measure_run` has checked. */
+static int
+add_run(Columns *made, const ReadRun *run)
+{
+    Py_ssize_t i;
+    char *payloads = made->payloads == NULL ? NULL : PyBytes_AsString(made->payloads);
+    for (i = 0; i < run->count; i++) {
         int place[3];
-        read_place(bounds, i, place);
+        read_place(run->bounds, i, place);
         if (payloads != NULL) {
-            memcpy(payloads + size, data.at + place[1], (size_t)(place[2] - place[1]));
-            size += place[2] - place[1];
-            if (append_int(&made->payload_ends, size) < 0) {
+            Py_ssize_t size = place[2] - place[1];
+            memcpy(payloads + made->payload_size, run->bytes.at + place[1], (size_t)size);
+            made->payload_size += size;
+            if (append_int(&made->payload_ends, made->payload_size) < 0) {
                 return -1;
             }
         }
         if ((made->able & IN_BLOCK) &&
-            add_block(made, (Span){data.at + place[0], place[1] - place[0]}) < 0) {
+            add_block(made, (Span){run->bytes.at + place[0], place[1] - place[0]}) < 0) {
             return -1;
         }
     }
@@ -1880,45 +1943,49 @@ wanted_columns(PyObject *names)
 }
 
 PyDoc_STRVAR(columns_doc,
-"columns(data, bounds, names, /)\n--\n\n"
-"Return the buffers of columns of a run; see the twin in `jetsync/values/page_columns.py`.");
+"columns(runs, names, /)\n--\n\n"
+"Return the buffers of columns of runs; see the twin in `jetsync/values/page_columns.py`.");
 
 static PyObject *
 columns(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *copied, *found = NULL;
+    PyObject *runs, *found = NULL;
+    ReadRun *read = NULL;
     Columns made;
-    Span data, bounds;
-    Py_ssize_t number, i, payload_size = 0;
-    int before = 0;
+    Py_ssize_t number = 0, i, payload_size = 0, size = 0;
     memset(&made, 0, sizeof(made));
-    if (check_count("columns", count, 3) < 0 || as_span(args[0], &data) < 0 ||
-        (made.able = wanted_columns(args[2])) < 0) {
+    if (check_count("columns", count, 2) < 0 || (made.able = wanted_columns(args[1])) < 0) {
         return NULL;
     }
-    /* An array, of which the limited API shows only a copy. */
-    copied = PyObject_CallMethod(args[1], "tobytes", NULL);
-    if (copied == NULL || as_span(copied, &bounds) < 0) {
-        Py_XDECREF(copied);
+    /* A copy, because reading a run may change the list. */
+    runs = PySequence_Tuple(args[0]);
+    if (runs == NULL) {
         return NULL;
     }
-    number = bounds.size / (Py_ssize_t)(3 * sizeof(int));
-    /* No position is before the one that it follows, so parts do not overlap. All of them together
-     * are not larger than the last position, so each sum of sizes and each number of headers is at
-     * most INT_MAX. */
+    number = PyTuple_Size(runs);
+    read = PyMem_Calloc((size_t)number, sizeof(*read));
+    if (read == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
     for (i = 0; i < number; i++) {
-        int place[3];
-        read_place(bounds, i, place);
-        if (place[0] < before || place[1] < place[0] || place[2] < place[1] ||
-            data.size < place[2]) {
-            PyErr_SetString(PyExc_ValueError, "a position is outside the data");
+        if (read_run(PyTuple_GetItem(runs, i), &read[i]) < 0 ||
+            measure_run(&read[i], &payload_size, &size) < 0) {
             goto done;
         }
-        payload_size += place[2] - place[1];
-        before = place[2];
     }
-    if (add_messages(&made, data, bounds, number, payload_size) < 0) {
+    /* So each sum of sizes, and each number of headers, is a C int. */
+    if (size > INT_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a page of more than 2 GiB has no columns");
         goto done;
+    }
+    if (begin_columns(&made, payload_size) < 0) {
+        goto done;
+    }
+    for (i = 0; i < number; i++) {
+        if (add_run(&made, &read[i]) < 0) {
+            goto done;
+        }
     }
     found = PyDict_New();
     if (found != NULL && put_columns(&made, found) < 0) {
@@ -1926,7 +1993,12 @@ columns(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     }
 done:
     free_columns(&made);
-    Py_DECREF(copied);
+    for (i = 0; read != NULL && i < number; i++) {
+        Py_XDECREF(read[i].data);
+        Py_XDECREF(read[i].copied);
+    }
+    PyMem_Free(read);
+    Py_DECREF(runs);
     return found;
 }
 

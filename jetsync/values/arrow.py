@@ -64,9 +64,9 @@ class ArrowColumns:
         }
         self.schema: pa.Schema = pa.schema([(name, types[name]) for name in names])
 
-    def batch(self, page: StoredPage, run: FrameRun | None) -> pa.RecordBatch:
-        """Return the messages of a page; *run* has all of them, if they came from a server."""
-        quick = columns(run.data, run.bounds, self.schema.names) if run else {}
+    def batch(self, page: StoredPage, runs: Sequence[FrameRun]) -> pa.RecordBatch:
+        """Return the messages of a page; *runs* has all of them, if they came from a server."""
+        quick = columns(runs, self.schema.names) if runs else {}
         arrays = [
             self._quick_column(field, len(page), quick[field.name])
             if field.name in quick

@@ -4,11 +4,11 @@ Messages from the server before they are parsed.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Frame"]
 
@@ -55,6 +55,31 @@ class FrameRun:
     def pop(self) -> None:
         """Remove the last frame."""
         del self.bounds[-3:]
+
+
+def join_runs(
+    runs: Sequence[FrameRun], shift: Callable[[array[int], array[int]], array[int]]
+) -> FrameRun:
+    """
+    Return the frames of runs as one run. There is at least one, and none is empty.
+
+    Args:
+        runs: The runs.
+        shift: Adds the numbers of two arrays of C ints.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    bounds, shifts = array("i"), array("i")
+    parts = []
+    base = 0
+    for run in runs:
+        # Runs may share their data, if frames of several subscriptions arrived mixed.
+        begin, end = run.bounds[0], run.bounds[-1]
+        parts.append(memoryview(run.data)[begin:end])
+        bounds.extend(run.bounds)
+        shifts.extend(array("i", [base - begin]) * len(run.bounds))
+        base += end - begin
+    return FrameRun(runs[0].subject, b"".join(parts), shift(bounds, shifts))
 
 
 Frames: TypeAlias = "list[Frame] | FrameRun"

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._base.integers import LONGEST_DIGITS
 from jetsync._base.speedups import with_twin
+from jetsync.values.frame import join_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from jetsync.values.frame import FrameRun
 
 # Buffers of Arrow, or bytes objects.
 Buffers: TypeAlias = "tuple[Any, ...]"
@@ -42,13 +45,12 @@ _FEWEST_LINES: Final = 9
 
 
 @with_twin
-def columns(data: bytes, bounds: array[int], names: Sequence[str]) -> dict[str, Buffers]:
+def columns(runs: Sequence[FrameRun], names: Sequence[str]) -> dict[str, Buffers]:
     """
-    Return the buffers of columns of a run, whose parts are *data* and *bounds*.
+    Return the buffers of columns of a page.
 
     Args:
-        data: The bytes that contain the messages.
-        bounds: As in :class:`FrameRun`.
+        runs: The messages; at least one run, and none is empty.
         names: The columns.
 
     Returns:
@@ -61,7 +63,8 @@ def columns(data: bytes, bounds: array[int], names: Sequence[str]) -> dict[str, 
         If the server's lines are malformed, which no server sends, Python decides for each column,
         and the compiled twin leaves out all except ``data``, which can lead to ProtocolError.
     """
-    return _splitter().columns(data, bounds, names)
+    run = join_runs(runs, shifted)
+    return _splitter().columns(run.data, run.bounds, names)
 
 
 def shifted(bounds: array[int], by: array[int]) -> array[int]:

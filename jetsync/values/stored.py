@@ -18,14 +18,13 @@ from jetsync._base.speedups import with_twin
 from jetsync.errors import DecodeError, InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
-from jetsync.values.frame import FrameRun
+from jetsync.values.frame import FrameRun, join_runs
 from jetsync.values.headers import NO_OWN_HEADERS, TTL, Headers, find_last, own_size
 from jetsync.values.json_payloads import parse_json
-from jetsync.values.page_columns import shifted
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -362,7 +361,7 @@ class StoredPage(Sequence[StoredMessage]):
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
             ProtocolError: A header block from the server lacks a required header.
         """
-        return arrow_columns(columns).batch(self, self._joined(shifted))
+        return arrow_columns(columns).batch(self, self._frame_runs())
 
     @property
     def payloads(self) -> tuple[bytes, array[int]]:
@@ -372,44 +371,26 @@ class StoredPage(Sequence[StoredMessage]):
         Use it to convert many payloads without a bytes object for each. The buffer has other bytes
         between the payloads.
         """
-        run = self._joined(lambda bounds, by: array("i", map(operator.add, bounds, by)))
+        runs = self._frame_runs()
         begins: Sequence[int]
         ends: Sequence[int]
-        if run is None:
+        if runs:
+            run = join_runs(runs, lambda bounds, by: array("i", map(operator.add, bounds, by)))
+            self._runs = [run]
+            buffer, begins, ends = run.data, run.bounds[1::3], run.bounds[2::3]
+        else:
             data = self.data
             buffer = b"".join(data)
             ends = list(itertools.accumulate(map(len, data)))
             begins = [end - len(each) for end, each in zip(ends, data, strict=True)]
-        else:
-            buffer, begins, ends = run.data, run.bounds[1::3], run.bounds[2::3]
         places = array("q", bytes(16 * len(ends)))
         places[0::2], places[1::2] = array("q", begins), array("q", ends)
         return buffer, places
 
-    def _joined(self, shift: Callable[[array[int], array[int]], array[int]]) -> FrameRun | None:
-        """
-        Return all messages as one run; None if some were not read from a server.
-
-        Args:
-            shift: Adds a number to each of many positions, a page at once.
-        """
+    def _frame_runs(self) -> list[FrameRun]:
+        """Return the runs; none if some messages were not read from a server."""
         runs = [run for run in self._runs if isinstance(run, FrameRun)]
-        if not runs or len(runs) < len(self._runs):
-            return None
-        if len(runs) > 1:
-            bounds, shifts = array("i"), array("i")
-            parts = []
-            base = 0
-            for run in runs:
-                # Runs may share their data, if frames of several subscriptions arrived mixed.
-                begin, end = run.bounds[0], run.bounds[-1]
-                parts.append(memoryview(run.data)[begin:end])
-                bounds.extend(run.bounds)
-                shifts.extend(array("i", [base - begin]) * len(run.bounds))
-                base += end - begin
-            runs = [FrameRun(runs[0].subject, b"".join(parts), shift(bounds, shifts))]
-            self._runs = runs
-        return runs[0]
+        return runs if len(runs) == len(self._runs) else []
 
     def _parts(self) -> tuple[list[str], list[int], list[int]]:
         if self._columns is None:

@@ -25,6 +25,7 @@ from helpers.variants import COMPILED, NOT_COMPILED, PYTHON
 from jetsync._base import speedups
 from jetsync.consume.consumption import Consumption, TakingStorage
 from jetsync.errors import MessageAlreadyAckedError
+from jetsync.values.frame import FrameRun
 from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage
 
@@ -207,7 +208,7 @@ class TestArguments:
     def test_positions_of_columns_outside_of_the_data_are_refused(self, bounds, names):
         """Positions outside of the data, or of parts that overlap, are a ValueError."""
         with pytest.raises(ValueError, match="outside"):
-            COMPILED["columns"](b"0123456789", array("i", bounds), names)
+            COMPILED["columns"]([FrameRun(b"a", b"0123456789", array("i", bounds))], names)
 
     @pytest.mark.parametrize(
         ("place", "wrong", "error"),
@@ -227,16 +228,34 @@ class TestArguments:
         """An argument of another type, or the error of one, is an error."""
         arguments = [b"x", array("i", [0, 1, 1]), COLUMNS]
         arguments[place] = wrong
+        data, bounds, names = arguments
+        whole = FrameRun(b"a", b"x", array("i", [0, 1, 1]))
         with pytest.raises(error):
-            COMPILED["columns"](*arguments)
+            COMPILED["columns"]([whole, FrameRun(b"a", data, bounds)], names)
+
+    @pytest.mark.parametrize(
+        ("runs", "error"),
+        [(None, TypeError), (5, TypeError), ([None], AttributeError), ([5, b"x"], AttributeError)],
+    )
+    def test_columns_of_something_else_than_runs(self, runs, error):
+        """Runs that are no sequence, or no runs, are an error."""
+        with pytest.raises(error):
+            COMPILED["columns"](runs, COLUMNS)
+
+    def test_columns_of_more_than_2_gib(self):
+        """An error is raised, because positions in the columns are C ints."""
+        run = FrameRun(b"a", bytes(1 << 20), array("i", [0, 0, 1 << 20]))
+        with pytest.raises(ValueError, match="2 GiB"):
+            COMPILED["columns"]([run] * (1 << 11), [])
+        assert COMPILED["columns"]([run] * ((1 << 11) - 1), []) == {}
 
     def test_bounds_of_columns_that_are_not_whole(self):
         """Without whole messages, columns are empty, whatever the size of the bounds is."""
         empty = {"data": (bytes(4), b"")}
-        assert COMPILED["columns"](b"", array("i"), ["data"]) == empty
-        assert COMPILED["columns"](b"", array("i", [7, 8]), ["data"]) == empty
-        assert COMPILED["columns"](b"", Answering(b"odd"), ["data"]) == empty
-        assert COMPILED["columns"](b"", array("i"), []) == {}
+        assert COMPILED["columns"]([], ["data"]) == empty
+        for bounds in (array("i"), array("i", [7, 8]), Answering(b"odd")):
+            assert COMPILED["columns"]([FrameRun(b"a", b"", bounds)] * 2, ["data"]) == empty
+        assert COMPILED["columns"]([FrameRun(b"a", b"", array("i"))], []) == {}
 
     def test_names_that_change_the_bounds_of_columns(self):
         """Bounds that change while the names are looked at are checked after that."""
@@ -248,7 +267,18 @@ class TestArguments:
                 return True
 
         with pytest.raises(ValueError, match="outside"):
-            COMPILED["columns"](b"x", bounds, Names())
+            COMPILED["columns"]([FrameRun(b"a", b"x", bounds)], Names())
+
+    def test_bounds_that_change_the_runs_of_columns(self):
+        """Runs that are removed while one of them is read are read all the same."""
+
+        class Bounds:
+            def tobytes(self):
+                runs.clear()
+                return array("i", [0, 1, 1]).tobytes()
+
+        runs = [FrameRun(b"a", b"x", Bounds()), FrameRun(b"a", b"y", array("i", [0, 0, 1]))]
+        assert COMPILED["columns"](runs, ["data"])["data"][1] == b"y"
 
 
 ACKS = b"".join(b"MSG p.%d 5 4\r\n{%d}\r\n" % (number, number) for number in range(10, 40))
@@ -840,7 +870,7 @@ def calls():
     rest = [b"p", b"s", b"block", object(), 1 << 40, 1 << 41, 0, 10_000, 10_000]
     size = len(STORED) + 1
     places = [number * size + place for number in range(30) for place in (0, size - 1, size)]
-    stored, places = (STORED + b"x") * 30, array("i", places)
+    stored = FrameRun(b"a", (STORED + b"x") * 30, array("i", places))
     take = COMPILED["ack_taker"](len, b"p.", b"5", b"{")
     # Python has the smaller ones already.
     packed = b"".join(struct.pack("=QQ", number, number) for number in range(300, 340))
@@ -858,7 +888,7 @@ def calls():
         "cut": lambda: COMPILED["cut"](lines, {b"5": Box()}, [], [], 1 << 20),
         "take_page": lambda: COMPILED["take_page"](page, 0, b"a", b"5"),
         "stored_of_run": lambda: COMPILED["stored_of_run"](StoredMessage, page, bounds),
-        "columns": lambda: COMPILED["columns"](stored, places, COLUMNS),
+        "columns": lambda: COMPILED["columns"]([stored] * 2, COLUMNS),
         # Many, because free-threaded builds keep the memory of the last few tuples and functions.
         "plain_maker": lambda: [COMPILED["plain_maker"](Message, None) for _ in range(50)],
         "make": lambda: make(FRAME),

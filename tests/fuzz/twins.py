@@ -408,13 +408,19 @@ class Columns:
             bounds.append(len(data))
         names = ["subject", "data", "sequence", "timestamp", "headers"]
         rng.shuffle(names)
-        return data, bounds, names
+        # The runs of a page have data of their own, or share it.
+        place = 3 * rng.randrange(len(bounds) // 3)
+        shift = bounds[place] if rng.random() < 0.5 else 0
+        second = array("i", [each - shift for each in bounds[place:]])
+        runs = [(data, bounds[:place]), (data[shift:], second)]
+        return [run for run in runs if run[1]], names
 
     def run(self, functions: Functions, drawn: Any) -> Any:
-        data, bounds, names = drawn
+        runs, names = drawn
         before, arrow.columns = arrow.columns, functions["columns"]
         try:
-            batch = page_of([FrameRun(b"a", data, bounds[:])]).to_arrow(names)
+            page = page_of([FrameRun(b"a", data, bounds[:]) for data, bounds in runs])
+            batch = page.to_arrow(names)
             batch.validate(full=True)
             # As integers, because Python has no nanoseconds.
             if "timestamp" in names:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from helpers.variants import COMPILED, NOT_COMPILED
+from jetsync.values.frame import FrameRun
 from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage
 
@@ -126,7 +127,8 @@ def tabling(*own, server=SERVER, last=(), bounds=None, names=COLUMNS):
         places += [len(data), len(data) + len(block), len(data) + len(block) + len(b"payload")]
         data += block + b"payload\r\n"
     data, bounds = bytes(data), bounds or array("i", [*places, *last])
-    return lambda: COMPILED["columns"](data, bounds, names), [data, bounds, names]
+    runs = [FrameRun(b"a", data, array("i", places[:3])), FrameRun(b"a", data, bounds)]
+    return lambda: COMPILED["columns"](runs, names), [data, bounds, names, *runs]
 
 
 def making(*last):

@@ -80,9 +80,9 @@ def from_columns(run):
     return list(zip(*batch.to_pydict().values(), strict=True))
 
 
-def columns_of(run):
+def columns_of(*runs):
     """Return the names of the columns that are made from the bytes of a page."""
-    return {*page_columns.columns(run.data, run.bounds, COLUMNS)}
+    return {*page_columns.columns(runs, COLUMNS)}
 
 
 names = st.sampled_from([b"A", b"B", b"Trace-Id", "\u00fc".encode(), b"Nats-Msg-Id", b"a b"])
@@ -259,6 +259,54 @@ class TestHeaders:
         run = run_of([block_of(own), block_of([*own[:64], *own[:64]])])
         assert "sequence" in columns_of(run)
         assert from_columns(run) == from_messages(run)
+
+
+class TestSeveralRuns:
+    def test_the_messages_of_all_runs_follow_one_another(self):
+        """The columns of several runs are those of their messages in one run."""
+        blocks = [
+            block_of(
+                [b"A: %d" % number] * (number % 3),
+                subject=b"s.%d" % number,
+                sequence=b"%d" % number,
+            )
+            for number in range(1, 9)
+        ]
+        runs = [run_of(blocks[:1]), run_of(blocks[1:6], b"more"), run_of(blocks[6:], b"")]
+        batch = page_of(runs).to_arrow(COLUMNS)
+        batch.validate(full=True)
+        parts = [page_of([run]).to_arrow(COLUMNS).to_pydict() for run in runs]
+        assert batch.to_pydict() == {
+            name: [value for part in parts for value in part[name]] for name in COLUMNS
+        }
+        assert columns_of(*runs) == {*COLUMNS}
+
+    def test_runs_of_the_same_data(self):
+        """Runs may share their data, and bytes between them belong to no column."""
+        whole = run_of([block_of(sequence=b"%d" % number) for number in range(4)])
+        runs = [
+            FrameRun(whole.subject, whole.data, whole.bounds[3 * number : 3 * number + 3])
+            for number in (0, 2, 3)
+        ]
+        assert page_of(runs).to_arrow(["sequence", "data"]).to_pydict() == {
+            "sequence": [0, 2, 3], "data": [b"x"] * 3,
+        }  # fmt: skip
+
+    def test_one_unusual_message_is_enough(self):
+        """If a header of one run is not UTF-8, the headers of no run are a column."""
+        runs = [run_of([block_of()]), run_of([block_of([b"A: \xff"])]), run_of([block_of()])]
+        assert columns_of(*runs) == {*COLUMNS} - {"headers"}
+
+    def test_a_page_keeps_its_messages(self):
+        """A page has the same messages and payloads before and after its columns are made."""
+        runs = [run_of([block_of()], b"1"), run_of([block_of()] * 2, b"2")]
+        page = page_of(runs)
+        for _ in range(2):
+            assert page.to_arrow(["data"]).to_pydict() == {"data": [b"1", b"2", b"2"]}
+            assert page.data == [b"1", b"2", b"2"]
+        buffer, places = page.payloads
+        assert [buffer[a:b] for a, b in zip(places[0::2], places[1::2], strict=True)] == page.data
+        assert page.to_arrow(["data"]).to_pydict() == {"data": [b"1", b"2", b"2"]}
 
 
 class TestShifted:
