@@ -9,8 +9,9 @@ sends them again from the first one that failed. The stream drops those that it 
 that was stored after a failed one is in the wrong place: it is deleted and gets another id.
 
 Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
-Servers answer the requests in order, so a put waits for the answer to the oldest one. If that one
-never gets an answer, the put fails after its timeout, also if later ones have theirs.
+Servers answer the requests in order, so a put waits for the answer to the oldest one. An answer may
+be lost without the connection, in a change of leader. So if the newest request has an answer and an
+older one gets none for a while, the older one counts as failed.
 
 The data of a chunk is read into a slot, which has room for the rest of its frame. So the frame is
 sent without a copy. Slots of confirmed chunks are used again, because new memory for each chunk
@@ -60,6 +61,10 @@ LONGEST_PAUSE: Final = 1.0
 # Seconds to wait for the answers to chunks in flight before the chunks of a failed put are removed:
 # a chunk that arrives later would stay.
 LAST_ANSWERS: Final = 2.0
+
+# Seconds to wait for the answer to the oldest chunk after the newest one has its own. When the
+# leader changes, two servers answer, and answers may overtake others.
+OVERDUE: Final = 1.0
 
 # Bytes of a frame before the data, without its subject and the prefix of its reply subject: sizes,
 # the number, and the header with the id.
@@ -326,11 +331,31 @@ class Upload:
             self._time_out()
 
     def _wait(self, until: float) -> None:
-        """Wait for the answer to the oldest chunk in flight."""
-        if self._in_flight:
-            request = self._in_flight[0].request
-            assert request is not None
-            self._lane.wait(request, Deadline(until, self._seconds))
+        """Wait a while for the answer to the oldest chunk in flight."""
+        if not self._in_flight:
+            return
+        oldest, newest = self._in_flight[0].request, self._in_flight[-1].request
+        assert oldest is not None
+        assert newest is not None
+        # Then no answer to a later chunk is due.
+        is_last = newest.ready
+        overdue = time.monotonic() + OVERDUE
+        is_ready = self._lane.wait(oldest, Deadline(min(until, overdue), self._seconds))
+        if is_last and not is_ready and overdue <= until:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Note that the chunks in flight without an answer failed."""
+        chunks, self._in_flight = self._in_flight, deque()
+        lost: list[tuple[Chunk, errors.JetSyncError]] = []
+        for chunk in chunks:
+            assert chunk.request is not None
+            if chunk.request.ready:
+                self._in_flight.append(chunk)
+            else:
+                chunk.request.end()
+                lost.append((chunk, unknown_outcome(self._message(chunk), None, OVERDUE)))
+        self._note(lost)
 
     def _time_out(self) -> None:
         self._connection.probe()

@@ -70,6 +70,31 @@ class TestCuts:
         store.put("a", DATA, chunk_size=50_000, timeout=20)
         check(observer, DATA)
 
+    @pytest.mark.parametrize("places", [[0], [3], [18], [2, 3, 11]])
+    def test_a_put_survives_answers_that_never_arrive(self, nats_server, observer, places):
+        """If some chunks get no answer although later ones do, they are sent again."""
+        sent = []
+
+        class Divert:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                """
+                Send some chunks to a subscriber that never answers.
+                """
+                if ".C." in message.subject:
+                    sent.append(message.msg_id)
+                    if len(sent) - 1 in places:
+                        message.subject = "silent"
+                return message
+
+        with jetsync.connect(nats_server.url, plugins=[Divert()]) as client:
+            with client.subscribe("silent"):
+                store = client.jetstream().object_store(observer.bucket)
+                info = store.put("a", DATA, chunk_size=50_000)
+            assert client.statistics().requests_in_flight == 0
+        assert (info.size, info.chunks) == (len(DATA), 20)
+        check(observer, DATA)
+
     def test_a_put_survives_many_cuts(self, store, observer):
         """A put continues after each of many cuts."""
         store, proxy = store
