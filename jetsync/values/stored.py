@@ -389,8 +389,10 @@ class StoredPage(Sequence[StoredMessage]):
 
     def _frame_runs(self) -> list[FrameRun]:
         """Return the runs; none if some messages were not read from a server."""
-        runs = [run for run in self._runs if isinstance(run, FrameRun)]
-        return runs if len(runs) == len(self._runs) else []
+        # Read once, because another thread may replace them.
+        runs = self._runs
+        found = [run for run in runs if isinstance(run, FrameRun)]
+        return found if len(found) == len(runs) else []
 
     def _parts(self) -> tuple[list[str], list[int], list[int]]:
         if self._columns is None:

@@ -208,6 +208,18 @@ class TestPage:
         assert len(buffer) < len(whole.data)
         assert list(page) == ORDINARY
 
+    def test_runs_that_another_thread_joins(self):
+        """If another thread joins the runs while they are read, the page still has its runs."""
+
+        class Runs(list):
+            def __iter__(self):
+                page._runs = [run_of(ORDINARY)]
+                return super().__iter__()
+
+        runs = [run_of(ORDINARY[:1]), run_of(ORDINARY[1:])]
+        page = page_of(Runs(runs))
+        assert page._frame_runs() == runs
+
     def test_is_a_sequence(self):
         """A page is a sequence of its messages, and a slice is a page."""
         page = StoredPage(ORDINARY)
