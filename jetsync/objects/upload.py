@@ -337,25 +337,24 @@ class Upload:
         oldest, newest = self._in_flight[0].request, self._in_flight[-1].request
         assert oldest is not None
         assert newest is not None
-        # Then no answer to a later chunk is due.
-        is_last = newest.ready
+        # Read before the wait, so that the oldest one has the whole time after it.
+        is_newest_ready = newest.ready
         overdue = time.monotonic() + OVERDUE
-        is_ready = self._lane.wait(oldest, Deadline(min(until, overdue), self._seconds))
-        if is_last and not is_ready and overdue <= until:
+        is_oldest_ready = self._lane.wait(oldest, Deadline(min(until, overdue), self._seconds))
+        if is_newest_ready and not is_oldest_ready and overdue <= until:
             self._give_up()
 
     def _give_up(self) -> None:
         """Note that the chunks in flight without an answer failed."""
-        chunks, self._in_flight = self._in_flight, deque()
         lost: list[tuple[Chunk, errors.JetSyncError]] = []
-        for chunk in chunks:
+        for chunk in self._in_flight:
             assert chunk.request is not None
-            if chunk.request.ready:
-                self._in_flight.append(chunk)
-            else:
+            if not chunk.request.ready:
                 chunk.request.end()
                 lost.append((chunk, unknown_outcome(self._message(chunk), None, OVERDUE)))
         self._note(lost)
+        # Last, because after Ctrl-C `close` ends only the requests of chunks in flight.
+        self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
 
     def _time_out(self) -> None:
         self._connection.probe()

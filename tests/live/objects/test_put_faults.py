@@ -51,6 +51,27 @@ class Stop(BaseException):
     """
 
 
+class Divert:
+    """
+    Send some chunks to a subscriber that never answers, the first time.
+    """
+
+    def __init__(self, *places):
+        self._places = places
+        self.sent = []
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        """
+        Change the subject of the chosen chunks.
+        """
+        if ".C." in message.subject:
+            if len(self.sent) in self._places:
+                message.subject = "silent"
+            self.sent.append(message.msg_id)
+        return message
+
+
 class TestCuts:
     @pytest.mark.parametrize("reset", [False, True])
     @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.9, 0.999, 1.0])
@@ -73,21 +94,7 @@ class TestCuts:
     @pytest.mark.parametrize("places", [[0], [3], [18], [2, 3, 11]])
     def test_a_put_survives_answers_that_never_arrive(self, nats_server, observer, places):
         """If some chunks get no answer although later ones do, they are sent again."""
-        sent = []
-
-        class Divert:
-            @hookimpl
-            def jetsync_prepare_message(self, message):
-                """
-                Send some chunks to a subscriber that never answers.
-                """
-                if ".C." in message.subject:
-                    sent.append(message.msg_id)
-                    if len(sent) - 1 in places:
-                        message.subject = "silent"
-                return message
-
-        with jetsync.connect(nats_server.url, plugins=[Divert()]) as client:
+        with jetsync.connect(nats_server.url, plugins=[Divert(*places)]) as client:
             with client.subscribe("silent"):
                 store = client.jetstream().object_store(observer.bucket)
                 info = store.put("a", DATA, chunk_size=50_000)
@@ -393,6 +400,22 @@ class TestInterrupts:
             check(observer, OLD, new)
             store.put("a", new)
             check(observer, new)
+
+    def test_an_interrupt_when_answers_are_overdue(self, nats_server, observer, monkeypatch):
+        """Ctrl-C while a put gives up some answers leaves no chunks and no requests."""
+
+        def strike(*arguments):
+            monkeypatch.undo()
+            raise Stop
+
+        monkeypatch.setattr(upload, "unknown_outcome", strike)
+        with jetsync.connect(nats_server.url, plugins=[Divert(0, 2, 4)]) as client:
+            with client.subscribe("silent"):
+                store = client.jetstream().object_store(observer.bucket)
+                with pytest.raises(Stop):
+                    store.put("a", DATA, chunk_size=50_000)
+            assert client.statistics().requests_in_flight == 0
+        check(observer, None)
 
     def test_an_interrupt_before_the_description(self, store, observer, monkeypatch):
         """Ctrl-C after the last chunk, and before the description is sent, leaves no chunks."""
