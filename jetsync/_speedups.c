@@ -1787,13 +1787,13 @@ read_run(PyObject *run, ReadRun *read)
 
 /*
  * Check the bounds of a run, and add the sizes of its payloads and of all its bytes. Return -1 with
- * ValueError if they are outside of its data.
+ * ValueError if they are outside of its data, or if all bytes are too many for a C int.
  */
 static int
 measure_run(const ReadRun *run, Py_ssize_t *payloads, Py_ssize_t *all)
 {
     Py_ssize_t i;
-    int begin = 0, before = 0;
+    int begin = 0, before = 0, size = 0; /* All are at most the last position. */
     for (i = 0; i < run->count; i++) {
         int place[3];
         read_place(run->bounds, i, place);
@@ -1804,10 +1804,16 @@ measure_run(const ReadRun *run, Py_ssize_t *payloads, Py_ssize_t *all)
             return -1;
         }
         begin = i == 0 ? place[0] : begin;
-        *payloads += place[2] - place[1];
+        size += place[2] - place[1];
         before = place[2];
     }
+    /* So each sum of sizes, and each number of headers, is a C int. */
+    if (before - begin > INT_MAX - *all) {
+        PyErr_SetString(PyExc_ValueError, "a page of more than 2 GiB has no columns");
+        return -1;
+    }
     *all += before - begin;
+    *payloads += size;
     return 0;
 }
 
@@ -1973,11 +1979,6 @@ columns(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
             measure_run(&read[i], &payload_size, &size) < 0) {
             goto done;
         }
-    }
-    /* So each sum of sizes, and each number of headers, is a C int. */
-    if (size > INT_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a page of more than 2 GiB has no columns");
-        goto done;
     }
     if (begin_columns(&made, payload_size) < 0) {
         goto done;
