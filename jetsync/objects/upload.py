@@ -9,9 +9,9 @@ sends them again from the first one that failed. The stream drops those that it 
 that was stored after a failed one is in the wrong place: it is deleted and gets another id.
 
 Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
-Servers answer the requests in order, so a put waits for the answer to the oldest one. An answer may
-be lost without the connection, in a change of leader. So if the newest request has an answer and an
-older one gets none for a while, the older one counts as failed.
+Servers answer the requests in order, so a put waits for the answer to the oldest one. When the
+leader changes, an answer may be lost although the connection stays. So if the newest request has an
+answer and an older one gets none for a while, the older one counts as failed.
 
 The data of a chunk is read into a slot, which has room for the rest of its frame. So the frame is
 sent without a copy. Slots of confirmed chunks are used again, because new memory for each chunk
