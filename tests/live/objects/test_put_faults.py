@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -72,6 +73,42 @@ class Divert:
         return message
 
 
+class Answers:
+    """
+    Which answers to chunks are lost or late, by the number of the request.
+    """
+
+    def __init__(self):
+        self.requests = 0
+        self.lost = set()
+        self.late = {}
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """
+    The answers to the chunks of puts.
+    """
+    answers = Answers()
+
+    class Request(upload.Request):
+        __slots__ = ("_number",)
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self._number = answers.requests
+            answers.requests += 1
+
+        def deliver(self, frame):
+            if self._number in answers.late:
+                threading.Timer(answers.late[self._number], super().deliver, [frame]).start()
+            elif self._number not in answers.lost:
+                super().deliver(frame)
+
+    monkeypatch.setattr(upload, "Request", Request)
+    return answers
+
+
 class TestCuts:
     @pytest.mark.parametrize("reset", [False, True])
     @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.9, 0.999, 1.0])
@@ -100,6 +137,52 @@ class TestCuts:
                 info = store.put("a", DATA, chunk_size=50_000)
             assert client.statistics().requests_in_flight == 0
         assert (info.size, info.chunks) == (len(DATA), 20)
+        check(observer, DATA)
+
+    @pytest.mark.parametrize("places", [[0], [1, 5, 6, 20], [*range(40, 70)]])
+    def test_a_put_survives_lost_answers(self, observer, answers, places):
+        """If answers to stored chunks are lost, no chunk is stored twice or in the wrong place."""
+        answers.lost.update(places)
+        data = os.urandom(20 << 20)
+        info = observer.put("a", data, chunk_size=1 << 17)
+        subject = f"$O.{observer.bucket}.C.{info.nuid}"
+        assert observer.stream.info(subjects_filter=subject).state.subjects == {subject: 160}
+        check(observer, data)
+
+    def test_plugins_see_lost_answers(self, proxied, observer, answers):
+        """Only chunks without an answer are reported as failed, with an unknown outcome."""
+        counts = []
+
+        class Counts:
+            @hookimpl
+            def jetsync_status(self, event):
+                """
+                Note the counts.
+                """
+                if isinstance(event, jetsync.PublishCountsEvent):
+                    counts.append((event.failed, event.unknown, event.duplicates))
+
+        answers.lost.update([3, 7])
+        js, _ = proxied(Counts())
+        js.object_store(observer.bucket).put("a", DATA, chunk_size=50_000)
+        # Chunk 7 was also stored before the second chunk 4, and then again after that.
+        assert [*map(sum, zip(*counts, strict=True))] == [2, 2, 2]
+        assert answers.requests == 20 + 17 + 13
+        check(observer, DATA)
+
+    @pytest.mark.parametrize(
+        "late",
+        [
+            pytest.param({3: 0.2, 5: 0.5}, id="two"),
+            pytest.param({0: 1.4, 19: 0.8}, id="soon after the newest one"),
+            pytest.param(dict.fromkeys(range(20), 1.3), id="all"),
+        ],
+    )
+    def test_late_answers_are_awaited(self, observer, answers, late):
+        """No chunk is sent again for a late answer, if it is not long after that to the newest."""
+        answers.late.update(late)
+        observer.put("a", DATA, chunk_size=50_000)
+        assert answers.requests == 20
         check(observer, DATA)
 
     def test_a_put_survives_many_cuts(self, store, observer):
@@ -240,9 +323,11 @@ class TestCuts:
         assert info.nuid == caught.value.nuid
         assert observer.get_bytes(info.name) == DATA
 
-    def test_a_silent_server_ends_a_put_in_time(self, store, observer):
+    def test_a_silent_server_ends_a_put_in_time(self, store, observer, monkeypatch):
         """If no acknowledgement arrives, a put fails after its timeout."""
         store, proxy = store
+        # The timeout ends the wait for an overdue answer, too.
+        monkeypatch.setattr(upload, "OVERDUE", 100.0)
 
         def progress(done, _):
             proxy.pause("to_client")
