@@ -208,6 +208,13 @@ class TestPage:
         assert len(buffer) < len(whole.data)
         assert list(page) == ORDINARY
 
+    def test_the_buffer_of_payloads_is_kept(self):
+        """The buffer of one run is its own data, and that of several runs is made once."""
+        one, several = run_of(ORDINARY), [run_of(ORDINARY[:1]), run_of(ORDINARY[1:])]
+        assert page_of([one]).payloads[0] is one.data
+        page = page_of(several)
+        assert page.payloads[0] is page.payloads[0]
+
     def test_runs_that_another_thread_joins(self):
         """If another thread joins the runs while they are read, the page still has its runs."""
 
