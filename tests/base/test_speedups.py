@@ -14,9 +14,11 @@ from types import ModuleType
 import pytest
 
 import jetsync
+from helpers.builds import ROOT
 from jetsync._base import speedups
 
 COMPILED = "jetsync._speedups"
+SOURCE = ROOT / "jetsync" / "_speedups.c"
 
 
 def twice(number):
@@ -86,6 +88,14 @@ def test_a_missing_twin_is_an_error(chosen, compiled):
 
     with pytest.raises(AttributeError, match="twice"):
         chosen().with_twin(twice)
+
+
+@pytest.mark.skipif(not SOURCE.exists(), reason="needs the files of the repository")
+def test_the_interface_has_one_number():
+    """
+    The compiled module and the package have the same number. Otherwise, Python would run.
+    """
+    assert f"#define INTERFACE {speedups.INTERFACE}\n" in SOURCE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("number", [None, speedups.INTERFACE - 1, speedups.INTERFACE + 1])

@@ -253,7 +253,7 @@ class TestArguments:
             COMPILED["columns"]([two] * (1 << 11), [])
         # Bytes of others before a run do not count.
         run = FrameRun(b"a", bytes(1 << 20), array("i", [(1 << 20) - 1, 1 << 20, 1 << 20]))
-        assert COMPILED["columns"]([run] * (1 << 11), []) == {}
+        assert COMPILED["columns"]([run] * (1 << 12), []) == {}
 
     def test_bounds_of_columns_that_are_not_whole(self):
         """Without whole messages, columns are empty, whatever the size of the bounds is."""

@@ -173,7 +173,7 @@ class TestCuts:
     @pytest.mark.parametrize(
         "late",
         [
-            pytest.param({3: 0.2, 5: 0.5}, id="two"),
+            pytest.param({3: 0.2, 5: 0.4, 7: 0.6}, id="some"),
             pytest.param({0: 1.4, 19: 0.8}, id="soon after the newest one"),
             pytest.param(dict.fromkeys(range(20), 1.3), id="all"),
         ],
