@@ -10,8 +10,9 @@ that was stored after a failed one is in the wrong place: it is deleted and gets
 
 Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
 Servers answer the requests in order, so a put waits for the answer to the oldest one. When the
-leader changes, an answer may be lost although the connection stays. So if the newest request has an
-answer and an older one gets none for a while, the older one counts as failed.
+leader changes, answers may be lost although the connection stays. So if the newest request has an
+answer and an older one gets none for a while, the older one counts as failed. If no request gets an
+answer for half of the timeout, all do.
 
 The data of a chunk is read into a slot, which has room for the rest of its frame. So the frame is
 sent without a copy. Slots of confirmed chunks are used again, because new memory for each chunk
@@ -305,7 +306,7 @@ class Upload:
             head = frames.hpub_head(target, request.address, header, chunk.size)
             frame = chunk.slot.frame(head, chunk.size)
         try:
-            request.send(frame, Deadline.after(self._seconds), more=more)
+            request.send(frame, Deadline(self._moved + self._seconds, self._seconds), more=more)
         except (
             errors.DisconnectedError,
             errors.ConnectionClosedError,
@@ -325,33 +326,37 @@ class Upload:
             if not self._in_flight:
                 self._send_again()
                 return
-        self._wait(self._moved + self._seconds)
+        until, patience = self._moved + self._seconds, self._patience()
+        overdue = time.monotonic() + patience
+        if not self._wait(min(until, overdue)) and overdue <= until:
+            self._give_up(patience)
         self._settle()
-        if self._open and time.monotonic() >= self._moved + self._seconds:
+        if self._open and time.monotonic() >= until:
             self._time_out()
 
-    def _wait(self, until: float) -> None:
-        """Wait a while for the answer to the oldest chunk in flight."""
-        if not self._in_flight:
-            return
-        oldest, newest = self._in_flight[0].request, self._in_flight[-1].request
-        assert oldest is not None
-        assert newest is not None
-        # Read before the wait, so that the oldest one has the whole time after it.
-        is_newest_ready = newest.ready
-        overdue = time.monotonic() + OVERDUE
-        is_oldest_ready = self._lane.wait(oldest, Deadline(min(until, overdue), self._seconds))
-        if is_newest_ready and not is_oldest_ready and overdue <= until:
-            self._give_up()
+    def _patience(self) -> float:
+        """Return how many seconds to wait for the answer to the oldest chunk in flight."""
+        newest = self._in_flight[-1].request if self._in_flight else None
+        if newest is not None and newest.ready:
+            return OVERDUE
+        return max(OVERDUE, 0.5 * self._seconds)
 
-    def _give_up(self) -> None:
-        """Note that the chunks in flight without an answer failed."""
+    def _wait(self, until: float) -> bool:
+        """Wait for the answer to the oldest chunk in flight, and return whether it is there."""
+        if not self._in_flight:
+            return True
+        request = self._in_flight[0].request
+        assert request is not None
+        return self._lane.wait(request, Deadline(until, self._seconds))
+
+    def _give_up(self, seconds: float) -> None:
+        """Note that the chunks in flight failed that got no answer in so many seconds."""
         lost: list[tuple[Chunk, errors.JetSyncError]] = []
         for chunk in self._in_flight:
             assert chunk.request is not None
             if not chunk.request.ready:
                 chunk.request.end()
-                lost.append((chunk, unknown_outcome(self._message(chunk), None, OVERDUE)))
+                lost.append((chunk, unknown_outcome(self._message(chunk), None, seconds)))
         self._note(lost)
         # Last, because after Ctrl-C `close` ends only the requests of chunks in flight.
         self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
