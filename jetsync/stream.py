@@ -21,7 +21,13 @@ from jetsync.consume.consumer import Consumer
 from jetsync.consume.dead_workers import open_dead_letters
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entry
-from jetsync.errors import ApiError, InvalidArgumentError, InvalidTypeError, MessageNotFoundError
+from jetsync.errors import (
+    ApiError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MessageNotFoundError,
+    NotSupportedError,
+)
 from jetsync.events import DirectReadOperation
 from jetsync.read.direct import (
     DirectBatch,
@@ -65,6 +71,9 @@ __all__ = ["Stream"]
 # The code of a deletion that finds no message; reads get 10037.
 SEQUENCE_NOT_FOUND: Final = 10043
 DELETE_FAILED: Final = 10057
+
+# The code for a consumer of a work queue that takes no acks.
+ACKS_REQUIRED: Final = 10084
 
 # Descriptions of DELETE_FAILED with which a file store says that it has no such message.
 _MISSING: Final = ("stream store EOF", "no message found", "deleted message")
@@ -367,24 +376,33 @@ class Stream:
 
         Raises:
             InvalidArgumentError: The options exclude each other. Nothing was sent.
+            NotSupportedError: The stream is a work queue. Its consumers must acknowledge messages.
             StreamNotFoundError: The stream was deleted.
         """
-        return open_ordered(
-            self._context,
-            self._name,
-            self._info,
-            self._context.deadline(timeout),
-            filter_subjects,
-            deliver_policy=deliver_policy,
-            opt_start_seq=opt_start_seq,
-            opt_start_time=opt_start_time,
-            replay_policy=replay_policy,
-            inactive_threshold=inactive_threshold,
-            headers_only=headers_only,
-            max_reset_attempts=max_reset_attempts,
-            name_prefix=name_prefix,
-            metadata=None if metadata is None else dict(metadata),
-        )
+        try:
+            return open_ordered(
+                self._context,
+                self._name,
+                self._info,
+                self._context.deadline(timeout),
+                filter_subjects,
+                deliver_policy=deliver_policy,
+                opt_start_seq=opt_start_seq,
+                opt_start_time=opt_start_time,
+                replay_policy=replay_policy,
+                inactive_threshold=inactive_threshold,
+                headers_only=headers_only,
+                max_reset_attempts=max_reset_attempts,
+                name_prefix=name_prefix,
+                metadata=None if metadata is None else dict(metadata),
+            )
+        except ApiError as error:
+            if error.err_code != ACKS_REQUIRED:
+                raise
+            raise NotSupportedError(
+                f"an ordered consumer of work queue {self._name!r}",
+                needs="a stream with another retention; scan() reads a work queue",
+            ) from error
 
     def dead_letters(
         self,

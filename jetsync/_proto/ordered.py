@@ -53,15 +53,16 @@ class OrderedCursor:
     Args:
         wanted: What all its consumers have in common; the deliver policy is that of the first one.
         prefix: How the names of the consumers begin.
+        replicas: How many servers keep each consumer; None lets the server decide.
     """
 
-    def __init__(self, wanted: ConsumerConfig, prefix: str) -> None:
+    def __init__(self, wanted: ConsumerConfig, prefix: str, replicas: int | None = 1) -> None:
         self._wanted = attrs.evolve(
             wanted,
             ack_policy=AckPolicy.NONE,
             max_deliver=1,
             mem_storage=True,
-            num_replicas=1,
+            num_replicas=replicas,
             inactive_threshold=wanted.inactive_threshold or INACTIVE_THRESHOLD,
         )
         self._prefix = prefix

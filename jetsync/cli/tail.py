@@ -26,6 +26,7 @@ from jetsync.cli._shown import as_dict
 from jetsync.cli._units import number_option, since_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
+from jetsync.values.stream_config import RetentionPolicy
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -125,6 +126,11 @@ def follow(
     """
     with connect(options) as client:
         found = client.jetstream().stream(stream)
+        if found.cached_info.config.retention is RetentionPolicy.WORKQUEUE:
+            raise click.ClickException(
+                f"{stream!r} is a work queue, and only its own consumers can follow it: "
+                f"`jetsync get {stream} --next '>'` shows its first message"
+            )
         where: dict[str, Any] = {"filter_subjects": list(subjects) or None}
         if seq is not None:
             where["opt_start_seq"] = seq

@@ -35,6 +35,7 @@ from jetsync.consume.options import consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedConsumption, OrderedFetch
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
+from jetsync.values.stream_config import RetentionPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
@@ -133,7 +134,10 @@ def open_ordered(
     if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
         # Servers require a filter with this policy.
         config = attrs.evolve(config, filter_subject=">")
-    cursor = OrderedCursor(config, prefix)
+    # If a stream deletes messages after acknowledgements, servers refuse consumers with fewer
+    # replicas than the stream.
+    is_limits = known.config.retention in (None, RetentionPolicy.LIMITS)
+    cursor = OrderedCursor(config, prefix, 1 if is_limits else None)
     source = OrderedSource(context, stream, known.created, cursor, max_reset_attempts)
     info = source.make(deadline)
     _consumer_admin.warn_about_filters(context, info, known.config, deadline)

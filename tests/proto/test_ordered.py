@@ -37,6 +37,13 @@ class TestConfig:
         assert config.filter_subject == "a.>"
         assert config.deliver_policy is None
 
+    def test_of_every_consumer_of_a_stream_with_interest(self):
+        """
+        The server may decide how many replicas a consumer has.
+        """
+        config = OrderedCursor(ConsumerConfig(), "R", None).next_config()
+        assert config.num_replicas is None
+
     def test_before_any_message(self):
         """
         Before any message, the next consumer has the user's start.

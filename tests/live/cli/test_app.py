@@ -327,6 +327,22 @@ class TestTail:
         assert process.wait(60) == 1
         assert re.match("Error: stream '.*' not found", process.stderr.read())
 
+    def test_a_tail_of_a_work_queue_names_another_command(self, run, js, unique):
+        """
+        A tail of a work queue is an error that names a command for its messages.
+        """
+        js.create_stream(unique, subjects=[f"{unique}.>"], retention="workqueue")
+        js.publish(f"{unique}.1", b"two chairs")
+
+        result = run("tail", unique)
+
+        assert result.exit_code == 1
+        assert re.match(
+            r"Error: '.*' is a work queue, .*`jetsync get .* --next '>'`", result.output
+        )
+        assert "two chairs" in checked(run("get", unique, "--next", ">"))
+        js.delete_stream(unique)
+
     def test_a_tail_of_a_missing_stream_is_an_error_of_one_line(self, run):
         """
         A missing stream is an error of one line.

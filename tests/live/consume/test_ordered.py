@@ -18,7 +18,7 @@ from helpers.connections import connection_of
 from helpers.domains import domain_link
 from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
-from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
+from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
 from jetsync.consume.core import ConsumptionCore
 from jetsync.devserver import DevServer
@@ -938,6 +938,39 @@ class TestFetch:
 
         at_some_pace(attempt)
         ordered.close()
+
+
+class TestRetention:
+    @pytest.mark.cluster
+    def test_a_replicated_stream_that_keeps_messages_for_consumers(self, unique):
+        """
+        The server refuses consumers of such a stream that have fewer replicas than the stream.
+        """
+        with (
+            DevServer(cluster=3) as cluster,
+            jetsync.connect(cluster.url, **CLUSTER_CLIENT) as client,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(
+                unique, subjects=[f"{unique}.>"], num_replicas=3, retention="interest"
+            )
+            stream.create_consumer("keeper")
+            fill(js, stream, 20)
+            with stream.ordered_consumer() as ordered:
+                assert len(ordered.info().cluster.replicas) == 2
+                assert fetched(ordered.fetch(10, expires=20)) == list(range(10))
+                stream.delete_consumer(ordered.name)
+                assert fetched(ordered.fetch(10, expires=20)) == list(range(10, 20))
+
+    def test_a_work_queue_is_refused(self, js, unique):
+        """
+        The error names another way to read a work queue.
+        """
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"], retention="workqueue")
+        with pytest.raises(jetsync.NotSupportedError, match=r"work queue .*scan\(\)") as caught:
+            stream.ordered_consumer()
+        assert isinstance(caught.value.__cause__, jetsync.ApiError)
+        js.delete_stream(unique)
 
 
 class TestDomains:
