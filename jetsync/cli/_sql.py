@@ -99,5 +99,8 @@ def _value(table: str, key: str, found: Any) -> str:
     kind, taken = _TYPES[found]
     # A cast alone would round a number, and make 1 of true or of a text.
     value = f"if(json_type(json, {place}) in {taken}, try_cast({text} as {kind}), null)"
-    problem = literal(f"{table}: the key {key!r} was {kind} in the sample, and is now: ")
+    problem = literal(
+        f"{table}: the key {key!r} was {kind} in the sample, so give a larger --sample or read it "
+        "from the column json; it is now: "
+    )
     return f"if({text} is null, null, coalesce({value}, error({problem} || {text})))"

@@ -256,6 +256,18 @@ def entries(bucket: jetsync.KeyValue) -> Any:
     )
 
 
+def suggestion(js: jetsync.JetStream, name: str) -> str:
+    """
+    Return the end of the error for an unknown table. In most databases, names ignore case.
+    """
+    with contextlib.suppress(JetSyncError):
+        for stream in js.stream_names():
+            for found in (stream, stream.removeprefix("KV_")):
+                if found.lower() == name.lower():
+                    return f"; did you mean {found!r}?"
+    return ""
+
+
 class Question:
     """
     One SELECT statement, and the tables that it names.
@@ -285,7 +297,9 @@ class Question:
             failures = [each.failure for each in self._sources if each.failure is not None]
             if failures:
                 raise failures[0] from error
-            raise click.ClickException(str(error).strip().partition("\n")[0]) from error
+            # The text, and below an empty line the place in the statement.
+            text = str(error).strip().partition("\n\n")[0]
+            raise click.ClickException(" ".join(text.splitlines())) from error
 
     def tables(self) -> list[str]:
         """
@@ -320,7 +334,7 @@ class Question:
                 source = entries(js.key_value(name))
             except (BucketNotFoundError, InvalidBucketError):
                 raise click.ClickException(
-                    f"there is neither a stream nor a bucket {name!r}"
+                    f"there is neither a stream nor a bucket {name!r}{suggestion(js, name)}"
                 ) from None
             parts, payload, own = "*", "value", source.schema.names
         else:

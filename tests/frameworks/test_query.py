@@ -200,7 +200,8 @@ class TestTables:
         shown = run("select count(n) from S", "--sample", "1", fails=1)
 
         value = later.strip('"')
-        assert f"S: the key 'n' was {kind} in the sample, and is now: {value}\n" in shown
+        assert f"S: the key 'n' was {kind} in the sample, so give a larger --sample" in shown
+        assert shown.endswith(f"; it is now: {value}\n")
         assert rows("select n from S where sequence <= 3", "--sample", "1") == [
             *({"n": json.loads(value)} for value in values),
             {"n": None},
@@ -541,9 +542,11 @@ class TestMistakes:
         ("sql", "text"),
         [
             ("selec", "Parser Error: syntax error"),
-            ("select * from nope", "there is neither a stream nor a bucket 'nope'"),
+            ("select * from nope", "there is neither a stream nor a bucket 'nope'\n"),
+            ("select * from orders", "nor a bucket 'orders'; did you mean 'ORDERS'?\n"),
             ('select * from "a$b"', "there is neither a stream nor a bucket 'a$b'"),
             ("select nope from ORDERS", 'Binder Error: Referenced column "nope" not found'),
+            ("select totl from ORDERS", '"total"'),
             ("select 'x'::int from ORDERS", "Conversion Error: Could not convert string 'x'"),
             ("", "the statement is not one SELECT"),
             ("select 1; select 2", "the statement is not one SELECT"),
@@ -564,6 +567,14 @@ class TestMistakes:
         assert shown.startswith("Error: ")
         assert text in shown
         assert shown.count("\n") == 1
+
+    def test_a_bucket_whose_name_differs_in_case(self, js, run):
+        """
+        The error for an unknown table names a bucket, too.
+        """
+        js.create_key_value("STOCK")
+
+        assert "; did you mean 'STOCK'?\n" in run("select * from stock", fails=1)
 
     def test_a_stream_without_direct_gets(self, js, run):
         """
