@@ -11,6 +11,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
+from jetsync._api.repeats import repeated
 from jetsync._api.requests import config_of, pages
 from jetsync._base.fields import aware, check_exclusive, whole_number
 from jetsync._base.integers import read_count
@@ -39,7 +40,7 @@ from jetsync.read.direct import (
     subject_filters,
 )
 from jetsync.read.last import LastPlan
-from jetsync.read.pages import PAGE_BYTES, PageReader, check_stream, repeated
+from jetsync.read.pages import PAGE_BYTES, PageReader, check_stream
 from jetsync.schedules import cancel, read_schedules
 from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig

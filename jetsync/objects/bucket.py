@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api.messages import confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
-from jetsync.read.pages import repeated
 from jetsync.stream import Stream
 from jetsync.values.headers import ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage

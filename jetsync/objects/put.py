@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._proto.objects import (
@@ -27,7 +28,6 @@ from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
-from jetsync.read.pages import repeated
 from jetsync.values.headers import Headers, header_pairs
 from jetsync.values.server_info import encode_json
 

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import whole_number, wrong_type
 from jetsync._base.iterations import Iteration
@@ -19,7 +20,7 @@ from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
 from jetsync.consume.ordered import consume_within, open_ordered
 from jetsync.read.direct import SequencePlan
-from jetsync.read.pages import PAGE, PageReader, check_stream, repeated
+from jetsync.read.pages import PAGE, PageReader, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

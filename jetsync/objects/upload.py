@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import errors
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
 from jetsync._io.connection import was_sent
 from jetsync._io.requests import Request
@@ -40,7 +41,6 @@ from jetsync.events import PublishOperation, RetryEvent
 from jetsync.publish.encode import Encoder
 from jetsync.publish.hooks import BulkHooks
 from jetsync.publish.retry import unknown_outcome
-from jetsync.read.pages import repeated
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:

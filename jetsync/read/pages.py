@@ -19,6 +19,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
+from jetsync._api.repeats import repeated
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
@@ -81,26 +82,6 @@ INFO_TIMEOUT: Final = 1.0
 SILENCE: Final = 2.0
 
 T = TypeVar("T")
-
-
-def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline) -> T:
-    """
-    Return the result of *call*, which reads, or does no harm if it is made twice.
-
-    The call is repeated if the connection is lost or no server answers. A request that arrives
-    during a change of leader never gets an answer.
-    """
-    while True:
-        attempt = deadline.at_most(max(INFO_TIMEOUT, deadline.remaining() / 2.0))
-        try:
-            return call(attempt)
-        except (errors.ConnectionLostError, errors.TemporarilyUnavailableError):
-            if deadline.remaining() <= PAGE_RETRY_WAIT:
-                raise
-            context.connection.closing.wait(PAGE_RETRY_WAIT)
-        except errors.RequestTimeoutError as error:
-            if deadline.expired():
-                raise errors.RequestTimeoutError(error.subject, deadline.total) from error
 
 
 def check_stream(

@@ -14,10 +14,11 @@ from helpers.waiting import timed
 from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
+from jetsync._io.outbox import LaneState
 from jetsync._proto.direct_last import LastRead
 from jetsync.read import pages
 from jetsync.read.last import OnePage
-from jetsync.read.pages import TRIES, PageReader, ReadPlan, check_stream, repeated
+from jetsync.read.pages import TRIES, PageReader, ReadPlan, check_stream
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import ClusterInfo, PeerInfo, StreamInfo
 
@@ -32,13 +33,16 @@ def soon():
     return Deadline.after(20.0)
 
 
+OPEN_LANE = SimpleNamespace(outbox=SimpleNamespace(state=LaneState.OPEN))
+
+
 @pytest.fixture
 def reader():
     """
     A reader of stream S that has 10 s for each page and no connection.
     """
     connection = SimpleNamespace(new_inbox=lambda: "_INBOX.x", closing=Latch())
-    context = SimpleNamespace(prefix="$JS.API", connection=connection)
+    context = SimpleNamespace(prefix="$JS.API", connection=connection, lane=OPEN_LANE)
     return PageReader(context, "S", ReadPlan(), name="scan", seconds=10.0)
 
 
@@ -46,20 +50,6 @@ class TestClosing:
     """
     The pauses between requests end when the client begins to close.
     """
-
-    def test_before_a_repeated_request(self, reader, monkeypatch):
-        """
-        A request whose connection was lost is repeated at once, and raises the end of the client.
-        """
-        monkeypatch.setattr(pages, "PAGE_RETRY_WAIT", 30.0)
-        failures = [jetsync.ConnectionClosedError(), jetsync.ConnectionLostError()]
-        reader.context.connection.closing.set()
-
-        def fail(deadline):
-            raise failures.pop()
-
-        with timed(0.0, 1.0), pytest.raises(jetsync.ConnectionClosedError):
-            repeated(reader.context, fail, Deadline.after(90.0))
 
     def test_while_a_replica_lags(self, reader):
         """
@@ -100,7 +90,9 @@ class TestCheckStream:
             return known
 
         context = SimpleNamespace(
-            streams=SimpleNamespace(named=named), server=SimpleNamespace(version="2.10.26")
+            streams=SimpleNamespace(named=named),
+            server=SimpleNamespace(version="2.10.26"),
+            lane=OPEN_LANE,
         )
         if error is None:
             assert check_stream(context, "S", soon(), direct=direct) is known

@@ -834,6 +834,17 @@ class TestFaults:
         # How much of the page arrived before the cut depends on the proxy.
         assert came == [*range(2, len(came) + 2)]
 
+    def test_a_read_without_a_connection_waits_for_its_whole_timeout(self, proxied):
+        """
+        The request before the first page waits for a connection as long as the read may take.
+        """
+        proxy, _, stream = proxied
+        proxy.refuse()
+        proxy.cut()
+        with timed(2.4, 8), pytest.raises(jetsync.DisconnectedError) as caught:
+            stream.scan(timeout=2.4)
+        assert caught.value.timeout == 2.4
+
     def test_the_server_stalls(self, unique):
         """
         The read ends at its timeout, after all messages that arrived.

@@ -1,0 +1,111 @@
+"""
+Requests that are sent again: how long each attempt takes, and what ends them.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import jetsync
+from helpers.waiting import timed
+from jetsync._api import repeats
+from jetsync._api.repeats import answered, repeated
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch
+from jetsync._io.outbox import LaneState
+
+
+@pytest.fixture
+def context():
+    """
+    A context with a connection. Its calls wait for a connection as long as they may.
+    """
+
+    def wait_open(deadline):
+        waits.append(deadline)
+        context.lane.outbox.state = LaneState.OPEN
+
+    waits = []
+    outbox = SimpleNamespace(state=LaneState.OPEN, wait_open=wait_open)
+    connection = SimpleNamespace(closing=Latch(), check=lambda: None)
+    context = SimpleNamespace(
+        connection=connection, lane=SimpleNamespace(outbox=outbox), waits=waits
+    )
+    return context
+
+
+def failing(*failures):
+    """
+    A call that fails in these ways and then returns its attempts.
+    """
+    left, attempts = [*failures], []
+
+    def call(deadline):
+        attempts.append(deadline)
+        if left:
+            raise left.pop(0)
+        return attempts
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        jetsync.ConnectionLostError(),
+        jetsync.DisconnectedError(timeout=1.0),
+        jetsync.TemporarilyUnavailableError(),
+        jetsync.RequestTimeoutError("a", 1.0),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_what_is_repeated(context, failure):
+    """
+    A call is repeated if its connection is lost or no server answers.
+    """
+    assert len(repeated(context, failing(failure, failure), Deadline.after(30))) == 3
+
+
+def test_without_a_connection_a_call_waits_for_its_whole_time(context):
+    """
+    The wait for a connection has the whole time, and not that of one attempt.
+    """
+    context.lane.outbox.state = LaneState.DOWN
+    deadline = Deadline.after(30)
+
+    (attempt,) = repeated(context, failing(), deadline)
+
+    assert context.waits == [deadline]
+    assert attempt.remaining() <= 15
+
+
+def test_an_attempt_has_half_of_the_time_that_is_left():
+    """
+    The last attempt has the rest, and the error names the time of the call.
+    """
+    late = jetsync.RequestTimeoutError("a", 1.0)
+    attempts = answered(failing(late, late), Deadline.after(30))
+    assert [round(attempt.total) for attempt in attempts] == [15, 15, 15]
+    with pytest.raises(jetsync.RequestTimeoutError, match="within 0 s"):
+        answered(failing(late), Deadline.after(0))
+
+
+def test_only_a_missing_answer_is_repeated_without_a_context():
+    """
+    Callers of `answered` see lost connections.
+    """
+    with pytest.raises(jetsync.ConnectionLostError):
+        answered(failing(jetsync.ConnectionLostError()), Deadline.after(30))
+
+
+def test_the_end_of_the_client_ends_the_pause(context, monkeypatch):
+    """
+    A request whose connection was lost is repeated at once, and raises the end of the client.
+    """
+    monkeypatch.setattr(repeats, "RETRY_WAIT", 30.0)
+    context.connection.closing.set()
+    call = failing(jetsync.ConnectionLostError(), jetsync.ConnectionClosedError())
+    with timed(0.0, 1.0), pytest.raises(jetsync.ConnectionClosedError):
+        repeated(context, call, Deadline.after(90.0))
