@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync import errors
+from jetsync._api.repeats import answered
 from jetsync._io.outbox import LaneState
 from jetsync.values.codec import from_wire
 from jetsync.values.server_versions import api_level_of
@@ -92,7 +93,10 @@ class StreamCache:
             kept = self.kept(subject, epoch)
             if kept is not None:
                 return kept
-        answer = self._context.api("STREAM.NAMES", {"subject": subject}, deadline)
+        context = self._context
+        answer = answered(
+            lambda until: context.api("STREAM.NAMES", {"subject": subject}, until), deadline
+        )
         names = answer.get("streams")
         if not names:
             raise errors.NoStreamResponseError(subject)
@@ -144,7 +148,10 @@ class StreamCache:
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Look a stream up and keep the answer."""
-        answer = self._context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
+        context = self._context
+        answer = answered(
+            lambda until: context.api(f"STREAM.INFO.{name}", None, until, stream=name), deadline
+        )
         config = from_wire(StreamConfig, answer.get("config") or {})
         known = KnownStream(
             name=name,
