@@ -143,6 +143,8 @@ def _failed(
         error = unknown_outcome(message, failure, deadline.total)
     if unknown and not isinstance(error, errors.PublishOutcomeUnknownError):
         error = still_unknown(message, error)
+        # The server is still storing what an earlier attempt sent, and knows the outcome soon.
+        sent = isinstance(failure, errors.DuplicateMessageInProcessError)
     if sent or isinstance(failure, errors.NoRespondersError):
         return error
     raise error

@@ -536,7 +536,16 @@ class Window:
             retry = _retry_entry(entry, number, now)
             is_certain = not isinstance(cause, errors.ProtocolError) and not was_sent(cause)
             if cause is not None and is_certain:
-                self.failures.append(retry.failed(cause))
+                error = retry.final_error(cause)
+                if (
+                    may_retry
+                    and isinstance(cause, errors.DuplicateMessageInProcessError)
+                    and isinstance(error, errors.PublishOutcomeUnknownError)
+                ):
+                    # The server is still storing what an earlier attempt sent.
+                    self._add_retry(retry, error)
+                else:
+                    self.failures.append((retry.number, retry.entry, error))
                 continue
             if lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
                 self._on_unprocessed(retry, now, errors.ConnectionLostError(reason=why, sent=False))

@@ -10,6 +10,7 @@ from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
+    DuplicateMessageInProcessError,
     JetSyncError,
     NoRespondersError,
     NoStreamResponseError,
@@ -26,6 +27,12 @@ WRONG = (
     b"",
     None,
     b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"},"stream":"S"}',
+)
+BUSY = (
+    b"",
+    b"",
+    None,
+    b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"S"}',
 )
 
 
@@ -81,6 +88,12 @@ class TestAfterAnUnknownOutcome:
         """If the message has an id, an ack of one attempt decides all of them."""
         assert publish(ConnectionLostError(subject="a"), STORED) == PubAck("S", 1, duplicate=True)
 
+    def test_a_message_that_the_server_is_storing_goes_again(self, publish):
+        """The server refuses a copy while it stores the first one, and later confirms it."""
+        assert publish(ConnectionLostError(subject="a"), BUSY, STORED).duplicate
+        with pytest.raises(PublishOutcomeUnknownError, match="in process"):
+            publish(ConnectionLostError(subject="a"), BUSY, BUSY)
+
     def test_without_an_id_it_is_not_repeated(self, publish):
         """No plugin can request a retry that might store a message twice."""
         with pytest.raises(PublishOutcomeUnknownError):
@@ -88,6 +101,11 @@ class TestAfterAnUnknownOutcome:
 
 
 class TestCertainOutcomes:
+    def test_another_program_is_storing_a_message_with_this_id(self, publish):
+        """Without an earlier attempt, the copy is not this program's."""
+        with pytest.raises(DuplicateMessageInProcessError):
+            publish(BUSY, STORED)
+
     def test_nothing_was_sent(self, publish):
         """An error before anything was sent is raised unchanged, also after a refusal."""
         with pytest.raises(DisconnectedError):

@@ -5,6 +5,7 @@ Retries of messages that may be stored already.
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
@@ -13,6 +14,8 @@ import jetsync
 from helpers.waiting import at_some_pace
 from jetsync import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
+
+BUSY = b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"S"}'
 
 
 class Again:
@@ -158,6 +161,33 @@ class TestWindows:
             assert again.asked[0][0].elapsed >= 0.3 * pace
 
         at_some_pace(attempt)
+
+    def test_a_message_that_the_server_is_storing_goes_again(
+        self, publish, behind_proxy, client, unique
+    ):
+        """
+        A server refuses a copy while it stores the first one. A later copy is a duplicate.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+
+        def respond():
+            # In place of a stream.
+            assert requests.next(timeout=30) is not None
+            proxy.cut()
+            for answer in (BUSY, BUSY, b'{"stream":"S","seq":1,"duplicate":true}'):
+                request = requests.next(timeout=30)
+                client.publish(request.reply, answer)
+
+        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
+            client.flush()
+            answers = pool.submit(respond)
+            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
+            assert publish(js, messages, ack_timeout=30) == []
+            answers.result(30)
+
+        assert [attempt for _, _, attempt in again.asked] == [1, 2, 3]
+        assert {type(error) for _, error, _ in again.asked} == {jetsync.PublishOutcomeUnknownError}
 
     def test_a_refusal_does_not_decide_the_earlier_attempt(self, publish, behind_proxy, js, stream):
         """
