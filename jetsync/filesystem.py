@@ -148,7 +148,11 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(errno.ENOENT, str(error), path) from error
         except errors.ObjectStoreNotFoundError as error:
             self._stores.pop(bucket, None)
-            raise FileNotFoundError(errno.ENOENT, str(error), path) from error
+            raise FileNotFoundError(errno.ENOENT, f"{error}; mkdir creates it", path) from error
+        except errors.InvalidNameError as error:
+            if name:
+                raise
+            raise IsADirectoryError(errno.EISDIR, "the path names an object store", path) from error
         except errors.ObjectExistsError as error:
             raise FileExistsError(errno.EEXIST, str(error), path) from error
         except errors.ObjectStoreSealedError as error:

@@ -156,10 +156,21 @@ class TestReading:
                 with pytest.raises(FileNotFoundError):
                     call(path)
             assert fs.find(path) == fs.glob(f"{path}/*") == []
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError, match="'no_such_store' not found; mkdir creates it"):
             fs.pipe("jetstream://no_such_store/a", b"x")
+
+    def test_an_object_store_is_no_object(self, fs, url):
+        """
+        The path of an object store cannot be read or replaced.
+        """
+        fs.pipe(url("a"), b"x")
+        for call in (fs.open, fs.cat_file, fs.rm_file):
+            with pytest.raises(IsADirectoryError):
+                call(url())
         with pytest.raises(IsADirectoryError):
-            fs.open(url())
+            fs.pipe_file(url(), b"x")
+        with pytest.raises(IsADirectoryError):
+            fs.cp_file(url("a"), url())
 
 
 class TestWriting:
