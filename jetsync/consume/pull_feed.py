@@ -61,7 +61,8 @@ class PullFeed:
                     stream=self._options.stream,
                     consumer=self._options.consumer,
                     code=status.code,
-                    description=status.description,
+                    # Some have no text.
+                    description=status.description or status.rule.meaning,
                 )
         if engine.refused:
             self._target.give_back(engine.take_refused())

@@ -34,7 +34,8 @@ class StatusError(JetSyncError):
         self.description: str = self._usual[1] if description is None else description
         self.consumer = consumer
         self.stream = stream
-        text = f"{self.code} {self.description}".strip() if self.code else self.description
+        shown = self.description or self._usual[1]
+        text = f"{self.code} {shown}" if self.code else shown
         where = [f"stream {stream!r}"] if stream is not None else []
         where += [f"consumer {consumer!r}"] if consumer is not None else []
         super().__init__(f"{text} ({', '.join(where)})" if where else text)
@@ -59,7 +60,9 @@ class NotPullConsumerError(StatusError, usual=(409, "Consumer is push based")):
     """
 
 
-class ConsumerUnavailableError(StatusError, usual=(503, "No Responders")):
+class ConsumerUnavailableError(
+    StatusError, usual=(503, "no server answers for the consumer, which has no leader or is gone")
+):
     """
     No server answers for the consumer: it does not exist, or it has no leader at the moment.
     """

@@ -724,6 +724,9 @@ class TestTrouble:
             )
             assert messages.next(timeout=1) is None
             assert caplog.text.count("pulls_refused") == 1
+            assert (
+                "description='the consumer has no leader at the moment, or is gone'" in caplog.text
+            )
             assert messages.error is None
 
 

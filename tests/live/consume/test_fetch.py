@@ -582,7 +582,7 @@ class TestGone:
         lost = jetsync.Consumer(elsewhere, stream.name, worker.cached_info)
         with monkeypatch.context() as patch:
             patch.setattr(type(elsewhere), "api", api)
-            with pytest.raises(jetsync.ConsumerUnavailableError):
+            with pytest.raises(jetsync.ConsumerUnavailableError, match="503 no server answers"):
                 list(lost.fetch(1, expires=0.5))
         assert set(asked) == {f"CONSUMER.INFO.{stream.name}.worker"}
 
