@@ -69,10 +69,10 @@ def from_messages(run):
         return type(error)
 
 
-def from_columns(run):
+def from_columns(*runs):
     """Return the same rows from the columns of the page."""
     try:
-        batch = page_of([run]).to_arrow(COLUMNS)
+        batch = page_of(runs).to_arrow(COLUMNS)
     except ProtocolError as error:
         return type(error)
     batch.validate(full=True)
@@ -273,12 +273,8 @@ class TestSeveralRuns:
             for number in range(1, 9)
         ]
         runs = [run_of(blocks[:1]), run_of(blocks[1:6], b"more"), run_of(blocks[6:], b"")]
-        batch = page_of(runs).to_arrow(COLUMNS)
-        batch.validate(full=True)
-        parts = [page_of([run]).to_arrow(COLUMNS).to_pydict() for run in runs]
-        assert batch.to_pydict() == {
-            name: [value for part in parts for value in part[name]] for name in COLUMNS
-        }
+        parts = [from_columns(run) for run in runs]
+        assert from_columns(*runs) == [row for part in parts for row in part]
         assert columns_of(*runs) == {*COLUMNS}
 
     def test_runs_of_the_same_data(self):

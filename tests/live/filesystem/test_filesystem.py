@@ -456,6 +456,8 @@ class TestLife:
         assert {id(client) for _, client in found} == {id(fs._client())}
         assert fsspec.filesystem("jetstream", servers=nats_server.url) is fs
 
+    # Newer versions of Python warn of a fork beside other threads.
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
     @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
     def test_other_processes_read(self, fs, store, url, method):
         """
