@@ -28,8 +28,17 @@ def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline
     """
     Return the result of *call*, which reads, or does no harm if it is made twice.
 
-    The call is repeated if the connection is lost or no server answers. Waiting for a connection
-    takes as long as the deadline allows.
+    The call is repeated if the connection is lost or no server answers.
+    """
+    return connected(context, lambda until: answered(call, until), deadline)
+
+
+def connected(context: Context, call: Callable[[Deadline], T], deadline: Deadline) -> T:
+    """
+    Return the result of *call*, and repeat the call if the connection is lost.
+
+    It is also repeated if the server says that there is no leader. Waiting for a connection takes
+    as long as the deadline allows.
     """
     while True:
         if context.lane.outbox.state is not LaneState.OPEN:
@@ -37,7 +46,7 @@ def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline
             context.connection.check()
             context.lane.outbox.wait_open(deadline)
         try:
-            return answered(call, deadline)
+            return call(deadline)
         except (
             errors.ConnectionLostError,
             errors.DisconnectedError,
@@ -53,7 +62,8 @@ def answered(call: Callable[[Deadline], T], deadline: Deadline) -> T:
     Return the result of *call*, and repeat the call only if no server answers in time.
 
     A request that arrives during a change of leader never gets an answer. An attempt has half of
-    the time that is left, because slow servers need more than a fixed time.
+    the time that is left, because slow servers need more than a fixed time. Do not nest this: a
+    quarter may be too short.
     """
     while True:
         attempt = deadline.at_most(max(SHORTEST, deadline.remaining() / 2.0))

@@ -19,7 +19,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
-from jetsync._api.repeats import repeated
+from jetsync._api.repeats import connected, repeated
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
@@ -109,7 +109,8 @@ def check_stream(
         DirectNotSupportedError: The stream does not allow direct gets.
         StreamNotFoundError: The stream does not exist.
     """
-    known = repeated(
+    # The lookup itself repeats requests without an answer.
+    known = connected(
         context, lambda until: context.streams.named(name, until, fresh=fresh), deadline
     )
     if known.level and (known.config.allow_direct or not direct):

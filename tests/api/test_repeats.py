@@ -11,7 +11,7 @@ import pytest
 import jetsync
 from helpers.waiting import timed
 from jetsync._api import repeats
-from jetsync._api.repeats import answered, repeated
+from jetsync._api.repeats import answered, connected, repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
@@ -30,9 +30,8 @@ def context():
     waits = []
     outbox = SimpleNamespace(state=LaneState.OPEN, wait_open=wait_open)
     connection = SimpleNamespace(closing=Latch(), check=lambda: None)
-    context = SimpleNamespace(
-        connection=connection, lane=SimpleNamespace(outbox=outbox), waits=waits
-    )
+    lane = SimpleNamespace(outbox=outbox, prepare_wait=lambda: None)
+    context = SimpleNamespace(connection=connection, lane=lane, waits=waits)
     return context
 
 
@@ -81,6 +80,69 @@ def test_without_a_connection_a_call_waits_for_its_whole_time(context):
     assert attempt.remaining() <= 15
 
 
+def test_a_forked_child_uses_its_own_lane(context):
+    """
+    The check of the connection may connect, which replaces the lane.
+    """
+    inherited, own = context.lane, SimpleNamespace(**vars(context.lane))
+    inherited.outbox = SimpleNamespace(state=LaneState.CLOSED)
+
+    def check():
+        context.lane = own
+
+    context.connection.check = check
+    assert len(repeated(context, failing(), Deadline.after(30))) == 1
+    assert len(context.waits) == 1
+
+
+def test_a_closed_client_is_reported_before_any_wait(context):
+    """
+    A client that is closed, or belongs to a parent process, neither waits nor calls.
+    """
+
+    def check():
+        raise jetsync.ForkedProcessError
+
+    context.lane.outbox.state = LaneState.CLOSED
+    context.connection.check = check
+    with pytest.raises(jetsync.ForkedProcessError):
+        repeated(context, failing(), Deadline.after(30))
+    assert context.waits == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        jetsync.ConnectionClosedError(),
+        jetsync.StreamNotFoundError(stream="S"),
+        jetsync.WaitTimeoutError("a", 1.0),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_what_is_not_repeated(context, failure):
+    """
+    All other errors are those of the call.
+    """
+    with pytest.raises(type(failure)) as caught:
+        repeated(context, failing(failure), Deadline.after(30))
+    assert caught.value is failure
+
+
+@pytest.mark.parametrize(
+    "failure", [jetsync.ConnectionLostError(), jetsync.TemporarilyUnavailableError()], ids=repr
+)
+def test_a_call_ends_by_its_deadline(context, failure):
+    """
+    The last error is raised if no time is left for another attempt.
+    """
+
+    def call(deadline):
+        raise failure
+
+    with timed(0.1, 3.0), pytest.raises(type(failure)):
+        repeated(context, call, Deadline.after(0.2))
+
+
 def test_an_attempt_has_half_of_the_time_that_is_left():
     """
     The last attempt has the rest, and the error names the time of the call.
@@ -90,6 +152,28 @@ def test_an_attempt_has_half_of_the_time_that_is_left():
     assert [round(attempt.total) for attempt in attempts] == [15, 15, 15]
     with pytest.raises(jetsync.RequestTimeoutError, match="within 0 s"):
         answered(failing(late), Deadline.after(0))
+
+
+def test_an_attempt_has_at_least_a_second():
+    """
+    Attempts do not become shorter and shorter, and none is longer than the call.
+    """
+    late = jetsync.RequestTimeoutError("a", 1.0)
+    (attempt,) = answered(failing(), Deadline.after(1.5))
+    assert attempt.total == 1.0
+    deadline = Deadline.after(0.5)
+    assert answered(failing(late), deadline) == [deadline, deadline]
+
+
+def test_a_call_that_repeats_its_own_requests_has_the_whole_time(context):
+    """
+    Otherwise its first request would have a quarter of the time.
+    """
+    deadline = Deadline.after(30)
+    lost = jetsync.ConnectionLostError()
+    assert connected(context, failing(lost), deadline) == [deadline, deadline]
+    with pytest.raises(jetsync.RequestTimeoutError):
+        connected(context, failing(jetsync.RequestTimeoutError("a", 1.0)), deadline)
 
 
 def test_only_a_missing_answer_is_repeated_without_a_context():
