@@ -44,6 +44,8 @@ def connected(context: Context, call: Callable[[Deadline], T], deadline: Deadlin
         if context.lane.outbox.state is not LaneState.OPEN:
             # A forked child may connect, and then has another lane.
             context.connection.check()
+            # In a signal handler: the loop cannot connect while a read is interrupted.
+            context.lane.prepare_wait()
             context.lane.outbox.wait_open(deadline)
         try:
             return call(deadline)
@@ -72,3 +74,12 @@ def answered(call: Callable[[Deadline], T], deadline: Deadline) -> T:
         except errors.RequestTimeoutError as error:
             if deadline.expired():
                 raise errors.RequestTimeoutError(error.subject, deadline.total) from error
+        except errors.DisconnectedError as error:
+            # The wait for a connection must not end with the attempt.
+            if deadline.expired():
+                raise errors.DisconnectedError(
+                    timeout=deadline.total,
+                    subject=error.subject,
+                    reason=error.reason,
+                    last_attempt=error.last_attempt,
+                ) from error

@@ -80,6 +80,21 @@ def test_without_a_connection_a_call_waits_for_its_whole_time(context):
     assert attempt.remaining() <= 15
 
 
+def test_a_signal_handler_does_not_wait_for_a_thread_that_it_interrupted(context):
+    """
+    Without a connection, a handler that interrupted the reading thread must take over from it.
+    """
+
+    def prepare_wait():
+        raise jetsync.CallInSignalHandlerError
+
+    context.lane.outbox.state = LaneState.DOWN
+    context.lane.prepare_wait = prepare_wait
+    with pytest.raises(jetsync.CallInSignalHandlerError):
+        repeated(context, failing(), Deadline.after(30))
+    assert context.waits == []
+
+
 def test_a_forked_child_uses_its_own_lane(context):
     """
     The check of the connection may connect, which replaces the lane.
@@ -163,6 +178,19 @@ def test_an_attempt_has_at_least_a_second():
     assert attempt.total == 1.0
     deadline = Deadline.after(0.5)
     assert answered(failing(late), deadline) == [deadline, deadline]
+
+
+def test_a_wait_for_a_connection_does_not_end_with_its_attempt():
+    """
+    Without a connection, a call waits for its whole time, and the error names it.
+    """
+    down = jetsync.DisconnectedError(timeout=1.0, last_attempt="connection refused")
+    assert len(answered(failing(down, down), Deadline.after(30))) == 3
+    with pytest.raises(
+        jetsync.DisconnectedError, match=r"within 0 s.*connection refused"
+    ) as caught:
+        answered(failing(down), Deadline.after(0))
+    assert caught.value.timeout == 0
 
 
 def test_a_call_that_repeats_its_own_requests_has_the_whole_time(context):
