@@ -4,6 +4,7 @@ Requests that are sent again: how long each attempt takes, and what ends them.
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -178,6 +179,22 @@ def test_an_attempt_has_at_least_a_second():
     assert attempt.total == 1.0
     deadline = Deadline.after(0.5)
     assert answered(failing(late), deadline) == [deadline, deadline]
+
+
+def test_the_end_of_an_attempt_is_not_the_end_of_the_call():
+    """
+    The call is repeated until its own deadline, whose time the error names.
+    """
+    steps = []
+
+    def silent(deadline):
+        steps.append(deadline.total)
+        time.sleep(deadline.remaining() + 0.01)
+        raise jetsync.RequestTimeoutError("a", deadline.total)
+
+    with pytest.raises(jetsync.RequestTimeoutError, match="within 7 s"):
+        answered(silent, Deadline(time.monotonic() + 1.3, 7.0))
+    assert steps == [1.0, 7.0]
 
 
 def test_a_wait_for_a_connection_does_not_end_with_its_attempt():

@@ -16,6 +16,7 @@ from jetsync import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
 
 BUSY = b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"S"}'
+FULL = b'{"error":{"code":400,"err_code":10077,"description":"maximum messages"},"stream":"S"}'
 
 
 class Again:
@@ -188,6 +189,53 @@ class TestWindows:
 
         assert [attempt for _, _, attempt in again.asked] == [1, 2, 3]
         assert {type(error) for _, error, _ in again.asked} == {jetsync.PublishOutcomeUnknownError}
+
+    def test_a_copy_of_another_program_does_not_go_again(
+        self, publish, behind_proxy, client, unique
+    ):
+        """
+        Without an earlier attempt, the server stores a message of another program.
+        """
+        again = Again()
+        _, js = behind_proxy(again)
+
+        def respond():
+            # In place of a stream.
+            client.publish(requests.next(timeout=30).reply, BUSY)
+
+        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
+            client.flush()
+            answers = pool.submit(respond)
+            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
+            (error,) = publish(js, messages, ack_timeout=30)
+            answers.result(30)
+
+        assert isinstance(error, jetsync.DuplicateMessageInProcessError)
+        assert again.asked == []
+
+    def test_another_refusal_ends_the_retries(self, publish, behind_proxy, client, unique):
+        """
+        The server would refuse each copy, and the earlier attempt may be stored.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+
+        def respond():
+            # In place of a stream.
+            assert requests.next(timeout=30) is not None
+            proxy.cut()
+            client.publish(requests.next(timeout=30).reply, FULL)
+
+        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
+            client.flush()
+            answers = pool.submit(respond)
+            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
+            (error,) = publish(js, messages, ack_timeout=30)
+            answers.result(30)
+
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert isinstance(error.__cause__, jetsync.ApiError)
+        assert [attempt for _, _, attempt in again.asked] == [1]
 
     def test_a_refusal_does_not_decide_the_earlier_attempt(self, publish, behind_proxy, js, stream):
         """
