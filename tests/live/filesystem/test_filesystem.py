@@ -171,6 +171,8 @@ class TestReading:
             fs.pipe_file(url(), b"x")
         with pytest.raises(IsADirectoryError):
             fs.cp_file(url("a"), url())
+        with pytest.raises(jetsync.InvalidNameError):
+            fs.cat_file(url("\ud800"))
 
 
 class TestWriting:

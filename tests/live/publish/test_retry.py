@@ -196,7 +196,7 @@ class TestWindows:
         """
         Without an earlier attempt, the server stores a message of another program.
         """
-        again = Again()
+        again = Again(delay=None)
         _, js = behind_proxy(again)
 
         def respond():
@@ -219,6 +219,11 @@ class TestWindows:
         """
         again = Again()
         proxy, js = behind_proxy(again)
+
+        def give_up():
+            again.delay = 0.0 if len(again.asked) == 1 else None
+
+        again.also = give_up
 
         def respond():
             # In place of a stream.
