@@ -424,3 +424,14 @@ def test_a_missing_stream_of_a_consumer():
     """If the stream is missing, the text does not name the consumer."""
     error = errors.StreamNotFoundError(stream="CC", consumer="f82e_7")
     assert str(error) == "stream 'CC' not found (404, err_code 10059)"
+
+
+def test_the_text_of_a_status():
+    """
+    It is the server's, or the usual one if the server sent none.
+    """
+    limit = jetsync.MaxRequestBatchError(description="Exceeded MaxRequestBatch of 5")
+    assert str(limit) == "409 Exceeded MaxRequestBatch of 5"
+    silent = jetsync.ConsumerUnavailableError(description="", stream="S", consumer="c")
+    assert str(silent).startswith("503 no server answers for the consumer")
+    assert str(silent).endswith("(stream 'S', consumer 'c')")

@@ -343,6 +343,17 @@ class TestTail:
         assert "two chairs" in checked(run("get", unique, "--next", ">"))
         js.delete_stream(unique)
 
+    def test_a_tail_of_a_stream_that_keeps_messages_for_consumers(self, run, js, unique):
+        """
+        Only a work queue is refused.
+        """
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"], retention="interest")
+        stream.create_consumer("keeper")
+        js.publish(f"{unique}.1", b"two chairs")
+
+        assert "two chairs" in checked(run("tail", unique, "--no-follow"))
+        js.delete_stream(unique)
+
     def test_a_tail_of_a_missing_stream_is_an_error_of_one_line(self, run):
         """
         A missing stream is an error of one line.
