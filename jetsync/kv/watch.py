@@ -8,6 +8,7 @@ watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
@@ -162,6 +163,10 @@ class Watch(Generic[ValueT]):
         # See :data:`MOST`. A caller who needs *complete* initial entries waits for them, also if
         # changes arrive faster than they are taken.
         self._most = math.inf if complete else MOST
+        self._complete = complete
+        # The last revision in the bucket when the server first said that it has sent everything,
+        # for such a caller. All initial entries arrive up to it.
+        self._goal: int | None = None
         # The entries that have arrived, and those of them that are certainly initial ones.
         self._taken = self._taken_initial = 0
         policy = ordered.cached_info.config.deliver_policy
@@ -398,11 +403,25 @@ class Watch(Generic[ValueT]):
         key = self._bucket.layout.key_of(message.subject)
         entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
         self._revision, self._last = entry.revision, message
-        if not entry.delta:
-            self._note_current()
-        elif not self._is_current:
+        if not self._is_current:
             self._count(entry.revision)
+            if not entry.delta and not self._is_current:
+                self._on_nothing_pending(until)
         return entry
+
+    def _on_nothing_pending(self, until: Deadline) -> None:
+        """
+        Note that the initial entries are complete, unless changes may be missing among them.
+
+        If a key changes, servers count its old revision as removed before they count the new one
+        as pending. So for a moment they say that nothing is pending (seen on 2.15.1).
+        """
+        if self._complete and self._goal is None and self._there:
+            with contextlib.suppress(errors.JetSyncError):
+                info = self._bucket.stream.info(timeout=self._info_timeout(until))
+                self._goal = info.state.last_seq
+        if self._goal is None or self._revision >= self._goal:
+            self._note_current()
 
     def _count(self, revision: int) -> None:
         """
@@ -420,16 +439,17 @@ class Watch(Generic[ValueT]):
             # A recreated consumer sends more than one revision of a key, so the number of initial
             # entries no longer applies.
             self._there = 0
-        elif self._taken_initial >= self._there or self._taken >= self._most * self._there:
+        elif (
+            self._taken_initial >= self._there
+            or self._taken >= self._most * self._there
+            or (self._goal is not None and revision >= self._goal)
+        ):
             self._note_current()
 
     def _look(self, until: Deadline) -> None:
         """Ask the server whether all initial entries have been sent."""
-        seconds = min(INFO_TIMEOUT, until.remaining())
-        if self._until is None:
-            seconds = max(seconds, SHORTEST_INFO)
         try:
-            info = self._ordered.info(timeout=seconds)
+            info = self._ordered.info(timeout=self._info_timeout(until))
         except errors.JetSyncError:
             return
         if info.num_pending:
@@ -444,8 +464,18 @@ class Watch(Generic[ValueT]):
             came = self._last.metadata.consumer_sequence
         # After a purge, the consumer's position may be after messages that it never sent.
         last = self._ordered.statistics().last_sequence or 0
-        if sent.consumer_seq <= came or sent.stream_seq <= last:
+        if sent.consumer_seq > came and sent.stream_seq > last:
+            return
+        if self._goal is None:
+            self._quiet = QUIET
+            self._on_nothing_pending(until)
+        else:
             self._note_current()
+
+    def _info_timeout(self, until: Deadline) -> float:
+        """Return the seconds to wait for an info that is needed before *until*."""
+        seconds = min(INFO_TIMEOUT, until.remaining())
+        return seconds if self._until is not None else max(seconds, SHORTEST_INFO)
 
     def _note_current(self) -> None:
         self._is_current = True

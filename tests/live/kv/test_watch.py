@@ -22,6 +22,7 @@ from helpers.streams import change_creation
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
 from jetsync.devserver import DevServer
+from jetsync.kv import watch
 
 
 @pytest.fixture
@@ -591,6 +592,32 @@ class TestKeys:
             for each in changing:
                 each.result(60)
         assert missing == [set()] * 3
+
+    @pytest.mark.parametrize("other", [False, True])
+    def test_changes_that_the_server_counts_late(self, make_bucket, monkeypatch, other):
+        """
+        If the server says that nothing follows, although changes are stored, ``keys`` waits for
+        them, also if the last change in the bucket is of a key that was not asked for.
+        """
+        kv = make_bucket()
+        keys = [f"k.{number}" for number in range(20)]
+        revisions = [kv.put(key, b"") for key in keys]
+        opened, delivered = watch.open_ordered, watch.delivered_entry
+
+        def open_late(*arguments, **options):
+            for key in keys[:5]:
+                kv.put(key, b"changed")
+            if other:
+                kv.put("other", b"")
+            return opened(*arguments, **options)
+
+        def too_early(*arguments):
+            entry = delivered(*arguments)
+            return attrs.evolve(entry, delta=0) if entry.revision == revisions[-1] else entry
+
+        monkeypatch.setattr(watch, "open_ordered", open_late)
+        monkeypatch.setattr(watch, "delivered_entry", too_early)
+        assert sorted(kv.keys("k.>")) == sorted(keys)
 
     @pytest.mark.parametrize("call", ["keys", "purge_deletes"])
     def test_entries_are_not_kept(self, kv, js, monkeypatch, call):
