@@ -19,6 +19,24 @@ BUSY = b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stre
 FULL = b'{"error":{"code":400,"err_code":10077,"description":"maximum messages"},"stream":"S"}'
 
 
+@pytest.fixture
+def publish_to(publish, client, unique):
+    """
+    A function that publishes a message to a function in place of a stream, and returns the errors.
+    """
+
+    def run(respond, js):
+        messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
+        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
+            client.flush()
+            answers = pool.submit(respond, requests)
+            errors = publish(js, messages, ack_timeout=30)
+            answers.result(30)
+        return errors
+
+    return run
+
+
 class Again:
     """
     A plugin that asks for another attempt and records the operations.
@@ -164,7 +182,7 @@ class TestWindows:
         at_some_pace(attempt)
 
     def test_a_message_that_the_server_is_storing_goes_again(
-        self, publish, behind_proxy, client, unique
+        self, publish_to, behind_proxy, client
     ):
         """
         A server refuses a copy while it stores the first one. A later copy is a duplicate.
@@ -172,48 +190,32 @@ class TestWindows:
         again = Again()
         proxy, js = behind_proxy(again)
 
-        def respond():
-            # In place of a stream.
+        def respond(requests):
             assert requests.next(timeout=30) is not None
             proxy.cut()
             for answer in (BUSY, BUSY, b'{"stream":"S","seq":1,"duplicate":true}'):
                 request = requests.next(timeout=30)
                 client.publish(request.reply, answer)
 
-        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
-            client.flush()
-            answers = pool.submit(respond)
-            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
-            assert publish(js, messages, ack_timeout=30) == []
-            answers.result(30)
-
+        assert publish_to(respond, js) == []
         assert [attempt for _, _, attempt in again.asked] == [1, 2, 3]
         assert {type(error) for _, error, _ in again.asked} == {jetsync.PublishOutcomeUnknownError}
 
-    def test_a_copy_of_another_program_does_not_go_again(
-        self, publish, behind_proxy, client, unique
-    ):
+    def test_a_copy_of_another_program_does_not_go_again(self, publish_to, behind_proxy, client):
         """
         Without an earlier attempt, the server stores a message of another program.
         """
         again = Again(delay=None)
         _, js = behind_proxy(again)
 
-        def respond():
-            # In place of a stream.
+        def respond(requests):
             client.publish(requests.next(timeout=30).reply, BUSY)
 
-        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
-            client.flush()
-            answers = pool.submit(respond)
-            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
-            (error,) = publish(js, messages, ack_timeout=30)
-            answers.result(30)
-
+        (error,) = publish_to(respond, js)
         assert isinstance(error, jetsync.DuplicateMessageInProcessError)
         assert again.asked == []
 
-    def test_another_refusal_ends_the_retries(self, publish, behind_proxy, client, unique):
+    def test_another_refusal_ends_the_retries(self, publish_to, behind_proxy, client):
         """
         The server would refuse each copy, and the earlier attempt may be stored.
         """
@@ -225,19 +227,12 @@ class TestWindows:
 
         again.also = give_up
 
-        def respond():
-            # In place of a stream.
+        def respond(requests):
             assert requests.next(timeout=30) is not None
             proxy.cut()
             client.publish(requests.next(timeout=30).reply, FULL)
 
-        with client.subscribe(unique) as requests, ThreadPoolExecutor(1) as pool:
-            client.flush()
-            answers = pool.submit(respond)
-            messages = [jetsync.OutboundMessage(unique, b"1", msg_id="1")]
-            (error,) = publish(js, messages, ack_timeout=30)
-            answers.result(30)
-
+        (error,) = publish_to(respond, js)
         assert isinstance(error, jetsync.PublishOutcomeUnknownError)
         assert isinstance(error.__cause__, jetsync.ApiError)
         assert [attempt for _, _, attempt in again.asked] == [1]
