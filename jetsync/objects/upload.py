@@ -331,7 +331,8 @@ class Upload:
         if not self._wait(min(until, overdue)) and overdue <= until:
             self._give_up(patience)
         self._settle()
-        if self._open and time.monotonic() >= until:
+        # Not `until`, because answers may just have moved it.
+        if self._open and time.monotonic() >= self._moved + self._seconds:
             self._time_out()
 
     def _patience(self) -> float:

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,6 +184,23 @@ class TestCuts:
         answers.late.update(late)
         observer.put("a", DATA, chunk_size=50_000)
         assert answers.requests == 20
+        check(observer, DATA)
+
+    def test_answers_that_are_seen_late_are_progress(self, observer, answers, monkeypatch):
+        """If a process stands still after answers have arrived, its put goes on afterwards."""
+        passed, settle = [], upload.Upload._settle
+
+        def stand_still(self):
+            if self._in_flight and self._in_flight[0].request.ready:
+                passed.append(100.0)
+            settle(self)
+
+        monkeypatch.setattr(upload.Upload, "_settle", stand_still)
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed))
+        monkeypatch.setattr(upload, "time", clock)
+        answers.late[19] = 0.5
+        observer.put("a", DATA, chunk_size=50_000)
+        assert passed
         check(observer, DATA)
 
     def test_a_put_survives_many_cuts(self, store, observer):
