@@ -63,6 +63,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     ├── AcksNotWantedError
     ├── HandleClosedError                     the object is closed
     │   ├── ConsumptionClosedError
+    │   ├── FileClosedError (ValueError)
     │   └── BatchClosedError
     ├── ConflictingUseError (RuntimeError)
     │   └── ConsumerInUseError                a push consumer with another subscriber

@@ -335,6 +335,14 @@ class ConsumptionClosedError(HandleClosedError):
     _kind = "consumption"
 
 
+class FileClosedError(HandleClosedError, ValueError):
+    """
+    The file is closed. It is also a ValueError, which programs expect from files.
+    """
+
+    _kind = "file"
+
+
 class BatchClosedError(HandleClosedError):
     """
     The batch or transaction was committed, discarded or rejected, and takes no more messages.

@@ -64,7 +64,8 @@ class ObjectReader(io.BufferedIOBase):
 
     If the object is changed or deleted while you read it, the reader raises ObjectChangedError.
 
-    One thread at a time may use a reader. A ``with`` block closes it.
+    One thread at a time may use a reader. A ``with`` block closes it. After that, reads, ``seek``
+    and ``tell`` raise FileClosedError, which is also a ValueError.
     """
 
     # Threads: one at a time.
@@ -120,10 +121,12 @@ class ObjectReader(io.BufferedIOBase):
 
     def readable(self) -> bool:
         """Return True."""
+        self._check_open()
         return True
 
     def seekable(self) -> bool:
         """Return True."""
+        self._check_open()
         return True
 
     def tell(self) -> int:
@@ -242,7 +245,7 @@ class ObjectReader(io.BufferedIOBase):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise errors.HandleClosedError("object reader")
+            raise errors.FileClosedError("object reader")
 
     def _begin_call(self) -> None:
         self._check_open()

@@ -16,6 +16,14 @@ import jetsync
 
 DATA = os.urandom(1_000_001)
 
+# Calls that need an open file, and their arguments.
+READS = [
+    *((name, ()) for name in ("read", "read1", "peek", "readline", "readlines", "tell")),
+    *((name, ()) for name in ("readable", "seekable", "flush", "__iter__", "__next__")),
+    *((name, (bytearray(4),)) for name in ("readinto", "readinto1")),
+    ("seek", (0,)),
+]
+
 
 def rewrite(js, store, name, **changes):
     """
@@ -51,9 +59,18 @@ class TestFile:
             assert reader.readinto(buffer) == 0
         assert reader.closed
         reader.close()
-        for call in (reader.read, reader.tell, lambda: reader.seek(0), reader.peek):
-            with pytest.raises(jetsync.HandleClosedError):
-                call()
+
+    @pytest.mark.parametrize(("name", "arguments"), READS)
+    def test_a_closed_reader_raises_a_value_error(self, store, name, arguments):
+        """Calls of a closed reader raise ValueError, as those of other closed files."""
+        store.put("a", DATA)
+        reader = store.get("a")
+        for file in (io.BufferedReader(io.BytesIO(DATA)), reader):
+            file.close()
+            with pytest.raises(ValueError, match="closed"):
+                getattr(file, name)(*arguments)
+        with pytest.raises(jetsync.HandleClosedError):
+            list(reader.chunks())
 
     def test_lines_are_iterated_over(self, store):
         """A loop over a reader yields lines."""
