@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -21,6 +22,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.transaction import Transaction
 from fsspec.utils import isfilelike, tokenize
 
 import jetsync
@@ -54,6 +56,27 @@ NO_CACHE: Final = {"use_listings_cache", "listings_expiry_time", "max_paths"}
 _clients: Final[dict[str, jetsync.Client]] = {}
 
 
+class _Transaction(Transaction):  # type: ignore[misc]
+    """
+    A transaction that also ends if one of its files cannot be stored.
+
+    Before fsspec 2026.9, all later writes of the file system would belong to it, and be lost.
+    """
+
+    fs: Any
+
+    def complete(self, commit: bool = True) -> None:  # noqa: FBT001, FBT002 - fsspec's signature
+        fs = self.fs
+        try:
+            super().complete(commit)
+        finally:
+            while self.files:
+                self.files.popleft().discard()
+            fs._intrans = False  # noqa: SLF001 - fsspec has no other way
+            fs._transaction = None  # noqa: SLF001 - fsspec has no other way
+            self.fs = None
+
+
 class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """
     Object stores as a file system of fsspec, with the protocol ``jetstream``.
@@ -82,6 +105,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     protocol = "jetstream"
     blocksize = BLOCK
+    transaction_type = _Transaction
 
     def __init__(self, servers: Any = None, **options: Any) -> None:
         super().__init__(**options)
@@ -319,6 +343,44 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Return when an object was changed last, by the server's clock.
         """
         return cast("dt.datetime", self.info(path)["modified"])
+
+    def expand_path(
+        self,
+        path: Any,
+        recursive: bool = False,  # noqa: FBT001, FBT002 - fsspec's signature
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """
+        Return the paths that a path or a pattern stands for.
+
+        Raises:
+            InvalidArgumentError: The path exists, and is also a pattern that matches other paths.
+        """
+        given = [path] if isinstance(path, (str, os.PathLike)) else path
+        names = [each for each in map(self._strip_protocol, given) if self._is_name(each)]
+        if not names or options.get("assume_literal"):
+            return cast("list[str]", super().expand_path(path, recursive, maxdepth, **options))
+        found = set(names)
+        if recursive:
+            found.update(*(self.find(each, maxdepth, withdirs=True) for each in names))
+        patterns = [each for each in given if self._strip_protocol(each) not in names]
+        with contextlib.suppress(FileNotFoundError):
+            found.update(super().expand_path(patterns, recursive, maxdepth, **options))
+        return sorted(found)
+
+    def _is_name(self, path: str) -> bool:
+        """Return whether a path looks like a pattern, but is the name of an object or directory."""
+        if not has_magic(path) or not self.exists(path):
+            return False
+        others = [each for each in self.glob(path) if each != path]
+        if others:
+            raise errors.InvalidArgumentError(
+                f"{path!r} is a name, and also a pattern that matches {others[0]!r}: for an object,"
+                " use rm_file, cat_file, get_file, cp_file or open",
+                argument="path",
+            )
+        return True
 
     # Data.
 
@@ -667,7 +729,7 @@ class JetStreamFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def write(self, data: Any) -> int:
         """
-        Add data to the file.
+        Write data at the position.
         """
         if self.closed or self.mode == "rb":
             raise ValueError("the file is closed, or was opened for reading")
@@ -676,12 +738,42 @@ class JetStreamFile(AbstractBufferedFile):  # type: ignore[misc]
         self.loc += count
         return count
 
+    def seekable(self) -> bool:
+        """
+        Return whether the file is open.
+        """
+        # Also to write: otherwise, Python writes text in UTF-16 and UTF-32 without the mark at its
+        # beginning, and cannot read it.
+        return not self.closed
+
+    def tell(self) -> int:
+        """
+        Return the position in bytes.
+        """
+        self._check_open()
+        return cast("int", super().tell())
+
+    def seek(self, loc: int, whence: int = 0) -> int:
+        """
+        Change the position, and return it.
+        """
+        self._check_open()
+        if self.mode == "rb":
+            return cast("int", super().seek(loc, whence))
+        self._spool.seek(loc, whence)
+        position: int = self._spool.tell()
+        self.loc = position
+        return position
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+
     def flush(self, force: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - fsspec's signature
         """
         Do nothing, because the object is stored as a whole.
         """
-        if self.closed:
-            raise ValueError("the file is closed")
+        self._check_open()
 
     def close(self) -> None:
         """
@@ -751,6 +843,15 @@ class _Compressed(io.BufferedIOBase):
 
     def writable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return cast("bool", self._compressed.seekable())
+
+    def tell(self) -> int:
+        return cast("int", self._compressed.tell())
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return cast("int", self._compressed.seek(offset, whence))
 
     def write(self, data: Any, /) -> int:
         return cast("int", self._compressed.write(data))

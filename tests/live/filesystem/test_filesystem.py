@@ -7,11 +7,13 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import pickle
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import fsspec
 import pytest
+from fsspec.transaction import Transaction
 
 import jetsync
 from jetsync.filesystem import JetStreamFileSystem
@@ -297,6 +299,84 @@ class TestWriting:
             fail()
         assert names(store) == ["a", "b"]
 
+    def test_a_transaction_that_fails_ends(self, monkeypatch, fs, store, url):
+        """
+        If a file of a transaction cannot be stored, the transaction ends, with any fsspec.
+        """
+
+        def complete(self, commit=True):
+            # As before fsspec 2026.9.
+            while self.files:
+                file = self.files.popleft()
+                file.commit() if commit else file.discard()
+
+        monkeypatch.setattr(Transaction, "complete", complete)
+
+        def fail():
+            with fs.transaction:
+                fs.pipe(url("a"), b"a")
+                with fs.open(url("b"), "xb") as file:
+                    file.write(b"b")
+                fs.pipe(url("c"), b"c")
+                store.put("b", b"another")
+
+        with pytest.raises(FileExistsError):
+            fail()
+        assert names(store) == ["a", "b"]
+        fs.pipe(url("d"), b"d")
+        with fs.transaction:
+            fs.pipe(url("e"), b"e")
+        assert names(store) == ["a", "b", "d", "e"]
+
+    @pytest.mark.parametrize("compression", [None, "gzip"])
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+    def test_text_has_the_mark_of_its_encoding(self, fs, store, url, encoding, compression):
+        """
+        Text in an encoding with a mark at its beginning can be read again.
+        """
+        options = {"encoding": encoding, "compression": compression, "newline": ""}
+        with fs.open(url("a"), "wt", **options) as file:
+            file.write("ä\n")
+            file.write("b\n")
+        with fs.open(url("a"), "rt", **options) as file:
+            assert file.read() == "ä\nb\n"
+        data = store.get_bytes("a")
+        assert (gzip.decompress(data) if compression else data) == "ä\nb\n".encode(encoding)
+
+    def test_a_file_is_written_at_any_position(self, fs, store, url):
+        """
+        A file that is written can seek, also for libraries that go back to a header.
+        """
+        with fs.open(url("a"), "wb") as file:
+            assert file.seekable()
+            file.write(b"12345678")
+            assert file.seek(2) == file.tell() == 2
+            file.write(b"ab")
+            assert file.tell() == 4
+            assert file.seek(-1, 2) == 7
+            file.write(b"xyz")
+        assert store.get_bytes("a") == b"12ab567xyz"
+        with fs.open(url("b.zip"), "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("name", DATA)
+        with fs.open(url("b.zip")) as file, zipfile.ZipFile(file) as archive:
+            assert archive.read("name") == DATA
+
+    @pytest.mark.parametrize("mode", ["rb", "wb"])
+    def test_a_closed_file_raises_a_value_error(self, fs, store, url, mode):
+        """
+        Calls of a closed file raise ValueError.
+        """
+        store.put("a", DATA)
+        file = fs.open(url("a"), mode)
+        file.close()
+        assert not file.seekable()
+        calls = [file.tell, file.flush, file.readline, file.read, lambda: next(file)]
+        calls += [lambda: file.seek(0), lambda: file.readinto(bytearray(1))]
+        calls += [lambda: file.write(b"")]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"closed|read mode"):
+                call()
+
     def test_a_sealed_store_is_read_only(self, fs, store, url):
         """
         A write into a sealed store is an OSError.
@@ -369,6 +449,40 @@ class TestTree:
         fs.rm(url("d"), recursive=True)
         fs.rm(url("mov*"))
         assert names(store) == ["a/b/2"]
+
+    @pytest.mark.parametrize("name", ["a*", "a?", "a[1]", "a[1]/x"])
+    def test_a_name_that_is_also_a_pattern(self, fs, store, url, tmp_path, name):
+        """
+        A name with wildcards is refused if it matches others. Calls for one file take it as it is.
+        """
+        start = name.partition("/")[0]
+        target = str(tmp_path / "copy")
+        for recursive in (start != name, True):
+            store.put(name, b"it")
+            store.put("b", b"another")
+            fs.rm([url(start), url("b*")], recursive=recursive)
+            assert names(store) == []
+        store.put(name, b"it")
+        others = ["a1", "a1/x"]
+        for each in others:
+            store.put(each, b"another")
+        recursive = start != name
+        for call in (
+            lambda: fs.rm(url(start), recursive=recursive),
+            lambda: fs.mv(url(start), url("b"), recursive=recursive),
+            lambda: fs.cp(url(start), url("b"), recursive=recursive),
+            lambda: fs.get(url(start), target, recursive=recursive),
+            lambda: fs.cat([url("a1"), url(start)], recursive=recursive),
+        ):
+            with pytest.raises(jetsync.InvalidArgumentError, match="is a name, and also a pattern"):
+                call()
+        assert names(store) == sorted([name, *others])
+        assert not (tmp_path / "copy").exists()
+        assert fs.cat_file(url(name)) == fs.open(url(name)).read() == b"it"
+        fs.get_file(url(name), target)
+        assert (tmp_path / "copy").read_bytes() == b"it"
+        fs.rm_file(url(name))
+        assert names(store) == others
 
     def test_local_files(self, fs, store, url, tmp_path):
         """
