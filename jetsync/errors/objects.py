@@ -49,9 +49,11 @@ class ObjectChangedError(_api.WrongLastSequenceError):
         name: str,
         *,
         last_sequence: int | None = None,
-        reason: str = "another client has changed it meanwhile: read it and try again",
+        reason: str = (
+            "was not changed: another client has changed it meanwhile: read it and try again"
+        ),
     ) -> None:
-        text = f"object {name!r} of object store {bucket!r} was not changed: {reason}"
+        text = f"object {name!r} of object store {bucket!r} {reason}"
         super().__init__(description=text, stream=f"OBJ_{bucket}")
         self.args: tuple[_t.Any, ...] = (text,)
         self.bucket = bucket

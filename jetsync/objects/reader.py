@@ -4,6 +4,7 @@ Read an object as a binary file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import itertools
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from jetsync.consume.ordered_reads import OrderedConsumption
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.info import ObjectInfo
+    from jetsync.values.ack_subject import Metadata
     from jetsync.values.message import Message
 
 __all__ = ["ObjectReader"]
@@ -45,6 +47,10 @@ SHORT: Final = 1 << 20
 
 # Chunks whose sizes are requested at once.
 SIZES: Final = 5000
+
+# Seconds without a chunk after which jetsync asks the server whether the consumer sends more. It
+# asks again after twice as long each time.
+QUIET: Final = 0.25
 
 
 class ObjectReader(io.BufferedIOBase):
@@ -387,7 +393,7 @@ class ObjectReader(io.BufferedIOBase):
                 info.bucket,
                 info.name,
                 last_sequence=0 if found is None else found.revision,
-                reason="it was replaced or deleted while it was read",
+                reason="was replaced or deleted while it was read: get it again",
             )
         return self._corrupted(reason)
 
@@ -481,6 +487,8 @@ class _Consumed:
         # Chunks that are removed before they are sent never arrive.
         self._left = min(count, self._ordered.cached_info.num_pending)
         self._messages: OrderedConsumption | None = None
+        # The last chunk that was taken.
+        self._last: Metadata | None = None
         #: How many chunks were taken, and the sequence of the last one.
         self.arrived: tuple[int, int] = 0, 0
         if self._left and sizes:
@@ -494,16 +502,35 @@ class _Consumed:
     def messages(self) -> Iterator[Message]:
         """Yield the messages of the chunks."""
         while self._messages is not None and self._left:
-            message = self._messages.next(timeout=self._seconds)
+            message = self._next(self._messages)
             if message is None:
+                return
+            self._left -= 1
+            self._last = message.metadata
+            self.arrived = self.arrived[0] + 1, self._last.stream_sequence
+            yield message
+
+    def _next(self, messages: OrderedConsumption) -> Message | None:
+        """Return the next message; None if the chunks that are missing were removed."""
+        deadline, quiet = Deadline.after(self._seconds), QUIET
+        while True:
+            message = messages.next(timeout=deadline.at_most(quiet).remaining())
+            if message is not None:
+                return message
+            if deadline.expired():
                 # The server is silent, so the deletion is sent without a wait for its answer.
                 self._patience = 0.0
                 raise errors.RequestTimeoutError(
                     self._subject, self._seconds, what="no chunk arrived"
                 )
-            self._left -= 1
-            self.arrived = self.arrived[0] + 1, message.metadata.stream_sequence
-            yield message
+            quiet *= 2
+            with contextlib.suppress(errors.JetSyncError):
+                info = self._ordered.info(timeout=deadline.at_most(quiet).remaining())
+                last, came = self._last, 0
+                if last is not None and last.consumer == info.name:
+                    came = last.consumer_sequence
+                if not info.num_pending and info.delivered.consumer_seq <= came:
+                    return None
 
     def close(self) -> None:
         self._ordered.close(timeout=self._patience)

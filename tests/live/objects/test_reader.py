@@ -8,11 +8,13 @@ import gzip
 import io
 import json
 import os
+import threading
 from contextlib import suppress
 
 import pytest
 
 import jetsync
+from helpers.waiting import timed
 
 DATA = os.urandom(1_000_001)
 
@@ -23,6 +25,18 @@ READS = [
     *((name, (bytearray(4),)) for name in ("readinto", "readinto1")),
     ("seek", (0,)),
 ]
+
+
+def changed(store, change, info):
+    """
+    Replace or delete an object, or remove its chunks.
+    """
+    if change == "put":
+        store.put(info.name, b"new")
+    elif change == "delete":
+        store.delete(info.name)
+    else:
+        store.stream.purge(f"$O.{store.bucket}.C.{info.nuid}")
 
 
 def rewrite(js, store, name, **changes):
@@ -357,14 +371,68 @@ class TestChecks:
             reader.seek(-150_000, io.SEEK_END)
             assert reader.read() == DATA[-150_000:]
 
-    def test_an_object_that_changes_during_a_read(self, store):
-        """A read of an object that was replaced or deleted meanwhile says so."""
+    @pytest.mark.parametrize("direct", [True, False])
+    @pytest.mark.parametrize("change", ["put", "delete", "purge"])
+    @pytest.mark.parametrize("version", [None, pytest.param("2.10.26", marks=pytest.mark.versions)])
+    def test_an_object_that_changes_during_a_read(self, js_of, unique, version, change, direct):
+        """A read of an object that was replaced or deleted meanwhile says so at once."""
+        js = js_of(version)
+        store = js.create_object_store(unique, storage="memory")
+        store.stream.update(allow_direct=direct)
+        store = js.object_store(unique)
+        # More than a consumer sends before it is asked for more.
+        data = os.urandom(17 << 20)
+        expected = jetsync.ObjectCorruptedError if change == "purge" else jetsync.ObjectChangedError
+        try:
+            for position in (0, 8 << 20):
+                info = store.put("a", data)
+                with store.get("a", timeout=60) as reader, timed(0, 30):
+                    reader.seek(position)
+                    assert reader.read(10) == data[position : position + 10]
+                    changed(store, change, info)
+                    with pytest.raises(expected) as caught:
+                        reader.read()
+                    assert reader.tell() == position + 10
+            if change != "purge":
+                text = f"object 'a' of object store {unique!r} was replaced or deleted while it"
+                assert str(caught.value).startswith(text)
+        finally:
+            js.delete_object_store(unique)
+
+    @pytest.mark.parametrize("change", ["put", "delete", "purge"])
+    def test_an_object_that_changes_during_a_seek(self, monkeypatch, store, change):
+        """If an object changes while the sizes of its chunks arrive, the read says so at once."""
+        data = os.urandom(20_000)
+        info = store.put("a", data, chunk_size=2)
+        add = jetsync._proto.objects.ChunkIndex.add
+
+        def add_and_change(index, sequence, size):
+            if not len(index):
+                changed(store, change, info)
+            add(index, sequence, size)
+
+        monkeypatch.setattr(jetsync._proto.objects.ChunkIndex, "add", add_and_change)
+        expected = jetsync.ObjectCorruptedError if change == "purge" else jetsync.ObjectChangedError
+        with store.get("a", timeout=60) as reader, timed(0, 30):
+            reader.seek(10_000)
+            with pytest.raises(expected):
+                reader.read(1)
+
+    @pytest.mark.parametrize("direct", [True, False])
+    def test_a_slow_server_is_waited_for(self, monkeypatch, fragile, unique, victim, direct):
+        """Chunks that arrive late are no sign of a change."""
+        store = fragile.create_object_store(unique, storage="memory")
+        store.stream.update(allow_direct=direct)
+        store = fragile.object_store(unique)
         data = os.urandom(20 << 20)
-        for change in (lambda: store.put("a", b"new"), lambda: store.delete("a")):
-            store.put("a", data)
-            with store.get("a") as reader:
-                assert reader.read(10) == data[:10]
-                change()
-                with pytest.raises(jetsync.ObjectChangedError):
-                    reader.read()
-                assert reader.tell() == 10
+        store.put("a", data)
+        monkeypatch.setattr(jetsync.objects.reader, "QUIET", 0.01)
+        with store.get("a", timeout=60) as reader:
+            assert reader.read(10) == data[:10]
+            victim.pause()
+            try:
+                timer = threading.Timer(1, victim.resume)
+                timer.start()
+                assert reader.read() == data[10:]
+            finally:
+                timer.join()
