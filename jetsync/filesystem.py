@@ -181,6 +181,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileExistsError(errno.EEXIST, str(error), path) from error
         except errors.ObjectStoreSealedError as error:
             raise OSError(errno.EROFS, str(error), path) from error
+        except (errors.StreamFullError, errors.InsufficientResourcesError) as error:
+            raise OSError(errno.ENOSPC, str(error), path) from error
 
     # What is there.
 

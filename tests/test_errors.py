@@ -238,7 +238,7 @@ class TestApiErrors:
             ),
             (errors.StreamNotFoundError(stream="S"), "stream 'S' not found (404, err_code 10059)"),
             (
-                errors.MaxMessagesError(stream="S"),
+                errors.StreamFullError(stream="S"),
                 "stream 'S': maximum messages exceeded (503, err_code 10077)",
             ),
             (ApiError(code=500, description="new"), "new (500)"),

@@ -17,8 +17,9 @@ if _t.TYPE_CHECKING:
 
     import typing_extensions as _te
 
-# The streams of key-value buckets have this prefix (ADR-8).
+# The streams of key-value buckets have this prefix (ADR-8), and those of object stores (ADR-20).
 _BUCKET_PREFIX: _t.Final = "KV_"
+_OBJECTS_PREFIX: _t.Final = "OBJ_"
 
 
 class _Fields(_t.TypedDict, total=False):
@@ -111,6 +112,8 @@ class ApiError(JetSyncError):
             return text
         if self.stream.startswith(_BUCKET_PREFIX):
             return f"bucket {self.stream.removeprefix(_BUCKET_PREFIX)!r}: {text}"
+        if self.stream.startswith(_OBJECTS_PREFIX):
+            return f"object store {self.stream.removeprefix(_OBJECTS_PREFIX)!r}: {text}"
         return f"stream {self.stream!r}: {text}"
 
 
@@ -334,9 +337,14 @@ class MessageTooLargeError(ApiError, usual=(400, 10054, "message size exceeds ma
     """
 
 
-class MaxMessagesError(ApiError, usual=(503, 10077, "maximum messages exceeded")):
+class StreamFullError(
+    ApiError,
+    usual=(503, 10077, "maximum messages exceeded"),
+    bucket_advice="raise max_bytes, or remove keys with stream.purge",
+):
     """
-    The stream has reached a limit and refuses new messages. The description names the limit.
+    The stream refuses the message because it is full. The description names the limit, for example
+    ``maximum bytes exceeded``.
     """
 
 

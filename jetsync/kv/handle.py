@@ -282,7 +282,7 @@ class KeyValue(Generic[ValueT]):
             MessageTtlDisabledError, NotSupportedError: The bucket does not support *ttl*. Nothing
                 was sent.
             BucketNotFoundError: The bucket does not exist any more.
-            MessageTooLargeError, MaxMessagesError, ...: The bucket refused the value.
+            MessageTooLargeError, StreamFullError, ...: The bucket refused the value.
             PublishOutcomeUnknownError: The value was sent, but no answer arrived.
         """
         if _extra:

@@ -216,7 +216,7 @@ class Transaction(Generic[ValueT]):
             KeyExistsError: A key to create has a value. Nothing was changed.
             BatchOutcomeUnknownError: No answer arrived. Either all changes are stored, or none.
                 This is a subclass of PublishOutcomeUnknownError.
-            BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
+            BatchTooLargeError, MessageTooLargeError, StreamFullError, ...: The bucket refused the
                 transaction. Nothing was changed.
             NoStreamResponseError, ConnectionLostError, DisconnectedError: The stream or the
                 connection was not available. Nothing was changed.

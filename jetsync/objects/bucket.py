@@ -258,6 +258,10 @@ class Bucket:
                 if unknown is not None:
                     # It may have been stored and then changed or renamed, and still need its data.
                     raise unknown
+                if found is None and old is not None and old.is_deleted:
+                    # Another client has called `purge_deletes`. The name is still free.
+                    expected = 0
+                    continue
                 raise errors.ObjectChangedError(
                     self.name, name, last_sequence=revision
                 ) from refused
@@ -267,6 +271,14 @@ class Bucket:
                 raise failed
         self._drop_unpadded(old, deadline.at_most(CLEANUP))
         return made
+
+    def remove(self, info: ObjectInfo, deadline: Deadline) -> bool:
+        """Remove a document, and return whether it was still there. Newer ones stay."""
+        token = encode_name(info.name)
+        subject = documents_of(self.name, token if info.is_padded else token.rstrip("="))
+        with self.named():
+            sequence = info.revision + 1
+            return bool(self.stream.purge(subject, sequence=sequence, timeout=deadline.remaining()))
 
     def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
         """Remove the chunks of one put."""
@@ -289,11 +301,8 @@ class Bucket:
         """Remove a document without padding that was replaced; as :meth:`drop_chunks`."""
         if info is None or info.is_padded:
             return
-        subject = documents_of(self.name, encode_name(info.name).rstrip("="))
-        # Not a document that is newer.
-        sequence = info.revision + 1
         with _log_failure(info):
-            self.stream.purge(subject, sequence=sequence, timeout=deadline.remaining())
+            self.remove(info, deadline)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 """
-Find and remove chunks that no document names.
+Find and remove chunks that no document names, and the documents of deleted objects.
 """
 
 from __future__ import annotations
@@ -78,3 +78,31 @@ def collect_garbage(bucket: Bucket, age: float, seconds: float) -> int:
             if (now - newest.timestamp).total_seconds() >= age:
                 removed += stream.purge(subject, timeout=seconds) > 0
     return removed
+
+
+def purge_deletes(bucket: Bucket, age: float, seconds: float) -> int:
+    """Remove the documents of deleted objects; see ``ObjectStore.purge_deletes``."""
+    by_name: dict[str, list[ObjectInfo]] = {}
+    for found in documents(bucket, seconds):
+        # One document that cannot be read must not hide all others.
+        if not isinstance(found, errors.ProtocolError):
+            by_name.setdefault(found.name, []).append(found)
+    # Some clients write to a subject of their own; the last change counts.
+    deleted = [infos for infos in by_name.values() if max(infos, key=_revision).is_deleted]
+    if not deleted:
+        return 0
+    with bucket.named():
+        # Compare with the clock of the server, which wrote the documents' times.
+        now = bucket.stream.info(timeout=seconds).ts or dt.datetime.now(dt.timezone.utc)
+    removed = 0
+    for infos in deleted:
+        if (now - max(infos, key=_revision).modified).total_seconds() >= age:
+            # The mark last: without it, an older document would count again.
+            for info in sorted(infos, key=_revision):
+                bucket.remove(info, Deadline.after(seconds))
+            removed += 1
+    return removed
+
+
+def _revision(info: ObjectInfo) -> int:
+    return info.revision

@@ -19,7 +19,7 @@ from jetsync._proto.kv import check_bucket
 from jetsync._proto.objects import encode_name
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.config import ObjectStoreStatus
-from jetsync.objects.garbage import collect_garbage, documents
+from jetsync.objects.garbage import collect_garbage, documents, purge_deletes
 from jetsync.objects.info import ObjectInfo
 from jetsync.objects.put import NUID_BYTES, Put, new_nuid, texts
 from jetsync.objects.reader import ObjectReader
@@ -44,6 +44,9 @@ _logger = get_logger("jetsync.objects")
 
 # Seconds after which data that belongs to no object counts as garbage.
 GARBAGE: Final = 3600.0
+
+# Seconds for which purge_deletes keeps the descriptions of deleted objects for watchers.
+OLD_DELETES: Final = 1800.0
 
 # How many links of links are followed.
 DEEPEST: Final = 8
@@ -145,7 +148,7 @@ class ObjectStore:
                 one in *expect*.
             ObjectStoreNotFoundError: The object store does not exist any more.
             ObjectStoreSealedError: The object store is sealed.
-            MaxMessagesError, MessageTooLargeError, ...: The server refused the data, for example
+            StreamFullError, MessageTooLargeError, ...: The server refused the data, for example
                 because the object store is full.
             RequestTimeoutError, DisconnectedError: There was no progress for *timeout* seconds.
             PublishOutcomeUnknownError: All chunks are stored. The object may be stored or not.
@@ -340,7 +343,12 @@ class ObjectStore:
         """
         Delete an object with its data, or a link without its target.
 
-        The description stays, marked as deleted, so that watchers learn about it.
+        The description stays, marked as deleted, so that watchers learn about it, until
+        :meth:`purge_deletes` removes it.
+
+        If the object store is full, jetsync removes the description and the data before it stores
+        the mark. If the call fails or is interrupted between, the object is deleted without a mark,
+        so watchers do not learn about it. :meth:`collect_garbage` removes data that is left then.
 
         Args:
             name: The object.
@@ -355,8 +363,51 @@ class ObjectStore:
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
         found = bucket.current(name, deadline, leader=True)
-        bucket.store(name, _deleted(found), found, deadline)
+        try:
+            bucket.store(name, _deleted(found), found, deadline)
+        except errors.StreamFullError:
+            self._delete_first(found, deadline)
+        else:
+            bucket.drop_chunks(found, cleanup(deadline.total))
+
+    def _delete_first(self, found: ObjectInfo, deadline: Deadline) -> None:
+        """Delete an object of a full store, which has no room for the mark before that."""
+        bucket = self._bucket
+        # Without the description first, an interrupt would leave an object that lacks its data.
+        if not bucket.remove(found, deadline):
+            raise errors.ObjectChangedError(bucket.name, found.name)
         bucket.drop_chunks(found, cleanup(deadline.total))
+        try:
+            # The mark of a link is shorter than the link if it does not name the target.
+            bucket.store(found.name, {**_deleted(found), "options": None}, None, deadline)
+        except errors.ObjectChangedError:
+            # Another client has stored a new object of this name.
+            pass
+        except errors.StreamFullError as error:
+            _logger.warning(
+                "deletion_not_marked", bucket=bucket.name, object=found.name, error=str(error)
+            )
+
+    def purge_deletes(
+        self, older_than: Seconds = OLD_DELETES, *, timeout: Seconds | None = None
+    ) -> int:
+        """
+        Remove old descriptions of deleted objects, and return the number of these objects.
+
+        Recent ones stay, so that watchers learn about the deletion. If an object of the name is
+        stored during the call, it is kept.
+
+        Args:
+            older_than: Remove the descriptions of objects that were deleted at least this many
+                seconds ago. The default is 1800. 0 removes those of all deleted objects.
+            timeout: Seconds for each request. The default is 30.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist any more.
+            ObjectStoreSealedError: The object store is sealed, and has such descriptions.
+        """
+        seconds = as_seconds(READING if timeout is None else timeout)
+        return purge_deletes(self._bucket, as_seconds(older_than, "older_than"), seconds)
 
     def update_meta(
         self,

@@ -271,7 +271,7 @@ class AtomicBatch:
             timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
-            WrongLastSequenceError, DuplicateMessageIdError, MaxMessagesError, ...: The stream
+            WrongLastSequenceError, DuplicateMessageIdError, StreamFullError, ...: The stream
                 refused the batch.
             BatchIncompleteError: The server dropped the batch, for example after 10 s without a
                 message.

@@ -469,6 +469,7 @@ CALLS = {
     "ObjectStore.info": lambda made, h: made.info("a", timeout=h.seconds),
     "ObjectStore.list": lambda made, h: made.list(timeout=h.seconds),
     "ObjectStore.list, with a watch": lambda made, h: made.list(timeout=h.seconds),
+    "ObjectStore.purge_deletes": lambda made, h: made.purge_deletes(0, timeout=h.seconds),
     "ObjectStore.put": lambda made, h: made.put("a", b"12", timeout=h.seconds),
     "ObjectStore.put_file": lambda made, h: made.put_file("a", __file__, timeout=h.seconds),
     "ObjectStore.rename": lambda made, h: made.rename("a", "b", timeout=h.seconds),

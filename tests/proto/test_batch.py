@@ -271,7 +271,7 @@ class TestAnswers:
             (400, 10199, "atomic publish batch is too large: 20", errors.BatchTooLargeError),
             (400, 10201, "duplicate message id", errors.DuplicateMessageIdError),
             (429, 10210, "atomic publish too many inflight", errors.TooManyInflightError),
-            (503, 10077, "maximum messages exceeded", errors.MaxMessagesError),
+            (503, 10077, "maximum messages exceeded", errors.StreamFullError),
         ],
     )
     def test_an_error_of_the_server_ends_the_batch(

@@ -809,7 +809,7 @@ class TestLimits:
         )
         js.publish(f"{unique}.A", b"1")
         js.publish(f"{unique}.A", b"2")
-        with pytest.raises(jetsync.MaxMessagesError) as full:
+        with pytest.raises(jetsync.StreamFullError) as full:
             js.publish(f"{unique}.A", b"3")
         assert (full.value.code, full.value.err_code, full.value.stream) == (503, 10077, unique)
         with pytest.raises(jetsync.MessageTooLargeError) as large:

@@ -4,6 +4,7 @@ Object stores as a file system of fsspec.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import multiprocessing
 import pickle
@@ -376,6 +377,18 @@ class TestWriting:
         for call in calls:
             with pytest.raises(ValueError, match=r"closed|read mode"):
                 call()
+
+    def test_a_full_store_has_no_space_left(self, fs, store, url):
+        """
+        A write into a full store is an OSError with ``ENOSPC``, and files can be removed.
+        """
+        store.stream.update(max_bytes=300_000)
+        fs.pipe(url("a"), DATA[:200_000])
+        with pytest.raises(OSError, match="maximum bytes exceeded") as caught:
+            fs.pipe(url("b"), DATA)
+        assert caught.value.errno == errno.ENOSPC
+        fs.rm(url("a"))
+        assert names(store) == []
 
     def test_a_sealed_store_is_read_only(self, fs, store, url):
         """

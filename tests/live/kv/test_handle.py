@@ -63,6 +63,36 @@ def basics(kv):
     assert kv.stream.info().state.messages == 1
 
 
+@pytest.mark.parametrize("history", [1, 5])
+def test_a_full_bucket(make_bucket, history):
+    """
+    A full bucket says so. Keys can be deleted if the mark takes the place of the value.
+    """
+    kv = make_bucket(history=history, max_bytes=10_000)
+    text = r"bucket .*: maximum bytes exceeded \(503, err_code 10077\); raise max_bytes, or remove"
+    for number in range(4):
+        kv.put(f"k{number}", b"x" * 2000)
+    with pytest.raises(jetsync.StreamFullError, match=text):
+        kv.put("k4", b"x" * 2000)
+    left = 10_000 - kv.status().bytes
+    while left > 0:
+        try:
+            kv.put("other", b"x" * left)
+            break
+        except jetsync.StreamFullError:
+            left -= 1
+    changes = (kv.delete, kv.purge, lambda key: kv.put(key, b"y" * 2000))
+    for key, change in zip(kv.keys(), changes, strict=False):
+        if history == 1:
+            change(key)
+        else:
+            with pytest.raises(jetsync.StreamFullError):
+                change(key)
+    # The advice of the error.
+    assert kv.stream.purge(f"$KV.{kv.bucket}.k3") == 1
+    kv.delete("k1")
+
+
 class TestKeys:
     def test_the_basic_operations_work_and_missing_keys_are_errors(self, kv):
         """

@@ -332,6 +332,197 @@ class TestDelete:
         assert store.get_bytes("a") == b"data"
 
 
+def fill(js, store):
+    """
+    Store chunks until not one more message fits into the store.
+    """
+    size = 1 << 16
+    while size:
+        try:
+            js.publish(f"$O.{store.bucket}.C.other", b"x" * (size - 1))
+        except jetsync.StreamFullError:
+            size //= 2
+
+
+class TestFull:
+    """
+    Object stores whose limit of bytes is reached.
+    """
+
+    @pytest.fixture(params=[None, pytest.param("2.10.26", marks=pytest.mark.versions)])
+    def js(self, js_of, request):
+        """
+        JetStream of servers of several versions.
+        """
+        return js_of(request.param)
+
+    @pytest.fixture
+    def full(self, js, unique):
+        """
+        A store with an object, a link and an object without data that has no room for a message.
+        """
+        store = js.create_object_store(unique, storage="memory", max_bytes=300_000)
+        store.put("object", b"x" * 100_000, description="text")
+        store.add_link("link", "object")
+        store.put("empty", b"")
+        fill(js, store)
+        yield store
+        js.delete_object_store(unique)
+
+    @pytest.mark.parametrize("name", ["object", "link", "empty"])
+    def test_objects_are_deleted(self, js, full, name):
+        """In a full store, objects and links are deleted with a mark, as in others."""
+        with pytest.raises(jetsync.StreamFullError, match=r"object store .* maximum bytes"):
+            full.update_meta(name, description="a longer text")
+        nuid = full.info(name).nuid
+        with full.watch(updates_only=True) as watch:
+            full.delete(name)
+            assert watch.next(timeout=10).is_deleted
+        assert name not in [info.name for info in full.list()]
+        assert full.info(name, include_deleted=True).is_deleted
+        assert f"$O.{full.bucket}.C.{nuid}" not in subjects(full)
+
+    def test_a_store_is_emptied(self, js, full):
+        """A full store can be emptied completely."""
+        for info in full.list():
+            fill(js, full)
+            full.delete(info.name)
+        full.collect_garbage(0)
+        assert full.purge_deletes(0) == 3
+        assert subjects(full) == {}
+
+    @pytest.mark.parametrize("step", ["remove", "drop_chunks", "store"])
+    def test_an_interrupt_leaves_no_object_without_data(self, monkeypatch, full, step):
+        """If the deletion is interrupted at any step, the whole object is there, or nothing."""
+        calls = []
+
+        def interrupt(self, *args):
+            calls.append(1)
+            if step == "store" and len(calls) == 1:
+                return done(self, *args)
+            raise KeyboardInterrupt
+
+        done = getattr(bucket.Bucket, step)
+        with monkeypatch.context() as patched:
+            patched.setattr(bucket.Bucket, step, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                full.delete("object")
+        if step == "remove":
+            assert full.get_bytes("object") == b"x" * 100_000
+            full.delete("object")
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            full.get("object")
+        full.collect_garbage(0)
+        assert full.put("object", b"new").size == 3
+
+    def test_a_change_meanwhile_is_not_lost(self, monkeypatch, js, full):
+        """An object that another client changes before it is deleted stays."""
+        remove = bucket.Bucket.remove
+
+        def change_and_remove(self, info, deadline):
+            monkeypatch.undo()
+            full.stream.update(max_bytes=400_000)
+            changed.append(full.update_meta("object", description="changed"))
+            return remove(self, info, deadline)
+
+        changed = []
+        monkeypatch.setattr(bucket.Bucket, "remove", change_and_remove)
+        with pytest.raises(jetsync.ObjectChangedError):
+            full.delete("object")
+        assert full.info("object") == attrs.evolve(
+            changed[0], modified=full.info("object").modified
+        )
+        assert len(full.get_bytes("object")) == 100_000
+
+    def test_an_object_that_is_stored_before_the_mark_stays(self, monkeypatch, full):
+        """An object that another client stores before the deletion is marked stays."""
+        drop_chunks = bucket.Bucket.drop_chunks
+
+        def drop_and_put(self, info, deadline):
+            monkeypatch.undo()
+            drop_chunks(self, info, deadline)
+            full.put("object", b"new")
+
+        monkeypatch.setattr(bucket.Bucket, "drop_chunks", drop_and_put)
+        full.delete("object")
+        assert full.get_bytes("object") == b"new"
+
+    def test_a_deletion_without_a_mark_is_logged(self, monkeypatch, js, full, caplog):
+        """If there is no room for the mark at all, the object is gone, and the log says so."""
+        drop_chunks = bucket.Bucket.drop_chunks
+
+        def drop_and_fill(self, info, deadline):
+            drop_chunks(self, info, deadline)
+            fill(js, full)
+
+        monkeypatch.setattr(bucket.Bucket, "drop_chunks", drop_and_fill)
+        full.delete("object")
+        assert "deletion_not_marked" in caplog.text
+        with pytest.raises(jetsync.ObjectNotFoundError):
+            full.info("object", include_deleted=True)
+
+
+class TestPurgeDeletes:
+    def test_old_marks_are_removed(self, store):
+        """Marks of deleted objects are removed once they are old, and objects stay."""
+        for name in ("a", "bb", "ccc", "kept"):
+            store.put(name, b"data")
+        for name in ("a", "bb"):
+            store.delete(name)
+        store.rename("ccc", "new")
+        assert store.purge_deletes() == 0
+        assert len(store.list(include_deleted=True)) == 5
+        assert store.purge_deletes(0) == 3
+        assert store.purge_deletes(0) == 0
+        assert [info.name for info in store.list(include_deleted=True)] == ["kept", "new"]
+        assert store.get_bytes("new") == store.get_bytes("kept") == b"data"
+
+    def test_a_mark_hides_no_older_description(self, js, store):
+        """If a client without padding has left a description before a mark, both are removed."""
+        without_padding(js, store, "a")
+        with patch.object(bucket.Bucket, "_drop_unpadded"):
+            store.delete("a")
+        assert store.purge_deletes(0) == 1
+        assert subjects(store) == {}
+
+    def test_a_new_object_stays(self, monkeypatch, store):
+        """An object that is stored while the marks are removed stays."""
+        store.put("a", b"old")
+        store.delete("a")
+        remove = bucket.Bucket.remove
+
+        def put_and_remove(self, info, deadline):
+            monkeypatch.undo()
+            store.put("a", b"new")
+            return remove(self, info, deadline)
+
+        monkeypatch.setattr(bucket.Bucket, "remove", put_and_remove)
+        assert store.purge_deletes(0) == 1
+        assert store.get_bytes("a") == b"new"
+
+    @pytest.mark.parametrize("expect", [None, "new"])
+    def test_a_put_whose_mark_is_removed_succeeds(self, store, expect):
+        """A put is no conflict if the mark of the name is removed meanwhile."""
+        store.put("a", b"old")
+        store.delete("a")
+
+        def pieces():
+            yield b"x" * 200_000
+            assert store.purge_deletes(0) == 1
+            yield b"y"
+
+        store.put("a", pieces(), expect=expect)
+        assert store.get_bytes("a") == b"x" * 200_000 + b"y"
+
+    def test_a_document_that_cannot_be_read_stays(self, js, store):
+        """A description that cannot be read is not removed, and others are."""
+        store.put("a", b"data")
+        store.delete("a")
+        js.publish(f"$O.{store.bucket}.M.{encode_name('b')}", b"[]")
+        assert store.purge_deletes(0) == 1
+        assert len(subjects(store)) == 1
+
+
 class TestConflicts:
     @pytest.mark.parametrize(
         ("name", "call"),

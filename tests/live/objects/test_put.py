@@ -263,7 +263,7 @@ class TestFailures:
         """If the object store is full, the put fails and leaves nothing."""
         store = js.create_object_store(unique, storage="memory", max_bytes=500_000)
         try:
-            with pytest.raises(jetsync.MaxMessagesError):
+            with pytest.raises(jetsync.StreamFullError):
                 store.put("a", DATA)
             assert store.list() == []
             assert chunks(store) == {}

@@ -420,7 +420,7 @@ class TestMemory:
         observer.stream.update(max_bytes=500_000)
         try:
             observer.put("a", DATA, chunk_size=50_000)
-        except jetsync.MaxMessagesError as error:
+        except jetsync.StreamFullError as error:
             kept = error if keeps else None
         # The frames of the traceback have at most the chunk that failed and the next one.
         assert len(slots) <= (2 if keeps else 0)

@@ -462,7 +462,7 @@ class TestRefused:
             js.publish(f"{unique}.A", b"123456")
         assert (caught.value.err_code, caught.value.stream) == (10054, unique)
         js.publish(f"{unique}.A", b"12345")
-        with pytest.raises(jetsync.MaxMessagesError) as caught:
+        with pytest.raises(jetsync.StreamFullError) as caught:
             js.publish(f"{unique}.A", b"1")
         assert caught.value.err_code == 10077
         assert stream.info().state.messages == 1

@@ -144,7 +144,7 @@ _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
         jetsync.DuplicateMessageIdError,
         "drop rows with equal msg_id, or use mode atleastonce, which stores an id once",
     ),
-    (jetsync.MaxMessagesError, "raise the limits of the stream, or let it discard old messages"),
+    (jetsync.StreamFullError, "raise the limits of the stream, or let it discard old messages"),
     (
         jetsync.InsufficientResourcesError,
         "raise the storage limits of the account or the server",

@@ -268,10 +268,10 @@ class TestGaps:
             publisher.add_many((f"{unique}.a", b"%d" % n) for n in range(500))
         assert (publisher.ack.size, publisher.ack.lost) == (3, 497)
         assert sum(event.last - event.first + 1 for event in events) == 497
-        assert {type(event.error) for event in events} == {jetsync.MaxMessagesError}
+        assert {type(event.error) for event in events} == {jetsync.StreamFullError}
         assert publisher.statistics().pings == 0
         assert stored_in(stream) == [0, 1, 2]
         strict = fast(js, flow=10)
-        with pytest.raises(jetsync.MaxMessagesError):
+        with pytest.raises(jetsync.StreamFullError):
             strict.add_many((f"{unique}.a", b"%d" % n) for n in range(500))
         js.delete_stream(unique)
