@@ -18,7 +18,7 @@ from jetsync._base.deadline import Seconds, as_seconds
 from jetsync._base.fields import wrong_type
 from jetsync.publish.one import publish_one
 from jetsync.values import headers as names
-from jetsync.values.codec import format_time, parse_time_ns
+from jetsync.values.codec import format_time, time_ns
 from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.server_versions import FULL_SCHEDULE_LEVEL, SCHEDULE_LEVEL
@@ -163,12 +163,11 @@ def _check_stream(
 
 def _moment(at: Any) -> str:
     """Return the pattern of a time."""
-    text = format_time(at, "at")
-    if not 0 <= parse_time_ns(text) < END_OF_TIME:
+    if not 0 <= time_ns(at, "at") < END_OF_TIME:
         raise errors.InvalidArgumentError(
             "at must be from 1970 to April 2262, when the clock of servers overflows", argument="at"
         )
-    return f"@at {text}"
+    return f"@at {format_time(at, 'at')}"
 
 
 def _interval(every: Any) -> str:

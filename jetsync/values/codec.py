@@ -122,11 +122,9 @@ def parse_time(text: str) -> dt.datetime:
         raise ProtocolError(f"the time {text!r} is out of range") from error
 
 
-def format_time(moment: dt.datetime | int, name: str = "time") -> str:
+def time_ns(moment: dt.datetime | int, name: str) -> int:
     """
-    Return an aware ``datetime``, or nanoseconds since the Unix epoch, as RFC 3339 in UTC.
-
-    Servers omit trailing zeros of the fraction, and so does this.
+    Return an aware ``datetime``, or nanoseconds since the Unix epoch, as the latter.
 
     Args:
         moment: The time.
@@ -143,14 +141,26 @@ def format_time(moment: dt.datetime | int, name: str = "time") -> str:
                 f"{name} must be nanoseconds since 1970 or a datetime, and {moment} {problem}",
                 argument=name,
             )
-        seconds, fraction = divmod(moment, _NS_PER_SECOND)
-    else:
-        since = aware(moment, name) - UNIX_EPOCH  # type: ignore[arg-type]
-        seconds, fraction = since.days * 86400 + since.seconds, since.microseconds * 1000
-    try:
-        whole = (UNIX_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
-    except OverflowError as error:
-        raise InvalidArgumentError(f"{name} {moment!r} is out of range", argument=name) from error
+        return moment
+    since = aware(moment, name) - UNIX_EPOCH  # type: ignore[arg-type]
+    seconds = since.days * 86400 + since.seconds
+    return seconds * _NS_PER_SECOND + since.microseconds * 1000
+
+
+def format_time(moment: dt.datetime | int, name: str = "time") -> str:
+    """
+    Return a time as RFC 3339 in UTC, within the range of the clock of servers.
+
+    That clock counts nanoseconds in 64 bits and overflows, so that a time after April 2262 would be
+    before all messages, and one before September 1677 after them. Such a time becomes the end of
+    the range, which is on the same side of all messages. Servers omit trailing zeros of the
+    fraction, and so does this.
+
+    Args, Raises: as for :func:`time_ns`.
+    """
+    least, most = SIGNED
+    seconds, fraction = divmod(min(max(time_ns(moment, name), least), most), _NS_PER_SECOND)
+    whole = (UNIX_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
     digits = f".{fraction:09d}".rstrip("0") if fraction else ""
     return f"{whole}{digits}Z"
 

@@ -24,6 +24,9 @@ from jetsync.values.codec import (
 
 UTC = dt.timezone.utc
 
+# The range of the clock of servers.
+FIRST, LAST = "1677-09-21T00:12:43.145224192Z", "2262-04-11T23:47:16.854775807Z"
+
 
 class Colour(Choice):
     RED = "red"
@@ -174,11 +177,21 @@ class TestTimes:
             ),
             (1795192707709983862, "2026-11-20T16:38:27.709983862Z"),
             (0, "1970-01-01T00:00:00Z"),
+            (2**63 - 1, LAST),
+            (-(2**63), FIRST),
+            (-(2**64), FIRST),
+            (dt.datetime(1677, 9, 21, tzinfo=UTC), FIRST),
+            (dt.datetime(2262, 4, 12, tzinfo=UTC), LAST),
+            (dt.datetime.min.replace(tzinfo=UTC), FIRST),
+            (dt.datetime.max.replace(tzinfo=UTC), LAST),
+            # In UTC, they are in the years 0 and 10000.
+            (dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=14))), FIRST),
+            (dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-12))), LAST),
         ],
     )
     def test_a_moment_is_written_in_utc_without_trailing_zeros(self, moment, text):
         """
-        The text has the form that servers write.
+        The text has the form that servers write, and is within the range of their clocks.
         """
         assert format_time(moment) == text
 
