@@ -82,7 +82,10 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
     Object stores as a file system of fsspec, with the protocol ``jetstream``.
 
     A path is ``bucket/name``. The parts of a name that end with ``/`` are directories, which exist
-    as long as an object has them in its name. ``mkdir("bucket")`` creates an object store.
+    as long as an object has them in its name. ``mkdir("bucket")`` creates an object store. Methods
+    whose name ends in ``_file``, and ``open``, take a path as it is. ``cat``, ``get``, ``cp``,
+    ``mv`` and ``rm`` take ``*``, ``?`` and ``[`` as wildcards. They raise InvalidArgumentError if
+    the path exists and also matches other paths.
 
     Files are read with random access, as by :class:`~jetsync.ObjectReader`. A new file is stored as
     one object when it is closed, see :class:`JetStreamFile`. Links are read like their targets.

@@ -98,9 +98,11 @@ def purge_deletes(bucket: Bucket, age: float, seconds: float) -> int:
     for infos in deleted:
         if (now - max(infos, key=_revision).modified).total_seconds() >= age:
             # The mark last: without it, an older document would count again.
-            for info in sorted(infos, key=_revision):
-                bucket.remove(info, Deadline.after(seconds))
-            removed += 1
+            gone = [
+                bucket.remove(each, Deadline.after(seconds))
+                for each in sorted(infos, key=_revision)
+            ]
+            removed += any(gone)
     return removed
 
 

@@ -48,6 +48,9 @@ GARBAGE: Final = 3600.0
 # Seconds for which purge_deletes keeps the descriptions of deleted objects for watchers.
 OLD_DELETES: Final = 1800.0
 
+# What a server answers if the object store, the account or the server has no room for a message.
+FULL: Final = (errors.StreamFullError, errors.InsufficientResourcesError)
+
 # How many links of links are followed.
 DEEPEST: Final = 8
 
@@ -346,9 +349,10 @@ class ObjectStore:
         The description stays, marked as deleted, so that watchers learn about it, until
         :meth:`purge_deletes` removes it.
 
-        If the object store is full, jetsync removes the description and the data before it stores
-        the mark. If the call fails or is interrupted between, the object is deleted without a mark,
-        so watchers do not learn about it. :meth:`collect_garbage` removes data that is left then.
+        If there is no room for the mark, jetsync removes the description and the data before it
+        stores the mark. If the call fails or is interrupted between, the object is deleted without
+        a mark, so watchers do not learn about it. :meth:`collect_garbage` removes data that is left
+        then.
 
         Args:
             name: The object.
@@ -365,7 +369,7 @@ class ObjectStore:
         found = bucket.current(name, deadline, leader=True)
         try:
             bucket.store(name, _deleted(found), found, deadline)
-        except errors.StreamFullError:
+        except FULL:
             self._delete_first(found, deadline)
         else:
             bucket.drop_chunks(found, cleanup(deadline.total))
@@ -383,7 +387,7 @@ class ObjectStore:
         except errors.ObjectChangedError:
             # Another client has stored a new object of this name.
             pass
-        except errors.StreamFullError as error:
+        except FULL as error:
             _logger.warning(
                 "deletion_not_marked", bucket=bucket.name, object=found.name, error=str(error)
             )

@@ -4,7 +4,6 @@ Read an object as a binary file.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import itertools
@@ -512,25 +511,33 @@ class _Consumed:
 
     def _next(self, messages: OrderedConsumption) -> Message | None:
         """Return the next message; None if the chunks that are missing were removed."""
-        deadline, quiet = Deadline.after(self._seconds), QUIET
-        while True:
-            message = messages.next(timeout=deadline.at_most(quiet).remaining())
-            if message is not None:
-                return message
+        quiet = min(QUIET, self._seconds)
+        message = messages.next(timeout=quiet)
+        deadline = None
+        while message is None:
+            deadline = deadline or Deadline.after(self._seconds - quiet)
             if deadline.expired():
                 # The server is silent, so the deletion is sent without a wait for its answer.
                 self._patience = 0.0
                 raise errors.RequestTimeoutError(
                     self._subject, self._seconds, what="no chunk arrived"
                 )
+            if self._is_over(deadline.at_most(quiet)):
+                return None
             quiet *= 2
-            with contextlib.suppress(errors.JetSyncError):
-                info = self._ordered.info(timeout=deadline.at_most(quiet).remaining())
-                last, came = self._last, 0
-                if last is not None and last.consumer == info.name:
-                    came = last.consumer_sequence
-                if not info.num_pending and info.delivered.consumer_seq <= came:
-                    return None
+            message = messages.next(timeout=deadline.at_most(quiet).remaining())
+        return message
+
+    def _is_over(self, deadline: Deadline) -> bool:
+        """Return whether the server says that it has sent all chunks, and that all were taken."""
+        try:
+            info = self._ordered.info(timeout=deadline.remaining())
+        except errors.JetSyncError:
+            return False
+        last, came = self._last, 0
+        if last is not None and last.consumer == info.name:
+            came = last.consumer_sequence
+        return not info.num_pending and info.delivered.consumer_seq <= came
 
     def close(self) -> None:
         self._ordered.close(timeout=self._patience)

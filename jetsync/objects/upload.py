@@ -84,6 +84,12 @@ TEMPORARY: Final = (
 )
 
 
+def _is_temporary(error: Exception) -> bool:
+    # If a server has no room (503), the next leader may have some. The limit of an account (400)
+    # is the same on all servers.
+    return isinstance(error, TEMPORARY) and getattr(error, "code", 503) != 400
+
+
 class Slot:
     """
     Memory for the frame of one chunk: room for its head, the data, and two bytes for the end.
@@ -321,7 +327,7 @@ class Upload:
         """Wait for an answer, or send chunks again after a failure."""
         if self._failed:
             for chunk in self._open:
-                if chunk.error is not None and not isinstance(chunk.error, TEMPORARY):
+                if chunk.error is not None and not _is_temporary(chunk.error):
                     raise chunk.error
             if not self._in_flight:
                 self._send_again()
@@ -363,6 +369,9 @@ class Upload:
         self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
 
     def _time_out(self) -> None:
+        if isinstance(self._reason, errors.InsufficientResourcesError):
+            # The server has answered.
+            raise self._reason
         self._connection.probe()
         raise errors.RequestTimeoutError(
             self._subject, self._seconds, what="no chunk was confirmed"

@@ -11,8 +11,9 @@ import attrs
 import pytest
 
 import jetsync
-from helpers.waiting import eventually
+from helpers.waiting import eventually, timed
 from jetsync._proto.objects import encode_name
+from jetsync.devserver import DevServer
 from jetsync.objects import bucket, put
 from jetsync.values.headers import ROLLUP
 
@@ -462,6 +463,34 @@ class TestFull:
             full.info("object", include_deleted=True)
 
 
+ACCOUNT = """
+accounts { A { jetstream: {max_mem: 500000}, users: [{user: a, password: a}] } }
+no_auth_user: a
+"""
+SERVER = "jetstream { max_memory_store: 500000 }"
+
+
+@pytest.mark.parametrize(("config", "code"), [(ACCOUNT, 10002), (SERVER, 10023)])
+def test_an_account_or_server_without_room(config, code):
+    """If the account or the server is full, puts say so, and objects can be deleted."""
+    with DevServer(config=config) as server, jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        store = js.create_object_store("S", storage="memory")
+        store.put("a", b"x" * 400_000)
+        with timed(0, 30), pytest.raises(jetsync.InsufficientResourcesError) as caught:
+            store.put("b", b"x" * 400_000, timeout=60 if code == 10002 else 1)
+        assert caught.value.err_code == code
+        size = 1 << 16
+        while size:
+            try:
+                js.publish("$O.S.C.other", b"x" * (size - 1))
+            except jetsync.InsufficientResourcesError:
+                size //= 2
+        store.delete("a")
+        assert store.info("a", include_deleted=True).is_deleted
+        assert store.list() == []
+
+
 class TestPurgeDeletes:
     def test_old_marks_are_removed(self, store):
         """Marks of deleted objects are removed once they are old, and objects stay."""
@@ -497,7 +526,7 @@ class TestPurgeDeletes:
             return remove(self, info, deadline)
 
         monkeypatch.setattr(bucket.Bucket, "remove", put_and_remove)
-        assert store.purge_deletes(0) == 1
+        assert store.purge_deletes(0) == 0
         assert store.get_bytes("a") == b"new"
 
     @pytest.mark.parametrize("expect", [None, "new"])
