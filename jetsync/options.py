@@ -204,7 +204,8 @@ class ConnectOptions:
         default=None, converter=_servers, repr=_shown_servers
     )
     """One URL, several separated by commas, or a list. ``None`` means ``$NATS_URL``, or
-    ``nats://127.0.0.1:4222`` if that is not set. Schemes: ``nats``, ``tls``, ``ws``, ``wss``."""
+    ``nats://127.0.0.1:4222`` if that is not set. Schemes: ``nats``, ``tls``, ``ws``, ``wss``.
+    One ``tls`` URL turns TLS on for all servers. ``ws`` and ``wss`` cannot be mixed."""
     name: str | None = None
     """Name of the connection in the server's monitoring."""
 
@@ -390,16 +391,28 @@ class ConnectOptions:
             if servers is None:
                 servers = os.environ.get("NATS_URL") or DEFAULT_URL
             urls = read_servers(servers)
-            asked = [name for name in TLS_FIELDS if getattr(self, name)]
-            if asked and any(urlsplit(url).scheme == "ws" for url in urls):
-                raise InvalidArgumentError(
-                    f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
-                )
+            self._check_websockets({urlsplit(url).scheme for url in urls})
         except InvalidArgumentError as error:
             if self.servers is not None:
                 raise
             raise ConfigurationError(f"$NATS_URL: {error}") from error
         return urls
+
+    def _check_websockets(self, schemes: set[str]) -> None:
+        """Raise if anything asks for TLS, and a server has ws://, which cannot use it."""
+        if "ws" not in schemes:
+            return
+        asked = [name for name in TLS_FIELDS if getattr(self, name)]
+        if asked:
+            raise InvalidArgumentError(
+                f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
+            )
+        if "wss" in schemes:
+            raise InvalidArgumentError(
+                "wss:// and ws:// cannot be mixed, because a login would be sent without TLS:"
+                " use wss:// for all servers",
+                argument="servers",
+            )
 
     def nkey_text(self) -> str | None:
         """

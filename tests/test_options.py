@@ -111,6 +111,15 @@ class TestServers:
         with pytest.raises(ConfigurationError, match=r"\$NATS_URL: .*use wss://"):
             options.server_list()
 
+    @pytest.mark.parametrize("servers", ["wss://a,ws://b", "ws://a,wss://b", "ws://a,wss://a"])
+    def test_websockets_with_and_without_tls_are_not_mixed(self, servers, monkeypatch):
+        """A wss:// URL asks for TLS, so ws:// URLs are refused with it, also from $NATS_URL."""
+        with pytest.raises(InvalidArgumentError, match="use wss:// for all servers"):
+            ConnectOptions(servers=servers)
+        monkeypatch.setenv("NATS_URL", servers)
+        with pytest.raises(ConfigurationError, match=r"\$NATS_URL: .*use wss:// for all servers"):
+            ConnectOptions().server_list()
+
     @pytest.mark.parametrize(
         ("servers", "urls"),
         [

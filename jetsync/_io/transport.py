@@ -105,6 +105,8 @@ class LaneTransport:
         self.known: set[str] = set()
         # None if the options do not ask for TLS.
         self.ssl_context: ssl.SSLContext | None = None
+        # Whether an earlier connection of the client had TLS. A later one must have it too.
+        self.had_tls: bool = False
         self._loop = loop
         self._observer = observer
         self._options = options
@@ -120,8 +122,6 @@ class LaneTransport:
         self._watch: tuple[Callable[[int], object], int, asyncio.Future[None]] | None = None
         # Whether the client is closed, so that no further connection may be made.
         self._over = False
-        # Whether an earlier connection had TLS. A later one must have it too.
-        self._had_tls = False
         # The login that was begun last. It may belong to an earlier attempt and be unfinished.
         self._making: asyncio.Future[Login] | None = None
 
@@ -326,19 +326,28 @@ class LaneTransport:
         if not line.startswith(b"INFO "):
             raise errors.ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
         info, server = self._clean(line)
-        required = info["tls_required"] or self._had_tls or self.ssl_context is not None
-        if required and not attempt.secure:
-            if not info["tls_required"] and not server.raw.get("tls_available"):
-                raise errors.ConnectError("the server offers no TLS, which this client asks for")
-            self._refuse_plaintext()
-            # nats-py starts TLS only if the server requires it.
-            info["tls_required"] = True
+        self._begin_tls(info, server)
         attempt.info = server
         # An attacker may have written this line, and nats-py would send the login to the servers
         # that it lists. nats-py gets the list after the server has accepted the login.
         attempt.listed = info.pop("connect_urls", [])
         attempt.greeting = info
         return b"INFO %b\r\n" % json.dumps(info).encode()
+
+    @property
+    def _asks_tls(self) -> bool:
+        """Whether no connection without TLS may be made."""
+        return self.had_tls or self.ssl_context is not None
+
+    def _begin_tls(self, info: dict[str, Any], server: ServerInfo) -> None:
+        """Make nats-py start TLS after INFO if the server or the client asks for it."""
+        if self.attempt.secure or not (info["tls_required"] or self._asks_tls):
+            return
+        if not info["tls_required"] and not server.raw.get("tls_available"):
+            raise errors.ConnectError("the server offers no TLS, which this client asks for")
+        self._refuse_plaintext()
+        # nats-py starts TLS only if the server requires it.
+        info["tls_required"] = True
 
     def _clean(self, line: bytes) -> tuple[dict[str, Any], ServerInfo]:
         """Return the fields of an INFO line for nats-py, and all fields; see ``clean_info``."""
@@ -372,7 +381,7 @@ class LaneTransport:
                 raise errors.ConnectError(
                     f"the server sent {line[:40]!r} before it accepted the login"
                 )
-        self._had_tls = self._had_tls or attempt.secure
+        self.had_tls = self.had_tls or attempt.secure
         self._handshaking = False
         self._eof = False
         assert attempt.info is not None

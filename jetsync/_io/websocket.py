@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import socket
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 from jetsync._io.outbox import break_connection
 from jetsync._io.resolve import in_thread
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from jetsync._io.observer import Observer
     from jetsync.options import ConnectOptions
+    from jetsync.values.server_info import ServerInfo
 
 # Bytes of one WebSocket message: 128 MiB. A server sends all pending data of a client as one
 # message, up to its ``max_pending``, which is 64 MiB by default.
@@ -187,19 +187,18 @@ class WebSocketLaneTransport(LaneTransport):
         options: ConnectOptions,
     ) -> None:
         super().__init__(loop, observer, options)
-        self._scheme = urlsplit(options.server_list()[0]).scheme
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         """Connect, with TLS from the first byte for ``wss://``."""
         self._begin_attempt(uri)
-        # The scheme decides about TLS, so nats-py must not start it.
-        self.attempt.secure = True
         with as_os_error():
             address = self.resolve(uri)
-            self._scheme = address.scheme
-            context = self.ssl_context if address.scheme == "wss" else None
+            self.attempt.secure = address.scheme == "wss"
+            if self._asks_tls and not self.attempt.secure:
+                raise ConnectError("ws:// has no TLS, which this client asks for: use wss://")
+            context = self.ssl_context if self.attempt.secure else None
             self._web = web = WebSocket(await self._in_time(in_thread(load_aiohttp)))
             web.opening = self._loop.create_task(
                 web.open(address.geturl(), context, self._options.tls_hostname)
@@ -226,7 +225,10 @@ class WebSocketLaneTransport(LaneTransport):
         """Return *uri*, as a WebSocket if nats-py took it from the list of a cluster."""
         if uri.scheme in {"ws", "wss"}:
             return uri
-        return uri._replace(scheme=self._scheme)
+        return uri._replace(scheme="wss" if self._asks_tls else "ws")
+
+    def _begin_tls(self, info: dict[str, Any], server: ServerInfo) -> None:
+        """Do nothing: the scheme has decided about TLS before the first byte."""
 
     def close(self) -> None:
         """Close the connection, or end the attempt to make one. Can be called repeatedly."""

@@ -207,15 +207,19 @@ class TestUntrusted:
                     with pytest.raises(jetsync.ConnectError):
                         jetsync.connect(server.url, **options)
 
-    @pytest.mark.parametrize("how", ["scheme", "authority"])
+    @pytest.mark.parametrize("how", ["scheme", "authority", "mixed", "mixed with a login"])
     def test_a_server_without_tls_gets_no_password(self, ours, how):
         """
-        If the client asks for TLS, it never sends its login without it.
+        If the client asks for TLS, also for one server only, it never sends its login without it.
         """
         config = {"authorization": {"timeout": 30, "user": "ann", "password": PASSWORD}}
         with DevServer(jetstream=False, config=config) as server:
             login = {"user": "ann", "password": PASSWORD}
             url, ca = (secure(server), None) if how == "scheme" else (server.url, ours.path)
+            if how == "mixed":
+                url, ca = ["tls://127.0.0.1:1", server.url], None
+            elif how == "mixed with a login":
+                url, ca, login = f"tls://127.0.0.1:1,ann:{PASSWORD}@{server.url[7:]}", None, {}
             with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match="TLS"):
                 jetsync.connect(url, tls_ca=ca, **login)
 

@@ -4,16 +4,21 @@ WebSocket connections: the same behaviour over ws:// and wss://.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import datetime as dt
 import ipaddress
 import socket
+import ssl
 import threading
+from unittest import mock
+from urllib.parse import urlparse
 
 import pytest
 
 import jetsync
 from helpers.waiting import eventually, timed
+from jetsync._io.nats_seam import NatsConnection
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
@@ -284,6 +289,46 @@ def cluster():
     config = {"websocket": {"port": -1, "no_tls": True}}
     with DevServer(jetstream=False, cluster=3, config=config) as cluster:
         yield cluster
+
+
+class TestInTheClear:
+    """A client that asks for TLS never logs in without it."""
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_a_list_with_both_schemes(self, order):
+        """
+        With wss:// and ws:// in one list, connect() raises before it opens a connection.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as plain:
+            urls = ["wss://127.0.0.1:1", f"ws://u:p@127.0.0.1:{plain.getsockname()[1]}"]
+            with pytest.raises(jetsync.InvalidArgumentError, match="use wss:// for all"):
+                jetsync.connect(urls[::order], user="u", password="p")
+            plain.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                plain.accept()
+
+    @pytest.mark.parametrize("earlier", [True, False])
+    def test_an_address_without_tls_is_never_dialled(self, earlier):
+        """
+        If the options or an earlier connection used TLS, the transport refuses ws://, and announced
+        servers get wss://.
+        """
+
+        async def attempt(url):
+            options = jetsync.ConnectOptions(servers=f"{'ws' if earlier else 'wss'}://a")
+            transport = NatsConnection(mock.Mock(), options).transport
+            transport.had_tls = earlier
+            if not earlier:
+                transport.ssl_context = ssl.create_default_context()
+            assert transport.resolve(urlparse("nats://b:1")).geturl() == "wss://b:1"
+            with pytest.raises(jetsync.ConnectError, match="use wss://"):
+                await transport.connect(urlparse(url), 1024, 20)
+
+        with socket.create_server(("127.0.0.1", 0)) as plain:
+            asyncio.run(attempt(f"ws://127.0.0.1:{plain.getsockname()[1]}"))
+            plain.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                plain.accept()
 
 
 class TestHandshake:
