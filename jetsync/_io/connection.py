@@ -164,7 +164,7 @@ class Connection:
             parent = self.session
             if not parent.forked:
                 return parent  # Another thread has connected.
-            session = Session(self.options, self.plugins)
+            session = Session(self.options, self.plugins, parent)
             # If this fails, the plugins belong to the next attempt.
             session.ends_plugins = False
             try:

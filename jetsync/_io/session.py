@@ -58,9 +58,13 @@ class Session:
     loop, or once.
     """
 
-    def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
+    def __init__(
+        self, options: ConnectOptions, plugins: Plugins, parent: Session | None = None
+    ) -> None:
         self._options = options
         self._plugins = plugins
+        # Whether a connection of the parent process had TLS, so that each of this one must have it.
+        self._parent_had_tls = parent is not None and parent.had_tls
         # Random, and unique to this session.
         self.token: str = secrets.token_hex(8)
         self.inbox: str = f"{options.inbox_prefix}.{self.token}"
@@ -121,10 +125,16 @@ class Session:
 
     async def _connect(self) -> None:
         self._nats = nats = NatsConnection(self, self._options)
+        nats.transport.had_tls = self._parent_had_tls
         self.lane = nats.lane
         subscriptions = self.lane.subscriptions
         self.router.line = subscriptions.listen(subscriptions.new_sid(), self.router)
         await nats.start()
+
+    @property
+    def had_tls(self) -> bool:
+        """Whether an earlier connection had TLS. A later one must have it too."""
+        return self._nats is not None and self._nats.transport.had_tls
 
     def close(self, timeout: float) -> None:
         """

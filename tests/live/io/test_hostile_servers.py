@@ -211,6 +211,28 @@ class TestPlaintextBeforeTls:
             attack(impostor, client, subscription, *plays)
             assert b"CONNECT" not in b"".join(impostor.heard)
 
+    def test_tls_of_the_parent_process(self, ours, monkeypatch):
+        """
+        After a connection with TLS, a forked child that connects again refuses one without it.
+        """
+        monkeypatch.setenv("SSL_CERT_FILE", ours.path)
+        config = {"tls": tls_block(ours.issue("parent"))}
+        with (
+            DevServer(jetstream=False, config=config) as server,
+            FakeServer(server.port) as impostor,
+            jetsync.connect(impostor.url, after_fork="reconnect", user="u", **QUICK) as client,
+        ):
+            parent = connection_of(client).session
+            # As in a child, which would share the sockets of this test.
+            parent.forked = True
+            for play in downgrades(client).values():
+                impostor.plays.append(play)
+                with pytest.raises(jetsync.ConnectError, match="TLS"):
+                    client.flush()
+            parent.forked = False
+            eventually(lambda: len(impostor.heard) == len(downgrades(client)))
+            assert not any(b"CONNECT" in heard for heard in impostor.heard)
+
     def test_a_server_announced_before_tls_is_not_trusted_more(self, ours):
         """
         An announced server is trusted no more than the one that announced it.
