@@ -193,7 +193,8 @@ class ConnectOptions:
 
     The object is immutable and comparable. It can be pickled unless it holds an ``SSLContext`` or a
     callable that cannot be pickled. Its ``repr`` shows no secrets. Durations accept seconds or a
-    ``timedelta`` and hold float seconds.
+    ``timedelta`` and hold float seconds. Each attempt to connect reads the files that the options
+    name.
 
     Callables that return a login, and the callable that signs the nonce, run in a worker thread for
     each connection attempt. They must not call methods of the client. If such a callable raises an
@@ -234,13 +235,15 @@ class ConnectOptions:
     """Keep reconnecting even if a server has refused the same login twice in a row."""
 
     tls: ssl.SSLContext | None = None
-    """A TLS context, for settings that the fields below do not cover. It cannot be pickled."""
+    """A TLS context, for settings that the fields below do not cover. It cannot be pickled, and
+    jetsync does not read its files again."""
     tls_ca: str | os.PathLike[str] | None = None
     """Path of the trusted certificate authorities, PEM. ``None`` means those of the system."""
     tls_cert: str | os.PathLike[str] | None = None
     """Path of the client certificate, PEM, for servers that verify clients."""
     tls_key: str | os.PathLike[str] | None = None
-    """Path of the private key of ``tls_cert``. ``None`` if the key is in the same file."""
+    """Path of the private key of ``tls_cert``, without a password. ``None`` if the key is in the
+    same file."""
     tls_hostname: str | None = None
     """Name that the server's certificate must contain. ``None`` means the host in the URL."""
     tls_first: bool = False

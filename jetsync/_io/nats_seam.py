@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import inspect
 import re
+import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -28,7 +30,6 @@ from jetsync._base.log import get_logger
 from jetsync._io.deferred import deferred
 from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
-from jetsync._io.tls import tls_context
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
@@ -63,6 +64,9 @@ CONNECT_ARGUMENTS: Final = frozenset(
         *("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb"),
     }
 )
+
+# Options that are paths of files. Their converter has made them str.
+_FILES: Final = ("credentials", "tls_ca", "tls_cert", "tls_key")
 
 _logger = get_logger("jetsync.transport")
 
@@ -168,7 +172,8 @@ class NatsConnection:
         self._loop = loop
         self._observer = observer
         # $NATS_URL is read once, because it may change, and its login is needed for reconnects.
-        options = options.evolve(servers=options.server_list())
+        # Each attempt reads the files, also after the program has changed its folder.
+        options = options.evolve(servers=options.server_list(), **absolute_paths(options))
         self._options = options
         self._client = _Client(self._on_unexpected, self._on_last_loss)
         websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}
@@ -199,7 +204,6 @@ class NatsConnection:
         self._attempts_left = None if self._options.retry_on_failed_connect else len(servers)
         self._refusals_left = len(servers)
         self._first = True
-        self.transport.ssl_context = arguments["tls"]
         # nats-py calls the methods of its Transport, and does not check the class.
         self._client._transport = cast("Any", self.transport)
         try:
@@ -341,6 +345,14 @@ class _FirstConnectFailedError(Exception):
         self.cause = cause
 
 
+def absolute_paths(options: ConnectOptions) -> dict[str, Any]:
+    """Return the options that are relative paths of files, as absolute ones."""
+    given = {name: getattr(options, name) for name in _FILES}
+    return {
+        name: str(Path(path).absolute()) for name, path in given.items() if isinstance(path, str)
+    }
+
+
 def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     """
     Return the arguments of nats-py's connect.
@@ -350,7 +362,9 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     return {
         "servers": [without_login(url) for url in options.server_list()],
         "name": options.name,
-        "tls": tls_context(options),
+        # It trusts nobody, and the transport ignores it. Without one, nats-py would read the
+        # authorities of the system for each handshake.
+        "tls": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,
         "inbox_prefix": options.inbox_prefix,

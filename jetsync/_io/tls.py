@@ -4,6 +4,7 @@ The TLS set-up of a client: which certificates it trusts and which one it shows.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING
 
@@ -12,42 +13,64 @@ from jetsync.options import TLS_FIELDS
 from jetsync.values.server_urls import wants_tls
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from jetsync.options import ConnectOptions
 
 
-def tls_context(options: ConnectOptions) -> ssl.SSLContext | None:
+def asks_tls(options: ConnectOptions) -> bool:
     """
-    Return the TLS context; ``None`` if the options do not ask for TLS.
+    Return whether the options ask for TLS: by an option that starts with ``tls``, or by a URL.
+    """
+    asked = any(getattr(options, name) for name in TLS_FIELDS)
+    return asked or wants_tls(options.server_list())
 
-    TLS is used if an option that starts with ``tls`` is set, or if a URL has the scheme ``tls`` or
-    ``wss``.
+
+def tls_context(options: ConnectOptions) -> ssl.SSLContext:
+    """
+    Return the TLS context for one attempt to connect.
+
+    It is made for every attempt, because the files of the options may change. It reads files, so it
+    must not run in the loop thread.
 
     Raises:
         ConfigurationError: A file cannot be read or has the wrong contents.
     """
     if options.tls is not None:
         return options.tls
-    asked = any(getattr(options, name) for name in TLS_FIELDS)
-    if not asked and not wants_tls(options.server_list()):
-        return None
-    context = ssl.create_default_context()
-    if options.tls_ca is not None:
+    if options.tls_ca is None:
+        context = ssl.create_default_context()
+    else:
         # Trust only this authority: a private one is meant to exclude the public ones.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _load("tls_ca", options.tls_ca, context.load_verify_locations)
+        with _named(f"tls_ca {str(options.tls_ca)!r}"):
+            context.load_verify_locations(options.tls_ca)
     if options.tls_cert is not None:
-        key = options.tls_key
-        _load("tls_cert", options.tls_cert, lambda path: context.load_cert_chain(path, key))
+        name = f"tls_cert {str(options.tls_cert)!r}"
+        if options.tls_key is not None:
+            name += f" with tls_key {str(options.tls_key)!r}"
+        with _named(name):
+            context.load_cert_chain(options.tls_cert, options.tls_key, _refuse_password)
     return context
 
 
-def _load(
-    option: str, path: str | os.PathLike[str], load: Callable[[str | os.PathLike[str]], None]
-) -> None:
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the file in the error if it cannot be used."""
     try:
-        load(path)
+        yield
+    except ssl.SSLError as error:
+        hint = "the file is not complete PEM"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            hint = "the key does not belong to the certificate"
+        raise ConfigurationError(f"{name} cannot be used: {hint} ({error})") from error
     except OSError as error:
-        raise ConfigurationError(f"{option}: {str(path)!r} cannot be used: {error}") from error
+        raise ConfigurationError(f"{name} cannot be used: {error}") from error
+
+
+def _refuse_password() -> str:
+    # OpenSSL would ask for it on the terminal, also while the client reconnects.
+    raise ConfigurationError(
+        "the private key is encrypted: load it into an SSLContext with its password,"
+        " and pass that as the option tls"
+    )

@@ -28,6 +28,7 @@ from jetsync._base.log import get_logger
 from jetsync._io.lane import Lane
 from jetsync._io.login import Login, make_login
 from jetsync._io.resolve import in_thread, look_up
+from jetsync._io.tls import asks_tls, tls_context
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_info import ServerInfo, clean_info
@@ -76,6 +77,8 @@ class Attempt:
     hint: str = ""
     # The error if the time ends now. Set while the client waits for the server's first line.
     silence: errors.ConnectError | None = None
+    # None until the attempt needs TLS.
+    tls: ssl.SSLContext | None = None
     secure: bool = False
     login: Login | None = None
     refused: bool = False
@@ -103,13 +106,12 @@ class LaneTransport:
         self.attempt = Attempt()
         # Addresses of the cluster that the client knows, so they cause no event.
         self.known: set[str] = set()
-        # None if the options do not ask for TLS.
-        self.ssl_context: ssl.SSLContext | None = None
         # Whether an earlier connection of the client had TLS. A later one must have it too.
         self.had_tls: bool = False
         self._loop = loop
         self._observer = observer
         self._options = options
+        self._options_ask_tls = asks_tls(options)
         # Seconds of one attempt, so that a silent server leaves time for the others.
         self._budget = options.connect_timeout / len(options.server_list())
         self._handshaking = False
@@ -122,8 +124,8 @@ class LaneTransport:
         self._watch: tuple[Callable[[int], object], int, asyncio.Future[None]] | None = None
         # Whether the client is closed, so that no further connection may be made.
         self._over = False
-        # The login that was begun last. It may belong to an earlier attempt and be unfinished.
-        self._making: asyncio.Future[Login] | None = None
+        # The last call in another thread. It may belong to an earlier attempt and be unfinished.
+        self._outside: asyncio.Future[Any] | None = None
 
     def __bool__(self) -> bool:
         # nats-py makes its own transport for each connection, unless it finds one that is truthy.
@@ -135,6 +137,7 @@ class LaneTransport:
         """Connect to the first address of the host that answers."""
         self._begin_attempt(uri)
         with as_os_error():
+            await self._prepare_tls()
             await self._in_time(self._dial(uri))
 
     async def connect_tls(
@@ -144,14 +147,19 @@ class LaneTransport:
         buffer_size: int,
         connect_timeout: float,
     ) -> None:
-        """Start TLS on the connected socket."""
+        """
+        Start TLS on the connected socket.
+
+        It ignores *ssl_context*, because nats-py keeps one for all attempts.
+        """
         hostname = uri if isinstance(uri, str) else uri.hostname
         with as_os_error():
+            context = await self._tls()
             sock = self._sock
             if sock is None:
                 raise errors.ConnectError("the connection was closed before its TLS handshake")
             self._refuse_plaintext()
-            secure = ssl_context.wrap_socket(
+            secure = context.wrap_socket(
                 sock, server_hostname=hostname, do_handshake_on_connect=False
             )
             self._sock = secure
@@ -273,6 +281,27 @@ class LaneTransport:
         self._check_over()
         return result
 
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Return the result of *call*, which may read files and call code of the application."""
+        if self._outside is not None:
+            # A call that never returns must not cost a thread for each attempt.
+            await asyncio.wait({self._outside})
+        self._outside = result = in_thread(call, *arguments)
+        return await asyncio.shield(result)
+
+    async def _prepare_tls(self) -> None:
+        """Read the TLS files, if the options or an earlier connection ask for TLS."""
+        if self._asks_tls:
+            await self._tls()
+
+    async def _tls(self) -> ssl.SSLContext:
+        """Return the TLS context of this attempt, made from the files as they are now."""
+        attempt = self.attempt
+        if attempt.tls is None:
+            making = self._in_thread(tls_context, self._options)
+            attempt.tls = await self._in_time(making, "the TLS files could not be read")
+        return attempt.tls
+
     async def _dial(self, uri: ParseResult) -> None:
         if uri.hostname is None:
             raise OSError("no host in the server's address")
@@ -315,7 +344,7 @@ class LaneTransport:
     async def _read_info(self) -> bytes:
         """Check the server's first line and return it as nats-py gets it."""
         attempt = self.attempt
-        if self.ssl_context is not None and not attempt.secure:
+        if self._options_ask_tls and not attempt.secure:
             attempt.hint = "; if it starts TLS at once (handshake_first), use tls_first"
         silent = "the server sent no first line"
         attempt.silence = self._late(silent)
@@ -337,7 +366,7 @@ class LaneTransport:
     @property
     def _asks_tls(self) -> bool:
         """Whether no connection without TLS may be made."""
-        return self.had_tls or self.ssl_context is not None
+        return self.had_tls or self._options_ask_tls
 
     def _begin_tls(self, info: dict[str, Any], server: ServerInfo) -> None:
         """Make nats-py start TLS after INFO if the server or the client asks for it."""
@@ -415,14 +444,10 @@ class LaneTransport:
         attempt = self.attempt
         assert attempt.info is not None
         line, newline, rest = block.partition(b"\r\n")
-        if self._making is not None:
-            # A login that never returns must not cost a thread for each attempt.
-            await asyncio.wait({self._making})
-        # In a thread of its own: it may read files, and call functions of the application.
-        self._making = in_thread(
-            make_login, self._options, attempt.server, attempt.info.raw.get("nonce") or None
+        nonce = attempt.info.raw.get("nonce") or None
+        attempt.login = login = await self._in_thread(
+            make_login, self._options, attempt.server, nonce
         )
-        attempt.login = login = await asyncio.shield(self._making)
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
 

@@ -198,7 +198,7 @@ class WebSocketLaneTransport(LaneTransport):
             self.attempt.secure = address.scheme == "wss"
             if self._asks_tls and not self.attempt.secure:
                 raise ConnectError("ws:// has no TLS, which this client asks for: use wss://")
-            context = self.ssl_context if self.attempt.secure else None
+            context = await self._tls() if self.attempt.secure else None
             self._web = web = WebSocket(await self._in_time(in_thread(load_aiohttp)))
             web.opening = self._loop.create_task(
                 web.open(address.geturl(), context, self._options.tls_hostname)

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import http.server
 import logging
+import os
 import pickle
+import shutil
 import ssl
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,8 @@ from jetsync.testing import HookRecorder
 
 pytest.importorskip("cryptography.x509")
 nkeys = pytest.importorskip("nkeys")
+
+from cryptography.hazmat.primitives import serialization  # noqa: E402
 
 from helpers.certificates import Authority, tls_block  # noqa: E402
 from helpers.credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
@@ -160,6 +165,154 @@ class TestTls:
                 client.publish("a", b"1")
                 assert subscription.next(timeout=10).data == b"1"
                 assert works(client)
+
+
+class Files:
+    """
+    The files of a client and of its server, which change over time.
+    """
+
+    def __init__(self, folder):
+        self.ca, self.cert, self.key = (str(folder / name) for name in ("ca", "cert", "key"))
+        self.server = [str(folder / name) for name in ("server-cert", "server-key")]
+        self._folder = folder
+        self._round = 0
+
+    def renew(self):
+        """
+        Issue everything by another authority.
+        """
+        self._round += 1
+        folder = self._folder / str(self._round)
+        folder.mkdir()
+        authority = Authority(folder, "authority")
+        sources = [authority.path, *authority.issue("client", hosts=()), *authority.issue("server")]
+        for source, target in zip(
+            sources, (self.ca, self.cert, self.key, *self.server), strict=True
+        ):
+            shutil.copy(source, target)
+
+    def block(self):
+        """
+        The server's configuration: it verifies clients.
+        """
+        return {"tls": tls_block(self.server, verify=True, ca_file=self.ca)}
+
+    @property
+    def options(self):
+        return {"tls_ca": self.ca, "tls_cert": self.cert, "tls_key": self.key}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """
+    Files of one authority, which another one replaces later.
+    """
+    files = Files(tmp_path)
+    files.renew()
+    return files
+
+
+class TestRenewed:
+    """Each attempt to connect reads the TLS files, as they are at that moment."""
+
+    @pytest.fixture(params=["tls", "wss"])
+    def port(self, request, files):
+        """
+        A server that verifies clients, and its URL for TCP or WebSocket.
+        """
+        block = files.block()
+        if request.param == "wss":
+            pytest.importorskip("aiohttp")
+            block = {"websocket": {"port": -1, **block}}
+        with DevServer(jetstream=False, config=block) as server:
+            port = server.ports()["websocket"] if request.param == "wss" else server.port
+            yield server, f"{request.param}://127.0.0.1:{port}"
+
+    def test_reconnects_use_renewed_files(self, port, files, tmp_path, monkeypatch):
+        """
+        After all files were renewed and the server restarted, the client reconnects by itself, and
+        also if it is asked to. Relative paths keep their meaning if the program changes its folder.
+        """
+        server, url = port
+        monkeypatch.chdir(tmp_path)
+        options = {name: os.path.relpath(path) for name, path in files.options.items()}
+        with jetsync.connect(url, reconnect_wait=0.05, **options) as client:
+            monkeypatch.chdir("/")
+            files.renew()
+            server.restart()
+            eventually(lambda: client.statistics().reconnects == 1)
+            assert works(client)
+            client.reconnect(timeout=20)
+            assert client.statistics().reconnects == 2
+
+    @pytest.mark.parametrize("broken", ["tls_ca", "tls_cert", "tls_key"])
+    @pytest.mark.parametrize("how", ["missing", "half", "other"])
+    def test_broken_files(self, tls_server, files, ours, broken, how):
+        """
+        While a file is missing, half written or not renewed, an event names it, and the client
+        keeps trying until the file is complete.
+        """
+        if (broken, how) == ("tls_ca", "other"):
+            pytest.skip("another authority is complete")
+        path = files.options[broken]
+        shutil.copy(ours.path, files.ca)
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(
+            tls_server.url, plugins=[recorder], reconnect_wait=0.05, **files.options
+        ) as client:
+            complete = Path(path).read_bytes()
+            if how == "missing":
+                Path(path).unlink()
+            elif how == "half":
+                Path(path).write_bytes(complete[: len(complete) // 2])
+            else:
+                shutil.copy(files.server[broken == "tls_key"], path)
+            with pytest.raises(jetsync.DisconnectedError, match=f"{broken} .*{path}"):
+                client.reconnect(timeout=0.5)
+            failed = [call["event"] for call in recorder.calls]
+            assert any(
+                isinstance(event, jetsync.AsyncErrorEvent)
+                and isinstance(event.error, jetsync.ConnectError)
+                and path in str(event.error)
+                for event in failed
+            )
+            Path(path).write_bytes(complete)
+            client.reconnect(timeout=20)
+            assert works(client)
+
+    def test_an_encrypted_key_asks_nothing_on_the_terminal(self, ours, tmp_path):
+        """
+        An encrypted private key raises an error at once that suggests an SSLContext.
+        """
+        cert, key = ours.issue("encrypted", hosts=())
+        locked = tmp_path / "locked.key"
+        locked.write_bytes(
+            serialization.load_pem_private_key(Path(key).read_bytes(), None).private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            )
+        )
+        with pytest.raises(jetsync.ConfigurationError, match=r"encrypted.*SSLContext"):
+            jetsync.connect("tls://127.0.0.1:1", tls_cert=cert, tls_key=locked)
+
+    def test_a_context_of_the_program(self, files):
+        """
+        The program loads renewed files into its own context, and the next connection uses them.
+        """
+        context = ssl.create_default_context(cafile=files.ca)
+        context.load_cert_chain(files.cert, files.key)
+        with (
+            DevServer(jetstream=False, config=files.block()) as server,
+            jetsync.connect(server.url, tls=context, reconnect_wait=0.05) as client,
+        ):
+            files.renew()
+            context.load_verify_locations(files.ca)
+            context.load_cert_chain(files.cert, files.key)
+            server.restart()
+            eventually(lambda: client.statistics().reconnects == 1)
+            assert works(client)
 
 
 class TestUntrusted:

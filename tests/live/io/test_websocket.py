@@ -9,7 +9,6 @@ import concurrent.futures
 import datetime as dt
 import ipaddress
 import socket
-import ssl
 import threading
 from unittest import mock
 from urllib.parse import urlparse
@@ -318,8 +317,6 @@ class TestInTheClear:
             options = jetsync.ConnectOptions(servers=f"{'ws' if earlier else 'wss'}://a")
             transport = NatsConnection(mock.Mock(), options).transport
             transport.had_tls = earlier
-            if not earlier:
-                transport.ssl_context = ssl.create_default_context()
             assert transport.resolve(urlparse("nats://b:1")).geturl() == "wss://b:1"
             with pytest.raises(jetsync.ConnectError, match="use wss://"):
                 await transport.connect(urlparse(url), 1024, 20)
