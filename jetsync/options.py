@@ -271,9 +271,10 @@ class ConnectOptions:
     reconnect_wait: float = attrs.field(default=1.0, converter=_seconds)
     """Seconds between two attempts to reach the same server."""
     ping_interval: float = attrs.field(default=30.0, converter=_positive)
-    """Seconds between two pings to the server."""
+    """Seconds between two checks whether the server still answers a ping."""
     max_outstanding_pings: int = attrs.field(default=2, validator=_at_least(1))
-    """Unanswered pings after which the connection counts as lost."""
+    """Unanswered pings after which the connection counts as lost. After an unanswered one, the next
+    follows in a second, or in ``ping_interval`` if that is shorter."""
     echo: bool = True
     """Whether subscriptions receive messages that this client publishes."""
     request_timeout: float = attrs.field(default=5.0, converter=_positive)

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 # Seconds between two checks whether a PONG has arrived.
 PONG_CHECK: Final = 0.005
 
+# Seconds between the pings of nats-py, which cannot be turned off: a week.
+NEVER: Final = 7 * 24 * 3600.0
+
 # The oldest and the newest version of nats-py that the tests run with.
 OLDEST: Final = (2, 10)
 NEWEST: Final = (2, 16)
@@ -60,7 +63,7 @@ CONNECT_ARGUMENTS: Final = frozenset(
     {
         *("servers", "name", "tls", "tls_hostname", "tls_handshake_first", "inbox_prefix"),
         *("connect_timeout", "reconnect_time_wait", "max_reconnect_attempts"),
-        *("ping_interval", "max_outstanding_pings", "no_echo"),
+        *("ping_interval", "no_echo"),
         *("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb"),
     }
 )
@@ -372,7 +375,7 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         "connect_timeout": options.connect_timeout + 1.0,
         "reconnect_time_wait": options.reconnect_wait,
         "max_reconnect_attempts": options.max_reconnects,
-        "ping_interval": options.ping_interval,
-        "max_outstanding_pings": options.max_outstanding_pings,
+        # jetsync sends its own pings: see `Probe`.
+        "ping_interval": NEVER,
         "no_echo": not options.echo,
     }

@@ -82,7 +82,7 @@ class Session:
         self.forked: bool = False
         # Whether the plugins end with it.
         self.ends_plugins: bool = True
-        self._probe = Probe()
+        self._probe = Probe(options)
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
         self._close_lock = LongLock(Level.TURN)
@@ -314,6 +314,8 @@ class Session:
         lane.check()
         if pong.is_lost:
             raise errors.ConnectionLostError(reason=lane.why_lost(pong.epoch) or "while flushing")
+        # The server may be gone.
+        self.probe()
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def handle_errors(self, deadline: Deadline) -> None:
@@ -374,6 +376,7 @@ class Session:
         """Allow writes: nats-py has completed the handshake."""
         is_reconnect = self.lane.epoch > 0
         self.lane.open()
+        self._probe.watch(self.lane, self.server.url)
         if is_reconnect:
             self._down = False
             url = self.server.url

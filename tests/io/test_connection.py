@@ -14,7 +14,7 @@ from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
-from jetsync._io.probe import PROBE_TIMEOUT
+from jetsync._io.probe import PING_WAIT, Probe
 from jetsync._io.translate import parse_denied
 from jetsync.errors import (
     ConnectError,
@@ -53,7 +53,12 @@ class StubLane:
         self.busy_here = False
         self.answer = lambda block: None
         self.outbox = types.SimpleNamespace(
-            why_down=None, reason=None, writes_here=lambda: False, bytes_out=7, can_send=True
+            why_down=None,
+            reason=None,
+            writes_here=lambda: False,
+            bytes_out=7,
+            size=0,
+            can_send=True,
         )
         self.subscriptions = self.reader = self
         self._sids = itertools.count(1_000_000)
@@ -447,13 +452,18 @@ class TestProbe:
         return lane
 
     def test_a_connection_that_stays_silent_is_dropped(self, lane):
-        """If nothing arrives within the probe's time, the connection is dropped."""
-        assert lane.run() == PROBE_TIMEOUT
+        """If no PING is answered within the probe's time, the connection is dropped."""
+        assert lane.run() == PING_WAIT
+        assert (lane.aborted, lane.written) == (0, [b"PING\r\n"] * 2)
+        assert lane.run() == PING_WAIT
         assert (lane.aborted, lane.calls) == (1, [])
 
+    @pytest.mark.parametrize("pings", [0, 1])
     @pytest.mark.parametrize("sign", [{"bytes_in": 6}, {"input": True}, {"epoch": 2}])
-    def test_received_bytes_show_that_the_peer_is_alive(self, lane, sign):
+    def test_received_bytes_show_that_the_peer_is_alive(self, lane, sign, pings):
         """Received bytes, whether read or not, and a new connection show that the peer is alive."""
+        for _ in range(pings):
+            lane.run()
         for name, value in sign.items():
             setattr(lane, name, value)
         lane.run()
@@ -474,12 +484,24 @@ class TestProbe:
 
     def test_a_long_upload(self, lane):
         """While the server's system confirms bytes, the PING may still be queued in the upload."""
-        for confirmed in (100, 200):
+        for confirmed in (100, 200, 300):
             lane.confirmed = confirmed
             lane.run()
             assert lane.aborted == 0
         lane.run()
+        lane.run()
         assert lane.aborted == 1
+
+    def test_an_upload_that_waits_in_the_client(self, connection):
+        """Bytes that the socket has not taken yet belong to the upload, too."""
+        lane = probed(connection)
+        lane.confirmed, lane.outbox.size = lane.outbox.bytes_out, 500
+        connection.probe()
+        lane.run()
+        for confirmed in (1100, 1200, 1300):
+            lane.confirmed = confirmed
+            lane.run()
+        assert lane.aborted == 0
 
     def test_later_writes(self, connection):
         """What was sent after the PING does not count as progress."""
@@ -489,7 +511,42 @@ class TestProbe:
         lane.run()
         lane.confirmed += 50
         lane.run()
+        lane.run()
         assert (lane.aborted, lane.calls) == (1, [])
+
+    @pytest.mark.parametrize(
+        ("options", "times"),
+        [
+            ({}, [30, 0, 1, 1]),
+            ({"ping_interval": 5, "max_outstanding_pings": 4}, [5, 0, 1, 1, 1, 1]),
+            ({"ping_interval": 0.25}, [0.25, 0, 0.25, 0.25]),
+        ],
+    )
+    def test_a_watched_connection(self, options, times):
+        """
+        Whatever the threads wait for, a silent connection ends ``ping_interval`` and a second for
+        each of ``max_outstanding_pings`` after its last byte.
+        """
+        lane, passed = ProbedLane(), []
+        Probe(ConnectOptions(**options)).watch(lane, "nats://a:1")
+        while not lane.aborted:
+            # The next probe follows the one that ends the connection.
+            lane.calls.sort(key=lambda call: call[1].__name__ == "_tick")
+            passed.append(lane.run())
+        assert passed == times
+
+    def test_each_connection_is_watched_until_its_end(self, connection):
+        """A connection is probed every ``ping_interval`` seconds, and its successor likewise."""
+        lane = probed(connection)
+        lane.open = lambda: None
+        connection.session.on_connected()
+        assert lane.run() == 30
+        assert sorted(call[0] for call in lane.calls) == [0, 30]
+        lane.epoch += 1
+        while lane.calls:
+            lane.run()
+        connection.session.on_connected()
+        assert [call[0] for call in lane.calls] == [30]
 
 
 class TestListener:

@@ -1087,8 +1087,7 @@ class TestNatsArguments:
             "connect_timeout": 6.0,
             "reconnect_time_wait": 1.0,
             "max_reconnect_attempts": -1,
-            "ping_interval": 30.0,
-            "max_outstanding_pings": 2,
+            "ping_interval": 604800.0,
             "no_echo": False,
         }
 
@@ -1100,7 +1099,6 @@ class TestNatsArguments:
             ({"max_reconnects": 0}, {"max_reconnect_attempts": 0}),
             ({"max_reconnects": 7}, {"max_reconnect_attempts": 7}),
             ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
-            ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
             ({"echo": False}, {"no_echo": True}),
             ({"connect_timeout": 2}, {"connect_timeout": 3.0}),
             ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),

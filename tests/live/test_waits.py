@@ -591,7 +591,7 @@ def handles(clock, nats_server, js, unique, monkeypatch, tmp_path):
     """
     A client whose waits can be skipped, and that does not drop a silent connection.
     """
-    monkeypatch.setattr("jetsync._io.probe.PROBE_TIMEOUT", 600.0)
+    monkeypatch.setattr("jetsync._io.probe.PING_WAIT", 600.0)
     features = ["allow_atomic", "allow_batched", "allow_direct", "allow_msg_schedules"]
     fields = {"subjects": [f"{unique}.>"], "storage": "memory"} | dict.fromkeys(features, True)
     with (

@@ -1135,7 +1135,7 @@ def paused():
         jetsync.connect(server.url) as setting_up,
         jetsync.connect(server.url, request_timeout=0.5) as client,
     ):
-        patch.setattr(probe_module, "PROBE_TIMEOUT", 600.0)
+        patch.setattr(probe_module, "PING_WAIT", 600.0)
         setting_up.jetstream().create_stream("S", subjects=["s"]).create_consumer(name="c")
         js = client.jetstream()
         stream, consumer = js.stream("S"), js.consumer("S", "c")

@@ -10,9 +10,11 @@ import time
 import pytest
 
 import jetsync
+from helpers.connections import client_of
 from helpers.streams import fill
 from helpers.waiting import at_some_pace, eventually, timed
 from jetsync._io.connection import Connection
+from jetsync._io.session import Session
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 60.0
@@ -120,6 +122,18 @@ class TestProbe:
         assert len(probes) == 2
         proxy.resume()
 
+    def test_a_flush_probes_if_its_pong_is_late(self, proxy, js, probes, monkeypatch):
+        """
+        A flush probes if the server does not confirm it in time.
+        """
+        client = client_of(js)
+        monkeypatch.setattr(Session, "probe", lambda _: probes.append(time.monotonic()))
+        proxy.pause()
+        with pytest.raises(jetsync.WaitTimeoutError):
+            client.flush(timeout=0.1)
+        assert len(probes) == 1
+        proxy.resume()
+
     def test_nothing_is_late(self, js, stream, probes):
         """
         The connection is not probed while all answers are in time.
@@ -190,3 +204,90 @@ class TestReconnect:
                 js.publish(unique, b"1", timeout=2)
             eventually(lambda: client.statistics().reconnects == 1, PING_INTERVAL / 3)
             js.publish(unique, b"2", timeout=20)
+
+
+def watch(js, stream):
+    """
+    Wait for changes of a bucket.
+    """
+    with js.create_or_update_key_value("silent", storage="memory").watch() as changes:
+        yield lambda: changes.next(timeout=5)
+
+
+def consume(js, stream):
+    """
+    Wait for messages of a consumption.
+    """
+    with stream.create_consumer("C").consume() as messages:
+        yield lambda: messages.next(timeout=5)
+
+
+def ordered(js, stream):
+    """
+    Wait for messages of an ordered consumption.
+    """
+    with stream.ordered_consumer().consume() as messages:
+        yield lambda: messages.next(timeout=5)
+
+
+def fetch(js, stream):
+    """
+    Wait for the messages of a fetch.
+    """
+    consumer = stream.create_consumer("C")
+    yield lambda: list(consumer.fetch(1, expires=60))
+
+
+def subscription(js, stream):
+    """
+    Wait for messages of a core subscription.
+    """
+    with client_of(js).subscribe("quiet") as messages:
+        yield lambda: messages.next(timeout=5)
+
+
+def flush(js, stream):
+    """
+    Flush again and again, with timeouts that are too short for an answer.
+    """
+    yield lambda: client_of(js).flush(timeout=0.01)
+
+
+def request(js, stream):
+    """
+    Wait for the answer to a request.
+    """
+    yield lambda: js.account_info(timeout=60)
+
+
+def idle(js, stream):
+    """
+    Call nothing.
+    """
+    yield lambda: time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "wait", [consume, ordered, watch, fetch, subscription, flush, request, idle]
+)
+def test_pings_detect_silence_under_every_wait(proxy, unique, wait, caplog):
+    """
+    Whatever the threads wait for, the pings of the client detect a silent connection.
+    """
+    with jetsync.connect(proxy.url, ping_interval=0.2, reconnect_wait=0.05) as client:
+        js = client.jetstream(timeout=20)
+        stream = js.create_stream(unique, subjects=[unique], storage="memory")
+        waiting = contextlib.contextmanager(wait)(js, stream)
+        with contextlib.suppress(jetsync.JetSyncError), waiting as call:
+            proxy.pause()
+            before = client.statistics().reconnects
+
+            def detected():
+                with contextlib.suppress(jetsync.JetSyncError):
+                    call()
+                return "silent" in caplog.text
+
+            eventually(detected)
+            proxy.resume()
+            eventually(lambda: client.statistics().reconnects > before)
+        js.delete_stream(unique, timeout=20)
