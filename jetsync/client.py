@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from jetsync.options import ConnectFields
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
-    from jetsync.values.server_info import ServerInfo, Statistics
+    from jetsync.values.server_info import PoolServer, ServerInfo, Statistics
 
 __all__ = ["Client", "connect"]
 
@@ -372,7 +372,8 @@ class Client:
         Args:
             timeout: Seconds to wait. The default is the option ``request_timeout``. It should be
                 longer than the option ``reconnect_wait``: the client waits that long before it
-                connects again to a server that it connected to shortly before.
+                connects again to a server that it connected to shortly before. It tries the
+                server that it leaves last.
 
         Raises:
             DisconnectedError: No server accepted the connection within the timeout.
@@ -382,6 +383,39 @@ class Client:
                 connection stays.
         """
         self._connection.reconnect(self._connection.deadline(timeout))
+
+    @property
+    def server_pool(self) -> tuple[PoolServer, ...]:
+        """
+        The servers that the client may connect to, also those that a server has announced.
+        """
+        return self._connection.server_pool
+
+    def set_server_pool(self, servers: str | Iterable[str]) -> None:
+        """
+        Replace the servers that the client may connect to.
+
+        The connection stays, and the next one is to a new server; :meth:`reconnect` makes one at
+        once. A client that waits for its next attempt to connect tries the new servers. Servers
+        that are in both pools keep their waits. Unless the option ``ignore_discovered_servers`` is
+        set, the client adds those that a server announces later. A login in a URL is for that
+        server and for announced ones; a login in the options is for all. If several threads call
+        this, the last call counts.
+
+        Args:
+            servers: One address or several, as for :func:`connect`. They must speak WebSocket if
+                the client does, and use TLS if it does.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: The servers cannot be used. Nothing changes.
+            ConnectionClosedError: The client is closed.
+
+        ADR-40, "Custom server pool".
+        """
+        if not isinstance(servers, Iterable):
+            raise wrong_type("servers", "an address or a list of addresses", servers)
+        given = servers if isinstance(servers, str) else tuple(servers)
+        self._connection.set_server_pool(given)
 
     # Core NATS.
 

@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
@@ -21,6 +21,7 @@ from jetsync._base.fields import check_count, check_fields, checked, instance_of
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
+from jetsync.values.server_info import PoolServer, ServerInfo
 from jetsync.values.server_urls import read_servers
 from jetsync.values.subjects import api_prefix, validate_subject
 
@@ -64,8 +65,12 @@ _EXCLUDES: Final = {
     "tls": ("tls_ca", "tls_cert"),
 }
 _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
-_CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature")
+_CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature", "choose_server")
 
+
+ChooseServer: TypeAlias = Callable[
+    [tuple[PoolServer, ...], ServerInfo], PoolServer | tuple[PoolServer, "Seconds"] | None
+]
 
 # Converters and checks of the fields. `checked` adds the name of the field to their errors.
 
@@ -121,6 +126,10 @@ def _seconds(value: Seconds) -> float:
     return as_seconds(value, "")
 
 
+def _maybe_seconds(value: Seconds | None) -> float | None:
+    return None if value is None else as_seconds(value, "")
+
+
 def _positive(value: Seconds) -> float:
     if not as_seconds(value, ""):
         raise InvalidArgumentError("must be more than 0")
@@ -135,6 +144,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str | os.PathLike[str]": _path,
     "str | Callable[[], str]": instance_of("text or a callable", str, Callable),
     "Callable[[bytes], bytes]": instance_of("a function", Callable),
+    "ChooseServer": instance_of("a function", Callable),
 }
 
 
@@ -166,6 +176,9 @@ class ConnectFields(TypedDict, total=False):
     retry_on_failed_connect: bool
     max_reconnects: int
     reconnect_wait: Seconds
+    max_reconnect_wait: Seconds
+    reconnect_jitter: Seconds | None
+    choose_server: ChooseServer | None
     ping_interval: Seconds
     max_outstanding_pings: int
     echo: bool
@@ -268,8 +281,22 @@ class ConnectOptions:
     """If no server can be reached, keep trying until ``connect_timeout``."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """Reconnect attempts per server. -1 means no limit, and 0 turns reconnecting off."""
-    reconnect_wait: float = attrs.field(default=1.0, converter=_seconds)
-    """Seconds between two attempts to reach the same server."""
+    reconnect_wait: float = attrs.field(default=2.5, converter=_seconds)
+    """Seconds between the first two attempts to reach the same server. After each further failure
+    the wait doubles."""
+    max_reconnect_wait: float = attrs.field(default=8.0, converter=_seconds)
+    """The longest of these waits, in seconds, and the longest jitter."""
+    reconnect_jitter: float | None = attrs.field(default=None, converter=_maybe_seconds)
+    """Random seconds, up to this number, before the first attempt after a loss, and in addition to
+    each wait, with which they double. They spread the attempts of many clients. ``None`` means as
+    many as ``reconnect_wait``."""
+    choose_server: ChooseServer | None = attrs.field(default=None, repr=_shown)
+    """
+    A callable that chooses the server for each attempt to reconnect. It gets the servers that may
+    be tried, as a tuple of :class:`PoolServer`, and the last :class:`ServerInfo`. It returns one of
+    these servers, or one and the seconds to wait, or ``None`` for the choice of jetsync. It runs in
+    a worker thread and must not call methods of the client.
+    """
     ping_interval: float = attrs.field(default=30.0, converter=_positive)
     """Seconds between two checks whether the server still answers a ping."""
     max_outstanding_pings: int = attrs.field(default=2, validator=_at_least(1))

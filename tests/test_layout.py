@@ -25,6 +25,7 @@ COVERED_BY = {
     "io/test_connection.py": "_io/handles _io/observer _io/probe _io/session",
     "io/test_bridge.py": "_io/forks",
     "io/test_nats_seam.py": "_io/translate _io/transport",
+    "live/io/test_server_pool.py": "_io/next_server",
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",
     "proto/test_direct.py": "_proto/direct_last",

@@ -215,6 +215,9 @@ class TestFields:
         options = ConnectOptions(connect_timeout=dt.timedelta(minutes=1), ping_interval=2)
         assert (options.connect_timeout, options.ping_interval) == (60.0, 2.0)
         assert ConnectOptions(reconnect_wait=0).reconnect_wait == 0.0
+        waits = ConnectOptions(reconnect_jitter=dt.timedelta(seconds=3), max_reconnect_wait=4)
+        assert (waits.reconnect_jitter, waits.max_reconnect_wait) == (3.0, 4.0)
+        assert ConnectOptions().reconnect_jitter is None
 
     def test_a_tilde_in_a_path_means_the_home_directory(self):
         """Paths are text or Path objects, and a tilde means the home directory."""
@@ -229,6 +232,10 @@ class TestFields:
             ({"request_timeout": -1}, InvalidArgumentError),
             ({"drain_timeout": "5"}, InvalidTypeError),
             ({"reconnect_wait": -1}, InvalidArgumentError),
+            ({"max_reconnect_wait": None}, InvalidTypeError),
+            ({"reconnect_jitter": -1}, InvalidArgumentError),
+            ({"reconnect_jitter": "1"}, InvalidTypeError),
+            ({"choose_server": "nats://h"}, InvalidTypeError),
             ({"ping_interval": None}, InvalidTypeError),
             ({"max_reconnects": -2}, InvalidArgumentError),
             ({"max_reconnects": 1.5}, InvalidTypeError),

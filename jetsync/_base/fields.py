@@ -290,6 +290,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "host": "servers",
     "reconnect": "max_reconnects",
     "allow_reconnect": "max_reconnects",
+    "reconnect_time_wait": "reconnect_wait",
 }
 
 

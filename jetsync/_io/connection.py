@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jetsync.options import ConnectOptions
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
-    from jetsync.values.server_info import ServerInfo, Statistics
+    from jetsync.values.server_info import PoolServer, ServerInfo, Statistics
 
 
 class Connection:
@@ -254,8 +254,26 @@ class Connection:
         # Before the connection is dropped: the loop cannot replace it while a signal handler has
         # interrupted a read or a write.
         lane.prepare_wait()
+        self.session.hasten()
         lane.outbox.drop_connection(epoch)
         lane.outbox.wait_open(deadline)
+
+    @property
+    def server_pool(self) -> tuple[PoolServer, ...]:
+        """The servers that the client may connect to."""
+        return self.session.server_pool
+
+    def set_server_pool(self, servers: str | Sequence[str]) -> None:
+        """
+        Replace the servers that the client may connect to, from the next attempt on.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: The servers cannot be used; nothing changes.
+        """
+        self.check()
+        self.session.set_servers(servers)
+        # For the sessions of forked children.
+        self.options = self.options.evolve(servers=servers)
 
     def probe(self) -> None:
         """Drop the connection if its server is gone, because an ack or a heartbeat is late."""

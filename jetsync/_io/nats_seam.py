@@ -1,5 +1,5 @@
 """
-The seam to nats-py, which decides where to connect and keeps the connection.
+The seam to nats-py, which decides when to connect and keeps the connection.
 
 This is the only file of the client that imports nats. It gives nats-py a transport of jetsync
 (:mod:`jetsync._io.transport`), and turns nats-py's callbacks and errors into jetsync's.
@@ -22,7 +22,6 @@ import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
@@ -33,8 +32,7 @@ from jetsync._io.replies import Waiter
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
-from jetsync.errors.texts import redact_url
-from jetsync.values.server_urls import without_login
+from jetsync.values.server_urls import is_websocket
 
 with deferred("aiohttp", "multidict", "nats.js"):
     import nats.aio.client
@@ -64,9 +62,12 @@ CONNECT_ARGUMENTS: Final = frozenset(
         *("servers", "name", "tls", "tls_hostname", "tls_handshake_first", "inbox_prefix"),
         *("connect_timeout", "reconnect_time_wait", "max_reconnect_attempts"),
         *("ping_interval", "no_echo"),
-        *("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb"),
+        *("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb"),
     }
 )
+
+# The only server of nats-py. The transport connects to those of the pool.
+PLACEHOLDER: Final = "nats://pool.invalid:4222"
 
 # Options that are paths of files. Their converter has made them str.
 _FILES: Final = ("credentials", "tls_ca", "tls_cert", "tls_key")
@@ -105,7 +106,7 @@ def check_nats_py(version: str, client: Any, transport: Any) -> None:
 
 def _changes(client: Any, transport: Any) -> list[str]:
     """Return how nats-py's client and transport differ from what the seam needs."""
-    names = ("_attempt_reconnect", "close", "connect", "discovered_servers", "last_error")
+    names = ("_attempt_reconnect", "close", "connect", "last_error")
     changes = [f"has no Client.{name}" for name in names if not hasattr(client, name)]
     if changes:
         return changes
@@ -133,14 +134,19 @@ class _Client(nats.aio.client.Client):
     """
 
     def __init__(
-        self, on_unexpected: Callable[[Exception], None], on_last_loss: Callable[[], None]
+        self,
+        options: ConnectOptions,
+        on_unexpected: Callable[[Exception], None],
+        on_last_loss: Callable[[], None],
     ) -> None:
         super().__init__()
+        self._most = options.max_reconnects
+        self._wait = options.reconnect_wait
         self._on_unexpected = on_unexpected
         self._on_last_loss = on_last_loss
 
     async def _attempt_reconnect(self) -> None:
-        if self.options["max_reconnect_attempts"] == 0:
+        if self._most == 0:
             # nats-py before 2.15 calls no callbacks if its own option allow_reconnect is False.
             self._on_last_loss()
             return
@@ -154,10 +160,10 @@ class _Client(nats.aio.client.Client):
             except Exception as error:  # noqa: BLE001 - nats-py expects some errors; others would end its task for good.
                 failures += 1
                 self._on_unexpected(error)
-                if 0 < self.options["max_reconnect_attempts"] < failures:
+                if 0 < self._most < failures:
                     await self.close()
                     return
-                await asyncio.sleep(self.options["reconnect_time_wait"])
+                await asyncio.sleep(self._wait)
             else:
                 return
 
@@ -178,10 +184,12 @@ class NatsConnection:
         # Each attempt reads the files, also after the program has changed its folder.
         options = options.evolve(servers=options.server_list(), **absolute_paths(options))
         self._options = options
-        self._client = _Client(self._on_unexpected, self._on_last_loss)
-        websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}
+        self._client = _Client(options, self._on_unexpected, self._on_last_loss)
+        websocket = is_websocket(options.server_list())
         kind = WebSocketLaneTransport if websocket else LaneTransport
         self.transport: LaneTransport = kind(loop, observer, options)
+        self.transport.on_exhausted = self._on_exhausted
+        self.pool = self.transport.next_server.pool
         self.lane = self.transport.lane
         # Failed attempts and refused logins that the first connect still allows. None: any number.
         self._attempts_left: int | None = None
@@ -203,7 +211,7 @@ class NatsConnection:
         AuthenticationError.
         """
         arguments = nats_arguments(self._options)
-        servers = arguments["servers"]
+        servers = self._options.server_list()
         self._attempts_left = None if self._options.retry_on_failed_connect else len(servers)
         self._refusals_left = len(servers)
         self._first = True
@@ -215,7 +223,6 @@ class NatsConnection:
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_closed,
-                discovered_server_cb=self._on_discovered,
                 **arguments,
             )
         except _FirstConnectFailedError as failed:
@@ -300,6 +307,14 @@ class NatsConnection:
         lost = errors.ConnectError("the connection was lost, and max_reconnects is 0")
         self._give_up(self.transport.attempt.server_error or lost)
 
+    def _on_exhausted(self) -> None:
+        """Give up, because each server has had ``max_reconnects`` attempts."""
+        reason = f"gave up reconnecting after max_reconnects={self._options.max_reconnects}"
+        if self._last_error is not None:
+            last = translate_connect_error(self._last_error, server=self.transport.attempt.target)
+            reason += f" attempts; the last failed: {last}"
+        self._give_up(errors.ConnectError(reason))
+
     def _give_up(self, reason: Exception) -> None:
         self._given_up = reason
         # A task of its own, because nats-py's close cancels the tasks that lead here.
@@ -322,22 +337,7 @@ class NatsConnection:
             return
         attempt = self.transport.attempt
         error = self._given_up or attempt.server_error or self._client.last_error
-        if isinstance(error, nats.errors.NoServersError):
-            reason = f"gave up reconnecting after max_reconnects={self._options.max_reconnects}"
-            if self._last_error is not None:
-                last = translate_connect_error(self._last_error, server=attempt.target)
-                reason += f" attempts; the last failed: {last}"
-            error = errors.ConnectError(reason)
         self._observer.on_closed(error)
-
-    async def _on_discovered(self) -> None:
-        # The servers that were listed in the handshake cause no event.
-        known = self.transport.known
-        new = [url for url in self._client.discovered_servers if url.netloc not in known]
-        known.update(url.netloc for url in new)
-        if new:
-            urls = (redact_url(self.transport.resolve(url).geturl()) for url in new)
-            self._observer.on_discovered(tuple(urls))
 
 
 class _FirstConnectFailedError(Exception):
@@ -363,7 +363,7 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     The login is not among them, because the transport adds it to each connection.
     """
     return {
-        "servers": [without_login(url) for url in options.server_list()],
+        "servers": [PLACEHOLDER],
         "name": options.name,
         # It trusts nobody, and the transport ignores it. Without one, nats-py would read the
         # authorities of the system for each handshake.
@@ -373,8 +373,9 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         "inbox_prefix": options.inbox_prefix,
         # The transport limits each attempt by itself, and reports why one has failed.
         "connect_timeout": options.connect_timeout + 1.0,
-        "reconnect_time_wait": options.reconnect_wait,
-        "max_reconnect_attempts": options.max_reconnects,
+        # The pool waits and counts: see `NextServer`.
+        "reconnect_time_wait": 0.0,
+        "max_reconnect_attempts": -1,
         # jetsync sends its own pings: see `Probe`.
         "ping_interval": NEVER,
         "no_echo": not options.echo,

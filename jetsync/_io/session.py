@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jetsync._hooks.manager import Plugins
     from jetsync._io.lane import Lane
     from jetsync.options import ConnectOptions
+    from jetsync.values.server_info import PoolServer
 
 # Seconds to send the outstanding data of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
@@ -348,6 +349,22 @@ class Session:
                 pass
             if refusal is not None:
                 raise_failure(refusal)
+
+    @property
+    def server_pool(self) -> tuple[PoolServer, ...]:
+        """The servers that the client may connect to."""
+        nats = self._nats
+        return () if nats is None else tuple(one.public for one in nats.pool.servers)
+
+    def set_servers(self, servers: str | Sequence[str]) -> None:
+        """Use these servers from the next attempt to connect on."""
+        if self._nats is not None:
+            self._nats.transport.set_servers(servers)
+
+    def hasten(self) -> None:
+        """Let the next attempt to connect begin at once, because the program asks for it."""
+        if self._nats is not None:
+            self._nats.transport.next_server.asked = True
 
     def probe(self) -> None:
         """Check whether the server still answers; see :class:`Probe`."""

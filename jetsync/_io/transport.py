@@ -20,6 +20,7 @@ import os
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -27,15 +28,18 @@ from jetsync import errors
 from jetsync._base.log import get_logger
 from jetsync._io.lane import Lane
 from jetsync._io.login import Login, make_login
+from jetsync._io.next_server import NextServer
 from jetsync._io.resolve import in_thread, look_up
 from jetsync._io.tls import asks_tls, tls_context
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
+from jetsync._proto.server_pool import Server
 from jetsync.errors.texts import redact_url
 from jetsync.values.server_info import ServerInfo, clean_info
+from jetsync.values.server_urls import is_websocket
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from urllib.parse import ParseResult
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from urllib.parse import ParseResult, SplitResult
 
     from jetsync._io.observer import Observer
     from jetsync.options import ConnectOptions
@@ -60,17 +64,15 @@ class Attempt:
     One attempt to connect, and what the server has said in it.
     """
 
-    # The address, which may have a login in it, and the same without a login.
-    server: str = ""
+    chosen: Server = attrs.field(factory=lambda: Server(""))
+    # Its address as errors show it.
     target: str | None = None
     # When the attempt fails, on the loop's clock.
     ends: float = 0.0
     # Bytes that nats-py has written, and bytes of the server that were not read as a line yet.
     outgoing: bytearray = attrs.field(factory=bytearray)
     received: bytearray = attrs.field(factory=bytearray)
-    # The server's INFO, and the fields of it that nats-py got.
     info: ServerInfo | None = None
-    greeting: dict[str, Any] = attrs.field(factory=dict)
     # The servers of the cluster that the server has listed as ``connect_urls``.
     listed: list[str] = attrs.field(factory=list)
     # What may help if the server does not answer.
@@ -104,8 +106,9 @@ class LaneTransport:
     ) -> None:
         self.lane = Lane(loop, self._on_control)
         self.attempt = Attempt()
-        # Addresses of the cluster that the client knows, so they cause no event.
-        self.known: set[str] = set()
+        self.next_server = NextServer(observer, options)
+        # Called if each server has had all its attempts.
+        self.on_exhausted: Callable[[], object] = _do_nothing
         # Whether an earlier connection of the client had TLS. A later one must have it too.
         self.had_tls: bool = False
         self._loop = loop
@@ -134,11 +137,19 @@ class LaneTransport:
     # The handshake, step by step as nats-py calls it.
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
-        """Connect to the first address of the host that answers."""
-        self._begin_attempt(uri)
+        """
+        Connect to the next server of the pool, once it is due.
+
+        It ignores *uri*, because nats-py knows only one server.
+        """
+        chosen = await self._begin_attempt()
         with as_os_error():
-            await self._prepare_tls()
-            await self._in_time(self._dial(uri))
+            await self._open(chosen)
+
+    async def _open(self, chosen: Server) -> None:
+        """Connect to the first address of the host that answers."""
+        await self._prepare_tls()
+        await self._in_time(self._dial(urlsplit(chosen.url)))
 
     async def connect_tls(
         self,
@@ -150,9 +161,10 @@ class LaneTransport:
         """
         Start TLS on the connected socket.
 
-        It ignores *ssl_context*, because nats-py keeps one for all attempts.
+        It ignores *uri* and *ssl_context*, because nats-py has one of each for all attempts.
         """
-        hostname = uri if isinstance(uri, str) else uri.hostname
+        chosen = self.attempt.chosen
+        hostname = self._options.tls_hostname or chosen.tls_name or urlsplit(chosen.url).hostname
         with as_os_error():
             context = await self._tls()
             sock = self._sock
@@ -247,20 +259,40 @@ class LaneTransport:
         self._over = True
         self.close()
 
-    def resolve(self, uri: ParseResult) -> ParseResult:
-        """Return the address to connect to for *uri*, which nats-py may have made itself."""
-        return uri
+    def set_servers(self, servers: str | Sequence[str]) -> None:
+        """Use these servers from the next attempt on; any thread. Raises if they cannot be used."""
+        # Also their logins.
+        options = self._options.evolve(servers=servers)
+        urls = options.server_list()
+        if is_websocket(urls) != is_websocket(self._options.server_list()):
+            raise errors.InvalidArgumentError(
+                "a client cannot change between WebSocket and plain servers", argument="servers"
+            )
+        # First, so that no attempt uses a server without its login.
+        self._options_ask_tls = self._options_ask_tls or asks_tls(options)
+        self._options = options
+        self._budget = options.connect_timeout / len(urls)
+        self.next_server.pool.replace(urls)
+        self.lane.later(0.0, self.next_server.on_change)
 
     # Steps.
 
-    def _begin_attempt(self, uri: ParseResult) -> None:
-        # After a failed handshake, nats-py tries the next server without closing this connection.
+    async def _begin_attempt(self) -> Server:
+        """Return the next server, once it is due."""
+        # After a failed handshake, nats-py tries again without closing this connection.
         self.close()
         self._check_over()
+        chosen = await self.next_server.take_server(self._budget)
+        self._check_over()
+        if chosen is None:
+            self.on_exhausted()
+            # Ends nats-py's attempts.
+            raise asyncio.CancelledError
         self._inbound.clear()
-        target = redact_url(self.resolve(uri).geturl())
-        self.attempt = Attempt(uri.geturl(), target, self._loop.time() + self._budget)
+        target = redact_url(chosen.url)
+        self.attempt = Attempt(chosen, target, self._loop.time() + self._budget)
         self._handshaking = True
+        return chosen
 
     def _check_over(self) -> None:
         """Raise CancelledError, which ends nats-py's attempts, if the client is closed."""
@@ -302,7 +334,7 @@ class LaneTransport:
             attempt.tls = await self._in_time(making, "the TLS files could not be read")
         return attempt.tls
 
-    async def _dial(self, uri: ParseResult) -> None:
+    async def _dial(self, uri: SplitResult) -> None:
         if uri.hostname is None:
             raise OSError("no host in the server's address")
         addresses = await look_up(uri.hostname, uri.port or 4222, type=socket.SOCK_STREAM)
@@ -357,10 +389,9 @@ class LaneTransport:
         info, server = self._clean(line)
         self._begin_tls(info, server)
         attempt.info = server
-        # An attacker may have written this line, and nats-py would send the login to the servers
-        # that it lists. nats-py gets the list after the server has accepted the login.
+        # An attacker may have written this line, and the client would send the login to the servers
+        # that it lists. The pool gets the list after the server has accepted the login.
         attempt.listed = info.pop("connect_urls", [])
-        attempt.greeting = info
         return b"INFO %b\r\n" % json.dumps(info).encode()
 
     @property
@@ -414,10 +445,11 @@ class LaneTransport:
         self._handshaking = False
         self._eof = False
         assert attempt.info is not None
-        self._observer.on_info(attempt.info)
-        if attempt.listed:
-            self._tell({**attempt.greeting, "connect_urls": attempt.listed})
-            self.known.update(attempt.listed)
+        self._take_info(attempt.info)
+        self.next_server.pool.connected(self._loop.time())
+        self.next_server.asked = False
+        # The servers that are listed in the handshake cause no event.
+        self.next_server.pool.announce(attempt.listed)
         sock, received = self._sock, attempt.received
         assert sock is not None
         # The rest of a decrypted record waits inside the object, where poll does not see it.
@@ -446,7 +478,7 @@ class LaneTransport:
         line, newline, rest = block.partition(b"\r\n")
         nonce = attempt.info.raw.get("nonce") or None
         attempt.login = login = await self._in_thread(
-            make_login, self._options, attempt.server, nonce
+            make_login, self._options, attempt.chosen.url, nonce
         )
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
@@ -528,10 +560,12 @@ class LaneTransport:
             except errors.ProtocolError as error:
                 self._observer.on_error(error)
                 return
-            self._observer.on_info(server)
+            self._take_info(server)
             if server.lame_duck:
                 self._observer.on_lame_duck()
-            self._tell(info)
+            new = self.next_server.pool.announce(info.get("connect_urls", []))
+            if new:
+                self._observer.on_discovered(tuple(map(redact_url, new)))
         elif line.startswith(b"-ERR"):
             # nats-py would close the client because of this line, even if the server keeps the
             # connection.
@@ -548,9 +582,9 @@ class LaneTransport:
             lane.abort()
         self._wake()
 
-    def _tell(self, info: dict[str, Any]) -> None:
-        """Give nats-py an INFO line of the current connection."""
-        self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
+    def _take_info(self, info: ServerInfo) -> None:
+        self.next_server.info = info
+        self._observer.on_info(info)
 
     def _wake(self) -> None:
         if self._arrival is not None:
@@ -587,3 +621,7 @@ def _error_text(line: bytes) -> tuple[str, str]:
 def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _do_nothing() -> None:
+    """Do nothing."""

@@ -12,10 +12,11 @@ import asyncio
 import contextlib
 import socket
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
 
 from jetsync._io.outbox import break_connection
 from jetsync._io.resolve import in_thread
-from jetsync._io.transport import LaneTransport, as_os_error
+from jetsync._io.transport import LaneTransport
 from jetsync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from urllib.parse import ParseResult
 
     from jetsync._io.observer import Observer
+    from jetsync._proto.server_pool import Server
     from jetsync.options import ConnectOptions
     from jetsync.values.server_info import ServerInfo
 
@@ -190,25 +192,22 @@ class WebSocketLaneTransport(LaneTransport):
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
+    async def _open(self, chosen: Server) -> None:
         """Connect, with TLS from the first byte for ``wss://``."""
-        self._begin_attempt(uri)
-        with as_os_error():
-            address = self.resolve(uri)
-            self.attempt.secure = address.scheme == "wss"
-            if self._asks_tls and not self.attempt.secure:
-                raise ConnectError("ws:// has no TLS, which this client asks for: use wss://")
-            context = await self._tls() if self.attempt.secure else None
-            self._web = web = WebSocket(await self._in_time(in_thread(load_aiohttp)))
-            web.opening = self._loop.create_task(
-                web.open(address.geturl(), context, self._options.tls_hostname)
-            )
-            # Not cancelled at the end of its time, because aiohttp would leave the socket of a TLS
-            # handshake open. close() waits for it.
-            sock = await self._in_time(asyncio.shield(web.opening))
-            if self._web is not web:
-                raise ConnectError("the connection was closed during its handshake")
-            self._sock = sock
+        self.attempt.secure = urlsplit(chosen.url).scheme == "wss"
+        if self._asks_tls and not self.attempt.secure:
+            raise ConnectError("ws:// has no TLS, which this client asks for: use wss://")
+        context = await self._tls() if self.attempt.secure else None
+        self._web = web = WebSocket(await self._in_time(in_thread(load_aiohttp)))
+        web.opening = self._loop.create_task(
+            web.open(chosen.url, context, self._options.tls_hostname)
+        )
+        # Not cancelled at the end of its time, because aiohttp would leave the socket of a TLS
+        # handshake open. close() waits for it.
+        sock = await self._in_time(asyncio.shield(web.opening))
+        if self._web is not web:
+            raise ConnectError("the connection was closed during its handshake")
+        self._sock = sock
 
     async def connect_tls(
         self,
@@ -217,15 +216,7 @@ class WebSocketLaneTransport(LaneTransport):
         buffer_size: int,
         connect_timeout: float,
     ) -> None:
-        """Connect for ``tls_first``. nats-py also asks for TLS after INFO, with a host name."""
-        if not isinstance(uri, str):
-            await self.connect(uri, buffer_size, connect_timeout)
-
-    def resolve(self, uri: ParseResult) -> ParseResult:
-        """Return *uri*, as a WebSocket if nats-py took it from the list of a cluster."""
-        if uri.scheme in {"ws", "wss"}:
-            return uri
-        return uri._replace(scheme="wss" if self._asks_tls else "ws")
+        """Do nothing: nats-py asks for TLS also if the scheme has decided about it."""
 
     def _begin_tls(self, info: dict[str, Any], server: ServerInfo) -> None:
         """Do nothing: the scheme has decided about TLS before the first byte."""

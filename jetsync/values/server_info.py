@@ -15,8 +15,9 @@ import attrs
 
 from jetsync._base.html import html_table
 from jetsync.errors import ProtocolError
+from jetsync.errors.texts import redact_url
 
-__all__ = ["ServerInfo", "Statistics"]
+__all__ = ["PoolServer", "ServerInfo", "Statistics"]
 
 LARGEST_PAYLOAD: Final = (1 << 31) - 1
 """The largest valid ``max_payload``: servers store it in 32 bits."""
@@ -80,6 +81,22 @@ class ServerInfo:
         """
         numbers = self.version.partition("-")[0].split(".")
         return tuple(int(number[:9]) for number in numbers if number.isdecimal())
+
+
+@attrs.frozen(kw_only=True)
+class PoolServer:
+    """
+    A server that a client may connect to.
+    """
+
+    url: str = attrs.field(repr=lambda url: repr(redact_url(url)))
+    """Its address, without user name and password."""
+
+    attempts: int = 0
+    """Attempts to connect to it since the last connection."""
+
+    is_discovered: bool = False
+    """Whether another server has announced it, as a member of its cluster."""
 
 
 @attrs.frozen(kw_only=True)

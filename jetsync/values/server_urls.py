@@ -42,8 +42,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
         raise InvalidArgumentError(
             "servers is empty: give at least one address", argument="servers"
         )
-    websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
-    if len(websocket) > 1:
+    if len({is_websocket([url]) for url in urls}) > 1:
         raise InvalidArgumentError(
             f"WebSocket and plain servers cannot be mixed: {shown}", argument="servers"
         )
@@ -109,6 +108,13 @@ def user_info(url: str) -> tuple[str, str | None] | None:
         unquote(parts.username, errors="strict"),
         None if password is None else unquote(password, errors="strict"),
     )
+
+
+def is_websocket(urls: Sequence[str]) -> bool:
+    """
+    Return whether the servers speak WebSocket. All of a list do, or none.
+    """
+    return urlsplit(urls[0]).scheme in WEBSOCKET_SCHEMES
 
 
 def wants_tls(urls: Sequence[str]) -> bool:

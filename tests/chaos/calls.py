@@ -67,7 +67,9 @@ def server():
 
 def handles(url: str, **options) -> Handles:
     """Connect, and make everything that calls and handlers use."""
-    client = jetsync.connect(url, request_timeout=2.0, reconnect_wait=0.05, **options)
+    client = jetsync.connect(
+        url, request_timeout=2.0, reconnect_wait=0.05, max_reconnect_wait=0.5, **options
+    )
     js = client.jetstream()
     stream = js.stream("CHAOS")
 

@@ -323,13 +323,17 @@ def trial(world: World, chance, report: Report) -> None:
     report.about(f"{transport}, {size} server{'s' * (size > 1)}")
     with contextlib.ExitStack() as stack:
         network = Network(world, transport, size, stack)
-        observer = stack.enter_context(network.connect(network.direct, reconnect_wait=0.05))
+        observer = stack.enter_context(
+            network.connect(network.direct, reconnect_wait=0.05, max_reconnect_wait=0.5)
+        )
         stream, kv = make_streams(observer, size)
         stop = threading.Event()
         echo = threading.Thread(target=answer, args=(observer, stop), daemon=True)
         echo.start()
         client = stack.enter_context(
-            network.connect(network.proxied, reconnect_wait=0.02, ping_interval=0.5)
+            network.connect(
+                network.proxied, reconnect_wait=0.02, max_reconnect_wait=0.5, ping_interval=0.5
+            )
         )
         jobs = Jobs(client, report, chance)
         made = make_faults(network, jobs, chance, report, observer)

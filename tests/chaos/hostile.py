@@ -37,6 +37,7 @@ GUESSES = [*range(1, 20), *range(1_000_000, 1_000_020)]
 OPTIONS = {
     "request_timeout": WAIT,
     "reconnect_wait": 0.05,
+    "max_reconnect_wait": 0.5,
     "connect_timeout": 2.0,
     "ping_interval": 0.5,
 }

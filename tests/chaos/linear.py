@@ -57,7 +57,9 @@ def world():
     config = {"cluster": {"no_advertise": True}}
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(DevServer(config=config, cluster=3))
-        observer = stack.enter_context(jetsync.connect(servers.urls, reconnect_wait=0.05))
+        observer = stack.enter_context(
+            jetsync.connect(servers.urls, reconnect_wait=0.05, max_reconnect_wait=0.5)
+        )
         yield World(servers, observer, Base())
 
 
@@ -229,7 +231,12 @@ def play(world: World, chance, report: Report) -> None:
         urls = [f"nats://127.0.0.1:{proxy.port}" for proxy in proxies]
         clients = [
             stack.enter_context(
-                jetsync.connect(chance.sample(urls, 3), reconnect_wait=0.02, ping_interval=0.5)
+                jetsync.connect(
+                    chance.sample(urls, 3),
+                    reconnect_wait=0.02,
+                    max_reconnect_wait=0.5,
+                    ping_interval=0.5,
+                )
             )
             for _ in range(CLIENTS)
         ]

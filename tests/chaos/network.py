@@ -162,7 +162,12 @@ def play(world: World, chance, report: Report, *, size: int) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(world.net.heal)
         servers = Servers(size, stack)
-        quick = {"reconnect_wait": 0.05, "ping_interval": 0.5, "connect_timeout": 2}
+        quick = {
+            "reconnect_wait": 0.05,
+            "max_reconnect_wait": 0.5,
+            "ping_interval": 0.5,
+            "connect_timeout": 2,
+        }
         observer = connect(stack, servers.urls(OBSERVER), quick)
         stream, kv = make_streams(observer, size)
         stop = threading.Event()

@@ -173,7 +173,7 @@ def working(server: Server, chance, report: Report, url: str | None = None, **op
     """Run the jobs during the block, and compare the outcomes afterwards."""
     trusted = {"tls_ca": options.pop("boss_ca")} if "boss_ca" in options else {}
     login = {"user": "worker", "password": "first"}
-    quick = {"reconnect_wait": 0.05, "connect_timeout": 10}
+    quick = {"reconnect_wait": 0.05, "max_reconnect_wait": 0.5, "connect_timeout": 10}
     with contextlib.ExitStack() as stack:
         observer = stack.enter_context(jetsync.connect(server.dev.url, **BOSS, **quick, **trusted))
         stream, kv = make_streams(observer, 1)

@@ -268,7 +268,12 @@ def trial(world: World, chance, report: Report) -> None:
     """Run the threads once, and check what they stored, read and consumed."""
     mode = MODES[report.seed % len(MODES)]
     report.about(f"{mode}: start")
-    options = {"request_timeout": TIMEOUT, "reconnect_wait": 0.02, "ping_interval": 0.5}
+    options = {
+        "request_timeout": TIMEOUT,
+        "reconnect_wait": 0.02,
+        "max_reconnect_wait": 0.5,
+        "ping_interval": 0.5,
+    }
     with (
         CutProxy(world.server.url) as proxy,
         jetsync.connect(world.server.url, request_timeout=TIMEOUT) as direct,

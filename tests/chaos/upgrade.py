@@ -107,7 +107,9 @@ def play(world: World, chance, report: Report, *, first: int, steps: int, size: 
     made = f"{size} server{'s' * (size > 1)}"
     with contextlib.ExitStack() as stack:
         servers = Servers(world, first, size, stack)
-        observer = stack.enter_context(jetsync.connect(servers.dev.url, reconnect_wait=0.05))
+        observer = stack.enter_context(
+            jetsync.connect(servers.dev.url, reconnect_wait=0.05, max_reconnect_wait=0.5)
+        )
         made += f", {servers.dev.version}"
         report.about(made)
         stream, kv = make_streams(observer, size, batches=False)
@@ -115,7 +117,9 @@ def play(world: World, chance, report: Report, *, first: int, steps: int, size: 
         echo = threading.Thread(target=answer, args=(observer, stop), daemon=True)
         echo.start()
         client = stack.enter_context(
-            jetsync.connect(servers.dev.url, reconnect_wait=0.02, ping_interval=0.5)
+            jetsync.connect(
+                servers.dev.url, reconnect_wait=0.02, max_reconnect_wait=0.5, ping_interval=0.5
+            )
         )
         add_features(observer, servers.dev.version_tuple, report)
         jobs = Jobs(client, report, chance)

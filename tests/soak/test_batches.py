@@ -260,7 +260,7 @@ def test_server_is_killed(moments, record_property, tmp_path):
     """Acknowledged batches are stored whole, and of other batches there is no part."""
     with (
         DevServer(store=tmp_path) as server,
-        jetsync.connect(server.url, reconnect_wait=0.02) as client,
+        jetsync.connect(server.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as client,
     ):
         campaign = Campaign(client.jetstream(), replicas=1)
         for number in range(moments):
@@ -277,7 +277,7 @@ def test_batches_survive_a_killed_leader(moments, record_property):
     """The same if the leader of the streams is killed and another server takes over."""
     with (
         DevServer(cluster=3) as servers,
-        jetsync.connect(servers.urls, reconnect_wait=0.02) as client,
+        jetsync.connect(servers.urls, reconnect_wait=0.02, max_reconnect_wait=0.5) as client,
     ):
         campaign = Campaign(client.jetstream(), replicas=3)
         for number in range(moments):

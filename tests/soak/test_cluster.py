@@ -100,7 +100,7 @@ def test_each_message_is_stored_once_if_a_leader_is_killed(kills, read_all, reco
     """Every message reported as stored is there exactly once, and every other one is reported."""
     with (
         DevServer(cluster=3) as servers,
-        jetsync.connect(servers.urls, reconnect_wait=0.05) as client,
+        jetsync.connect(servers.urls, reconnect_wait=0.05, max_reconnect_wait=0.5) as client,
     ):
         js = client.jetstream()
         stream = js.create_stream(

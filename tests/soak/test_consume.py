@@ -272,8 +272,8 @@ def test_one_server(messages, faults, kinds, record_property):
     with (
         DevServer() as server,
         CutProxy(server.port) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
-        jetsync.connect(server.url, reconnect_wait=0.05) as other,
+        jetsync.connect(proxy.url, reconnect_wait=0.05, max_reconnect_wait=0.5) as client,
+        jetsync.connect(server.url, reconnect_wait=0.05, max_reconnect_wait=0.5) as other,
     ):
         js = other.jetstream()
         stream = js.create_stream("S", subjects=["S.>"])
@@ -324,8 +324,8 @@ def test_a_consumption_survives_a_cluster_in_trouble(messages, faults, record_pr
     campaign = Campaign(record, messages, faults)
     with (
         DevServer(cluster=3) as cluster,
-        jetsync.connect(cluster.urls, reconnect_wait=0.05) as client,
-        jetsync.connect(cluster.urls, reconnect_wait=0.05) as other,
+        jetsync.connect(cluster.urls, reconnect_wait=0.05, max_reconnect_wait=0.5) as client,
+        jetsync.connect(cluster.urls, reconnect_wait=0.05, max_reconnect_wait=0.5) as other,
     ):
         js = other.jetstream(timeout=20)
         stream = js.create_stream("S", subjects=["S.>"], num_replicas=3)

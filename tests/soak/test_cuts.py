@@ -233,7 +233,9 @@ def test_random_cuts(cuts, read_all, record_property):
         DevServer() as server,
         jetsync.connect(server.url) as observer,
         CutProxy(server.url) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.02, connect_timeout=5) as client,
+        jetsync.connect(
+            proxy.url, reconnect_wait=0.02, max_reconnect_wait=0.5, connect_timeout=5
+        ) as client,
     ):
         stream = observer.jetstream().create_stream("CUTS", subjects=["CUTS.>"], storage="memory")
         reader = stream.create_consumer("reader", ack_wait=ACK_WAIT, max_ack_pending=100_000)

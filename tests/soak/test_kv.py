@@ -132,7 +132,7 @@ def test_every_read_of_all_keys_has_the_same_sum(commits, record_property, tmp_p
     """
     with (
         DevServer(store=tmp_path) as server,
-        jetsync.connect(server.url, reconnect_wait=0.02) as client,
+        jetsync.connect(server.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as client,
     ):
         kv = client.jetstream().create_key_value("BANK", atomic=True)
         fill(kv)
@@ -175,7 +175,7 @@ def test_transfers_in_a_cluster(record_property):
     """
     with (
         DevServer(cluster=3) as servers,
-        jetsync.connect(servers.urls, reconnect_wait=0.02) as client,
+        jetsync.connect(servers.urls, reconnect_wait=0.02, max_reconnect_wait=0.5) as client,
     ):
         js = client.jetstream()
         kv = patiently(lambda: js.create_key_value("BANK", num_replicas=3, history=5, atomic=True))

@@ -96,8 +96,8 @@ def test_objects_are_whole_or_absent(faults, record_property, tmp_path):
     with (
         DevServer(store=tmp_path) as server,
         CutProxy(server.url) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
-        jetsync.connect(server.url, reconnect_wait=0.02) as observer,
+        jetsync.connect(proxy.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as client,
+        jetsync.connect(server.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as observer,
     ):
         watched = observer.jetstream(timeout=TIMEOUT).create_object_store("SOAK")
         store = client.jetstream(timeout=TIMEOUT).object_store("SOAK")
@@ -181,8 +181,8 @@ def test_two_writers_lose_nothing(faults, record_property):
     with (
         DevServer() as server,
         CutProxy(server.url) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.02) as one,
-        jetsync.connect(proxy.url, reconnect_wait=0.02) as two,
+        jetsync.connect(proxy.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as one,
+        jetsync.connect(proxy.url, reconnect_wait=0.02, max_reconnect_wait=0.5) as two,
     ):
         store = one.jetstream().create_object_store("WRITERS", storage="memory")
         store.put("a", b"")

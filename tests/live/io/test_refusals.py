@@ -22,7 +22,7 @@ from helpers.credentials import CREDENTIALS, Operator, new_key, token_until  # n
 from jetsync.devserver import DevServer  # noqa: E402
 from jetsync.testing import HookRecorder  # noqa: E402
 
-QUICK = {"reconnect_wait": 0.05, "connect_timeout": 6.0}
+QUICK = {"reconnect_wait": 0.05, "max_reconnect_wait": 0.05, "connect_timeout": 6.0}
 REFUSAL = (info(), HEARD, b"-ERR 'Authorization Violation'\r\n")
 LIMIT = (info(), HEARD, b"-ERR 'maximum connections exceeded'\r\n")
 
