@@ -191,9 +191,32 @@ class TestApiErrors:
             *(10159, 10160, 10162, 10163, 10164, 10165, 10166, 10167, 10168, 10169, 10170, 10171),
             *(10174, 10175, 10176, 10177, 10178, 10179, 10185, 10188, 10189, 10190, 10191, 10193),
             *(10196, 10198, 10199, 10200, 10201, 10204, 10205, 10206, 10207, 10208, 10209, 10210),
-            *(10211, 10218),
+            *(10211, 10212, 10218, 10227),
         }
         assert seen <= ApiError.classes.keys()
+
+    @pytest.mark.parametrize(
+        ("err_codes", "cls"),
+        [
+            ((10212,), errors.ScheduleSchedulerInvalidError),
+            ((10213, 10214, 10215, 10216, 10217), errors.StreamConfigInvalidError),
+            ((10197, 10219, 10220, 10221, 10222), errors.ConsumerConfigInvalidError),
+            ((10224,), errors.ClusterRescueError),
+            ((10225,), errors.StreamIdentityMismatchError),
+            ((10226,), errors.StreamReconfigureInProgressError),
+            ((10227,), errors.StreamSourceHeaderError),
+        ],
+    )
+    def test_codes_of_the_newest_servers(self, err_codes, cls):
+        """The codes that servers 2.14 and 2.15 have added have classes."""
+        assert {ApiError.classes[each] for each in err_codes} == {cls}
+
+    @pytest.mark.parametrize(
+        "cls", [errors.ScheduleSchedulerInvalidError, errors.StreamSourceHeaderError]
+    )
+    def test_a_refused_copy_names_the_remedy(self, cls):
+        """The error of a message with a header that only servers may set says how to copy it."""
+        assert "message.headers.forwardable()" in str(cls(stream="S"))
 
     def test_no_err_code_twice(self):
         """No two classes have the same err_code, and those of key-value buckets have none."""

@@ -153,6 +153,12 @@ class InsufficientResourcesError(
     """
 
 
+class ClusterRescueError(ApiError, usual=(400, 10224, "JetStream system rescue not applied")):
+    """
+    The system account asked a cluster without a majority to continue, and the server refused.
+    """
+
+
 class TooManyRequestsError(ApiError, usual=(429, 10167, "too many requests")):
     """
     The server is overloaded. Try again later.
@@ -198,7 +204,12 @@ class SubjectOverlapError(
     """
 
 
-class StreamConfigInvalidError(ApiError, usual=(500, 10052, "stream configuration is invalid")):
+class StreamConfigInvalidError(
+    ApiError,
+    usual=(500, 10052, "stream configuration is invalid"),
+    # The consumers that mirrors and sources name.
+    also=(10213, 10214, 10215, 10216, 10217),
+):
     """
     The server rejected the stream configuration. The description says why.
     """
@@ -212,6 +223,14 @@ class StreamConfigInvalidError(ApiError, usual=(500, 10052, "stream configuratio
 class StreamSealedError(ApiError, usual=(400, 10109, "invalid operation on sealed stream")):
     """
     The stream is sealed and cannot change.
+    """
+
+
+class StreamReconfigureInProgressError(
+    ApiError, usual=(400, 10226, "stream reconfiguration already in progress")
+):
+    """
+    The server is still moving or scaling the stream, or changing its retention. Try again later.
     """
 
 
@@ -265,7 +284,12 @@ class MaxConsumersError(ApiError, usual=(400, 10026, "maximum consumers limit re
     """
 
 
-class ConsumerConfigInvalidError(ApiError, usual=(500, 10012, "consumer configuration is invalid")):
+class ConsumerConfigInvalidError(
+    ApiError,
+    usual=(500, 10012, "consumer configuration is invalid"),
+    # A pinned TTL without a priority policy, and what the ack policy `flow_control` excludes.
+    also=(10197, 10219, 10220, 10221, 10222),
+):
     """
     The server rejected the consumer configuration, or a change to a field that cannot change.
     """
@@ -328,6 +352,14 @@ class FlowControlAckPolicyError(ConsumerConfigInvalidError, usual=(400, 10218)):
 class InvalidResetError(ApiError, usual=(400, 10204, "invalid reset")):
     """
     The consumer cannot be reset to that sequence.
+    """
+
+
+class StreamIdentityMismatchError(
+    ApiError, usual=(400, 10225, "consumer's stream identity does not match")
+):
+    """
+    The consumer was requested for a stream that has since been deleted and created again.
     """
 
 
@@ -484,6 +516,31 @@ class ScheduleSourceInvalidError(ApiError, usual=(400, 10203, "schedule source i
 class ScheduleTimeZoneInvalidError(ApiError, usual=(400, 10223, "schedule time zone is invalid")):
     """
     The server does not know the schedule's time zone.
+    """
+
+
+class ScheduleSchedulerInvalidError(
+    ApiError,
+    usual=(400, 10212, "message schedules invalid scheduler"),
+    advice="publish a copy of a scheduled message with message.headers.forwardable()",
+):
+    """
+    The message has ``Nats-Scheduler`` or ``Nats-Schedule-Next``, but does not end a schedule.
+
+    Servers add these headers to the messages that they publish for a schedule.
+    """
+
+
+class StreamSourceHeaderError(
+    ApiError,
+    usual=(400, 10227, "message stream source header is not allowed"),
+    advice="publish a copy of a received message with message.headers.forwardable()",
+):
+    """
+    The message has the header ``Nats-Stream-Source``, which only servers may set.
+
+    Servers add it to the messages that a stream gets from its sources. Servers from 2.15 refuse it
+    in a publish.
     """
 
 

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from jetsync.errors import InvalidArgumentError, InvalidHeaderError, InvalidSubjectError
-from jetsync.values.headers import MSG_ID, TTL, Headers
+from jetsync.values.headers import MSG_ID, TTL, Headers, is_for_servers
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.subjects import validate_subject
 
@@ -82,7 +82,7 @@ def dead_letter(
     headers = Headers()
     for name, value in _original(raw_headers, headers):
         # Also the headers of another dead letter, so that a letter of a letter leads back to it.
-        own = name.lower().startswith("nats-") or name.startswith(PREFIX)
+        own = is_for_servers(name) or name.startswith(PREFIX)
         headers.add(KEPT + name if own else name, value)
     try:
         validate_subject(subject)
@@ -140,14 +140,15 @@ def replay(letter: Message | StoredMessage) -> OutboundMessage:
             f"the message on {letter.subject!r} is not a dead letter of jetsync", argument="letter"
         )
     headers, ttl = Headers(), None
-    for name, value in found.items():
+    # The stream of the letter may be a copy of another one, so servers may have added headers.
+    for name, value in found.forwardable().items():
         if name.startswith(KEPT):
             original = name[len(KEPT) :]
             if original == TTL:
                 ttl = value
             elif original.startswith(PREFIX):
                 headers.add(original, value)
-        elif name != MSG_ID and not name.startswith(PREFIX):
+        elif not name.startswith(PREFIX):
             headers.add(name, value)
     if ttl is not None:
         headers.add(TTL, ttl)

@@ -115,6 +115,9 @@ _ADDED: Final = STREAM.encode() + b": "
 NO_OWN_HEADERS: Final = len(FIRST_LINE)
 """The :func:`own_size` of a stored message without headers."""
 
+# The start of the names of headers that belong to servers, in lower case.
+_SERVERS: Final = "nats-"
+
 # The start of a line that is not a header: it has no name, or it continues the line before it.
 _NO_NAME: Final = frozenset({"", " ", "\t"})
 
@@ -262,6 +265,25 @@ class Headers:
         """
         return Headers(self)
 
+    def forwardable(self) -> Headers:
+        """
+        Return the headers to publish a copy of a received message with.
+
+        They lack all headers that start with ``Nats-``, because servers set them or act on them. A
+        server refuses ``Nats-Stream-Source``, drops a copy with the ``Nats-Msg-Id`` of a message in
+        the stream, and removes older messages because of ``Nats-Rollup``. ``Nats-Sequence`` and
+        others describe the original. Give the copy an id and a time-to-live of its own with
+        ``msg_id`` and ``ttl``. Headers that cannot be sent, such as a name with a space, are left
+        out as well.
+        """
+        copy = Headers()
+        copy._pairs = [
+            (name, value)
+            for name, value in self._pairs
+            if not is_for_servers(name) and _can_be_sent(name, value)
+        ]
+        return copy
+
     def __getitem__(self, name: str) -> str:
         value = self.get(name)
         if value is None:
@@ -344,6 +366,16 @@ class SharedHeaders(Headers):
 
 _USUAL: Final = (dict, Headers, SharedHeaders)
 """The usual types, which are checked first because ``isinstance`` with ``Mapping`` is slow."""
+
+
+def is_for_servers(name: str) -> bool:
+    """
+    Return whether servers set a header or act on it.
+
+    New servers may act on any name that starts with ``Nats-``. Names are case-sensitive, but the
+    gateway of another protocol may change their case.
+    """
+    return name[: len(_SERVERS)].lower() == _SERVERS
 
 
 def is_headers(headers: object) -> TypeGuard[HeadersInput]:
@@ -495,3 +527,11 @@ def _check(name: object, value: object) -> None:
         raise InvalidHeaderError(name, "the name contains a space, a colon or a control character")
     if "\r" in value or "\n" in value:
         raise InvalidHeaderError(name, "the value contains a line break")
+
+
+def _can_be_sent(name: str, value: str) -> bool:
+    try:
+        _check(name, value)
+    except InvalidHeaderError:
+        return False
+    return True

@@ -4,6 +4,8 @@ Headers over the wire: every way of reading returns the published headers.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +13,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
 
@@ -276,3 +279,77 @@ def test_odd_headers_of_core_messages(client, unique, block, pairs):
             for each in (message, asked.result(20)):
                 assert (each.data, each.raw_headers) == (b"1", block)
                 assert each.headers.items() == pairs
+
+
+def originals(client, js, unique):
+    """
+    Messages as servers deliver them with headers of their own, by what makes them.
+    """
+    config = {
+        "storage": "memory",
+        "allow_direct": True,
+        "allow_atomic": True,
+        "allow_rollup_hdrs": True,
+        "allow_msg_ttl": True,
+        "allow_msg_schedules": True,
+        "republish": jetsync.Republish(src=">", dest=f"{unique}-again.>"),
+    }
+    stream = js.create_stream(unique, subjects=[f"{unique}.>"], **config)
+    source = jetsync.StreamSource(name=unique)
+    copies = js.create_stream(f"{unique}-2", storage="memory", sources=[source])
+    with client.subscribe(f"{unique}-again.>") as republished:
+        own = {"Own": "1", "Nats-Rollup": "sub"}
+        js.publish(f"{unique}.a", b"x", headers=own, msg_id="id", ttl=60)
+        again = republished.next(timeout=5)
+        with js.atomic_batch() as batch:
+            batch.add(f"{unique}.b", b"x", headers={"Own": "1"})
+            batch.add(f"{unique}.c", b"x", headers={"Own": "1"})
+        js.schedule(
+            f"{unique}.plan",
+            b"x",
+            headers={"Own": "1"},
+            target=f"{unique}.due",
+            at=dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1),
+        )
+        consumer = stream.create_consumer(filter_subject=f"{unique}.due")
+        due = consumer.next(expires=30)
+    names = stream.create_consumer(headers_only=True, filter_subject=f"{unique}.a")
+    eventually(lambda: copies.info().state.last_seq >= 3)
+    return {
+        "a source": copies.get_last(f"{unique}.a"),
+        "republish": again,
+        "a batch": stream.get_last(f"{unique}.b"),
+        "a schedule": due,
+        "headers only": names.next(expires=5),
+    }
+
+
+def test_copies_of_received_messages_are_stored(client, js, unique):
+    """
+    A copy with `Headers.forwardable` is stored wherever the message comes from, and has the headers
+    of its publisher only.
+    """
+    target = js.create_stream(f"{unique}-3", subjects=["copies.>"], storage="memory")
+    try:
+        for origin, message in originals(client, js, unique).items():
+            assert any(name.startswith("Nats-") for name in message.headers), origin
+            js.publish("copies.one", b"x", headers=message.headers.forwardable())
+            assert target.get_last("copies.one").headers == {"Own": "1"}, origin
+    finally:
+        for name in (f"{unique}-2", unique, f"{unique}-3"):
+            with contextlib.suppress(jetsync.StreamNotFoundError):
+                js.delete_stream(name)
+
+
+def test_a_header_of_servers_is_refused_with_advice(js, stream):
+    """
+    Servers from 2.15 refuse `Nats-Stream-Source` on every publish path, and the error says what to
+    do.
+    """
+    headers = {"Nats-Stream-Source": "A 1 > > a.1"}
+    message = jetsync.OutboundMessage(f"{stream.name}.a", b"x", headers)
+    with pytest.raises(jetsync.StreamSourceHeaderError, match="forwardable"):
+        js.publish(message.subject, b"x", headers=headers)
+    with pytest.raises(jetsync.PublishManyError) as caught:
+        js.publish_many([message])
+    assert isinstance(caught.value.report.failures[0].error, jetsync.StreamSourceHeaderError)

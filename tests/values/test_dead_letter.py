@@ -164,6 +164,19 @@ class TestReplay:
         """
         assert jetsync.replay(letter(raw_headers=None)[1]).headers is None
 
+    def test_a_letter_of_a_copied_stream(self):
+        """
+        A letter whose stream is a copy of another one has headers of servers, which the message to
+        put back lacks.
+        """
+        made, _ = letter()
+        headers = jetsync.Headers([*made.headers.items(), ("Nats-Msg-Id", made.msg_id)])
+        for name in ("Nats-Stream-Source", "Nats-Sequence", "Nats-Last-Sequence", "Nats-Stream"):
+            headers.add(name, "1")
+        stored = jetsync.StoredMessage("COPY", made.subject, 1, 9, headers, made.data)
+        again = jetsync.replay(stored)
+        assert again.headers.to_dict() == {"Trace": ["7", "8"], "Nats-TTL": ["60"]}
+
     def test_the_letter_of_a_letter_leads_back_to_it(self):
         """
         A dead letter whose own handler gives up can be put back in two steps.

@@ -296,3 +296,36 @@ class TestMapping:
         """Evaluating the repr returns equal headers."""
         headers = Headers({"A": ["1", "2"]})
         assert repr(headers) == "Headers({'A': ['1', '2']})"
+
+
+class TestForwardable:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("Nats-Stream-Source", "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Msg-Id"),
+            *("Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-Msg-Size"),
+            *("Nats-Expected-Stream", "Nats-Expected-Last-Subject-Sequence", "Nats-Batch-Id"),
+            *("Nats-TTL", "Nats-Rollup", "Nats-Incr", "Nats-Counter-Sources", "Nats-Marker-Reason"),
+            *("Nats-Schedule", "Nats-Scheduler", "Nats-Schedule-Next", "Nats-Pin-Id"),
+            *("Nats-Trace-Dest", "Nats-Of-A-Later-Server", "nats-rollup", "NATS-TTL"),
+        ],
+    )
+    def test_headers_that_servers_set_or_act_on_are_left_out(self, name):
+        """A copy lacks the headers of servers, in any case of their names."""
+        assert Headers({name: "1", "A": "2"}).forwardable().items() == [("A", "2")]
+
+    def test_the_other_headers_keep_their_order_and_values(self):
+        """A copy has all other headers, and changing it does not change the original."""
+        own = [("Trace", "1"), ("A", "x"), ("Trace", "2"), ("Natsy", "y"), ("KV-Operation", "DEL")]
+        headers = Headers([*own[:2], ("Nats-Msg-Id", "7"), *own[2:]])
+        copied = headers.forwardable()
+        assert copied.items() == own
+        copied["A"] = "z"
+        assert headers["A"] == "x"
+
+    def test_headers_that_cannot_be_sent_are_left_out(self):
+        """A copy of a message of any publisher can be sent, whatever headers it has."""
+        block = b"NATS/1.0\r\nA b: 1\r\nC: \xff\r\nD: x\ny\r\nE\x07: 2\r\nF: 3\r\n\r\n"
+        copied = Headers.parse(block)[2].forwardable()
+        assert copied.items() == [("C", "\udcff"), ("F", "3")]
+        assert encode_headers(copied.items()) == b"NATS/1.0\r\nC: \xff\r\nF: 3\r\n\r\n"
