@@ -380,10 +380,14 @@ class ConnectOptions:
         """
         Read the options from a context saved by the ``nats`` command line.
 
+        A login may be written in the context, or be a reference to where it is: ``file://``,
+        ``env://`` with the name of a variable, or ``data:`` with Base64. jetsync refuses ``op://``
+        and ``nsc://``, for which the command line runs another program.
+
         Args:
             name: Name of the context. The default is the one chosen by ``nats context select``.
-            environ: The environment to read ``$XDG_CONFIG_HOME`` from. The default is that of the
-                process.
+            environ: The environment to read ``$XDG_CONFIG_HOME`` and the variables of the context
+                from. The default is that of the process.
 
         Raises:
             ConfigurationError: The context does not exist or uses unsupported settings.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import copy
 import datetime as dt
 import functools
@@ -538,11 +539,15 @@ class TestContext:
         )
 
     def test_login_order(self, contexts):
-        """If a context has several logins, jetsync uses the same one as the command line."""
+        """
+        If a context has several logins, jetsync uses the same one as the command line, and the
+        token with it.
+        """
         contexts("many", user="u", password="p", creds="/c", nkey="/n", token="t")
-        assert ConnectOptions.from_context("many") == ConnectOptions(user="u", password="p")
+        found = ConnectOptions.from_context("many")
+        assert found == ConnectOptions(user="u", password="p", token="t")
         contexts("nkey", nkey="/n", token="t")
-        assert ConnectOptions.from_context("nkey") == ConnectOptions(nkey_seed="/n")
+        assert ConnectOptions.from_context("nkey") == ConnectOptions(nkey_seed="/n", token="t")
 
     def test_prefix_before_domain(self, contexts):
         """If a context has a prefix and a domain, the prefix is used."""
@@ -610,12 +615,136 @@ class TestContext:
 
     def test_wrong_values(self, contexts):
         """Invalid values in a context raise ConfigurationError."""
-        contexts("dev", url=5)
-        with pytest.raises(ConfigurationError, match="servers"):
+        contexts("dev", url=5, token={})
+        with pytest.raises(ConfigurationError, match="url should be text"):
             ConnectOptions.from_context("dev")
         contexts("dev", url="http://x")
         with pytest.raises(ConfigurationError, match="scheme"):
             ConnectOptions.from_context("dev")
+
+
+JWT = "eyJ0eXAi.eyJqdGki.c2ln"
+CREDENTIALS = f"-----BEGIN NATS USER JWT-----\n{JWT}\n------\n{SEED}\n------"
+
+
+def data(text, kind=""):
+    """Return a reference with a text in it, as the command line writes it."""
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+class TestReferences:
+    """Values of a context that say where a login is."""
+
+    @pytest.fixture(params=["env", "file", "data", "DATA", "ENV"])
+    def refer(self, request, tmp_path, monkeypatch):
+        """Return a function that stores a text and returns a reference to it."""
+
+        def refer(text):
+            match request.param.lower():
+                case "env":
+                    monkeypatch.setenv("APP_LOGIN", text)
+                    return f"{request.param}://APP_LOGIN"
+                case "file":
+                    (tmp_path / "login").write_text(text)
+                    monkeypatch.setenv("WHERE", str(tmp_path))
+                    return "file://${WHERE}/login"
+                case _:
+                    return data(text, "text/plain").replace("data:", f"{request.param}:")
+
+        return refer
+
+    @pytest.mark.parametrize(
+        ("fields", "wanted"),
+        [
+            ({"user": "u", "password": "s3cret\n"}, {"user": "u", "password": "s3cret"}),
+            ({"token": "s3cret"}, {"token": "s3cret"}),
+        ],
+    )
+    def test_texts(self, contexts, refer, fields, wanted):
+        """A password or a token is read from where the context says, without a line end."""
+        hidden = next(reversed(fields))
+        contexts("dev", **{**fields, hidden: refer(fields[hidden])})
+        assert ConnectOptions.from_context("dev") == ConnectOptions(**wanted)
+
+    def test_credentials(self, contexts, refer):
+        """Credentials are a file, which each login reads, or the text of such a file."""
+        reference = refer(CREDENTIALS)
+        contexts("dev", creds=reference)
+        options = ConnectOptions.from_context("dev")
+        given = options.credentials
+        assert (given() if callable(given) else Path(given).read_text()) == CREDENTIALS
+        assert options == ConnectOptions.from_context("dev")
+        again = pickle.loads(pickle.dumps(options))
+        assert again == options
+        assert callable(again.credentials) is not reference.startswith("file")
+
+    def test_nkey(self, contexts, refer):
+        """An NKey is a file or a text with a seed."""
+        contexts("dev", nkey=refer(f"-----BEGIN USER NKEY SEED-----\n{SEED}\n"))
+        assert ConnectOptions.from_context("dev").nkey_text() == SEED
+
+    def test_a_jwt_and_its_seed(self, contexts, refer):
+        """A JWT and a seed are used together, each from where the context says."""
+        contexts("dev", user_jwt=JWT, user_seed=refer(SEED))
+        assert ConnectOptions.from_context("dev").credentials() == f"{JWT}\n{SEED}"
+
+    def test_tls_files(self, contexts, monkeypatch):
+        """TLS files are paths or references to files, with variables as the command line reads."""
+        monkeypatch.setenv("CERTS", "/certs")
+        contexts("dev", ca="file:///ca", cert="$CERTS/cert", key="file://${CERTS}/key")
+        assert ConnectOptions.from_context("dev") == ConnectOptions(
+            tls_ca="/ca", tls_cert="/certs/cert", tls_key="/certs/key"
+        )
+
+    @pytest.mark.parametrize("text", ["a:b", "http://x", "vault:secret", "C:\\x"])
+    def test_a_password_may_look_like_a_url(self, contexts, text):
+        """A text with another scheme is the password or the token itself."""
+        contexts("dev", user="u", password=text, token=text)
+        options = ConnectOptions.from_context("dev")
+        assert (options.password, options.token) == (text, text)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("creds", "op://vault/item/S3CRET", r"creds refers to op://, .* use file:// or env://"),
+            ("creds", "nsc://o/a/S3CRET", r"creds refers to nsc://, "),
+            ("token", "OP://vault/item/S3CRET", r"token refers to op://, "),
+            ("password", "op://S3CRET", r"password refers to op://, "),
+            ("nkey", "nsc://S3CRET", r"nkey refers to nsc://, "),
+            ("nkey", "vault://S3CRET", r"nkey refers to vault:, but must be a file"),
+            ("ca", "data:;base64,S3CRET", r"ca refers to data:, but must be a file"),
+            ("token", "env://NOT_SET", r"token refers to \$NOT_SET, which is not set"),
+            ("token", "file:///nowhere", r"token cannot be read: No such file"),
+            ("token", "data:,S3CRET", r"token refers to data: with a text that is not valid"),
+            ("token", "data:;base64,S3CRET", r"token refers to data: with a text"),
+            ("token", data("\n"), r"token refers to an empty text"),
+            ("nkey", data("S3CRET"), r"nkey refers to a text without a seed"),
+            ("user_jwt", "S3CRET", r"user_jwt needs user_seed"),
+        ],
+    )
+    def test_a_reference_that_cannot_be_read(self, contexts, field, value, said):
+        """The error names the context and the field, and shows no value."""
+        contexts("dev", **{"user": "u" if field == "password" else "", field: value})
+        with pytest.raises(ConfigurationError, match=f"context 'dev': {said}") as caught:
+            ConnectOptions.from_context("dev")
+        error = caught.value
+        assert "S3CRET" not in repr(error) + repr(error.__cause__) + repr(vars(error))
+
+    def test_nothing_shows_a_secret(self, contexts, monkeypatch):
+        """Neither the options nor their error shows what a reference leads to."""
+        secret = "2retnuh"[::-1]
+        for fields in (
+            {"creds": data(secret)},
+            {"user": "u", "password": data(secret)},
+            {"token": data(secret)},
+            {"nkey": data(SEED), "token": "t"},
+            {"user_jwt": data(secret), "user_seed": data(secret)},
+        ):
+            contexts("dev", **fields)
+            options = ConnectOptions.from_context("dev")
+            for hidden in (secret, SEED):
+                assert hidden not in repr(options)
+                assert hidden not in repr(options.credentials)
 
 
 class TestNkey:
