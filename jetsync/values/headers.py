@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Union
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Union, overload
 
 from jetsync.errors import InvalidHeaderError, InvalidTypeError
 
@@ -184,6 +184,12 @@ class Headers:
         headers._pairs = pairs
         return code, description, headers
 
+    @overload
+    def get(self, name: str, default: None = None) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: str) -> str: ...
+
     def get(self, name: str, default: str | None = None) -> str | None:
         """
         Return the first value of a name, or ``default``.
@@ -192,6 +198,12 @@ class Headers:
             if key == name:
                 return value
         return default
+
+    @overload
+    def get_last(self, name: str, default: None = None) -> str | None: ...
+
+    @overload
+    def get_last(self, name: str, default: str) -> str: ...
 
     def get_last(self, name: str, default: str | None = None) -> str | None:
         """

@@ -30,7 +30,7 @@ print(pq.read_table("tables/by-article", filesystem=fs, filters=[("article", "==
 
 # Polars
 with fs.open("tables/polars.parquet", "wb") as file:
-    pl.from_arrow(table).write_parquet(file)
+    pl.DataFrame(table).write_parquet(file)
 with fs.open("tables/polars.parquet", "rb") as file:
     print(pl.read_parquet(file, columns=["article"]))
 
@@ -42,7 +42,7 @@ duckdb.sql(
     " TO 'jetstream://tables/doubled.parquet' (FORMAT parquet)"
 )
 doubled = pyarrow.dataset.dataset("tables/doubled.parquet", filesystem=fs)
-print(duckdb.sql("SELECT sum(count) AS total FROM doubled").fetchall())
+print(duckdb.execute("SELECT sum(count) AS total FROM doubled").fetchall())
 
 # Dask
 lazy = dask.dataframe.from_pandas(orders, npartitions=2)

@@ -2,8 +2,10 @@
 gunicorn reads this file from the working folder.
 """
 
+from typing import Any
 
-def post_worker_init(worker):
+
+def post_worker_init(worker: Any) -> None:
     """
     Connect in each worker: after the fork, and after gevent has patched the process.
     """

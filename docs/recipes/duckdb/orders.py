@@ -1,3 +1,5 @@
+from typing import Any
+
 import duckdb
 
 import jetsync
@@ -18,7 +20,7 @@ ARCHIVE = """
 """
 
 
-def query(stream, statement):
+def query(stream: jetsync.Stream, statement: str) -> list[Any]:
     """Run one SQL statement over a table `messages` with all messages of a stream."""
     with stream.scan(subject="orders.*") as scan, duckdb.connect() as database:
         # The table can be read once.
@@ -26,7 +28,7 @@ def query(stream, statement):
         return database.execute(statement).fetchall()
 
 
-def main():
+def main() -> None:
     """Print a report and write a file."""
     with jetsync.connect() as client:
         stream = client.jetstream().stream("ORDERS")

@@ -75,9 +75,10 @@ def run(js: jetsync.JetStream, source: Path) -> None:
                 report = js.publish_many(messages(file, checkpoint, places, stored))
             except BaseException as error:
                 # Ctrl-C, or messages that failed. An error before the first message has no report.
-                report = getattr(error, "report", None)
-                if report is not None and report.resume_at < len(places):
-                    checkpoint.save(*places[report.resume_at], checkpoint.sequence)
+                known: jetsync.PublishReport | None = getattr(error, "report", None)
+                if known is not None and known.resume_at < len(places):
+                    offset, line = places[known.resume_at]
+                    checkpoint.save(offset, line, checkpoint.sequence)
                 raise
             # The last block may have fewer lines. Then no line needs the number.
             line = checkpoint.line + BLOCK

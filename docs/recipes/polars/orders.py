@@ -1,21 +1,27 @@
+from collections.abc import Iterator
+
 import polars as pl
 from polars.io.plugins import register_io_source
 
 import jetsync
 
-COLUMNS = {
-    "subject": pl.String,
-    "data": pl.Binary,
-    "sequence": pl.Int64,
-    "timestamp": pl.Datetime("ns", "UTC"),
-}
+COLUMNS = pl.Schema(
+    {
+        "subject": pl.String(),
+        "data": pl.Binary(),
+        "sequence": pl.Int64(),
+        "timestamp": pl.Datetime("ns", "UTC"),
+    }
+)
 ORDER = pl.Struct({"total": pl.Float64})
 
 
-def scan_stream(stream, subject):
+def scan_stream(stream: jetsync.Stream, subject: str) -> pl.LazyFrame:
     """Return the messages of a stream as a lazy frame. Each collect reads them again."""
 
-    def read(columns, predicate, rows, _):
+    def read(
+        columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
         with stream.scan(subject=subject) as scan:
             for batch in scan.to_reader(columns or list(COLUMNS)):
                 frame = pl.DataFrame(batch)
@@ -29,7 +35,7 @@ def scan_stream(stream, subject):
     return register_io_source(read, schema=COLUMNS)
 
 
-def main():
+def main() -> None:
     """Print a report and write a file."""
     with jetsync.connect() as client:
         messages = scan_stream(client.jetstream().stream("ORDERS"), "orders.*")

@@ -75,7 +75,7 @@ def serve_health(server: HTTPServer, client: jetsync.Client, running: jetsync.Co
             self.end_headers()
             self.wfile.write(json.dumps(state).encode())
 
-        def log_message(self, *arguments: object) -> None:
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             pass
 
     server.RequestHandlerClass = Health

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jetsync_otel.operations.processing import AnyMessage
 
 T = TypeVar("T")
+M = TypeVar("M", bound="AnyMessage")
 
 VERSION = "0.1.0"
 
@@ -104,7 +105,7 @@ class OTel:
         """
         return self._processor.process(messages)
 
-    def handler(self, handle: Callable[[AnyMessage], T]) -> Callable[[AnyMessage], T]:
+    def handler(self, handle: Callable[[M], T]) -> Callable[[M], T]:
         """
         Wrap a handler in a span, as :meth:`process` does.
 
@@ -113,7 +114,7 @@ class OTel:
         """
 
         @functools.wraps(handle)
-        def traced(message: AnyMessage) -> T:
+        def traced(message: M) -> T:
             with self.process(message):
                 return handle(message)
 
