@@ -584,6 +584,12 @@ class PublishOperation(Operation):
     includes ids that plugins have added.
     """
 
+    dead_letter_headers: tuple[tuple[str, str], ...] | None = attrs.field(default=None, repr=False)
+    """
+    The headers of a dead letter as pairs, among them those of the message that it is a copy of;
+    `None` for other messages. Plugins do not prepare a dead letter.
+    """
+
 
 @attrs.frozen(kw_only=True)
 class BatchCommitOperation(Operation):

@@ -13,6 +13,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from jetsync import errors, events
 from jetsync._io.connection import was_sent
 from jetsync._proto.puback import parse_ack
@@ -24,6 +26,7 @@ from jetsync.publish.retry import (
     wait_for_retry,
 )
 from jetsync.publish.ttl_floor import report_raised_ttl
+from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
 from jetsync.values.subjects import validate_subject
 
@@ -66,6 +69,9 @@ def publish_one(
     connection, plugins = context.connection, context.plugins
     if operation is None and plugins.enter_publish is not None:
         operation = _operation(message, deadline)
+        if not prepare:
+            headers = tuple(Headers(message.headers).items())
+            operation = attrs.evolve(operation, dead_letter_headers=headers)
         publish = functools.partial(
             publish_one,
             context,

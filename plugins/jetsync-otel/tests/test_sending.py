@@ -33,6 +33,38 @@ def stored(stream):
     return [stream.get_message(sequence) for sequence in range(1, last + 1)]
 
 
+# The handler is expected to raise.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("wrapped", [True, False], ids=["in a span", "without a span"])
+def test_a_dead_letter_links_to_its_message(traced, telemetry, js, stream, subject, wrapped):
+    """
+    The span of a dead letter links to the span that published the message, whose context the letter
+    carries.
+    """
+    dead = js.create_stream(f"{stream.name}-dead", subjects=[f"{stream.name}-dead"])
+
+    def give_up(message: jetsync.Message) -> None:
+        raise jetsync.DeadLetter("no seat")
+
+    try:
+        otel = telemetry.plugin()
+        mine = traced(otel)
+        mine.publish(subject, b"1")
+        handler = otel.handler(give_up) if wrapped else give_up
+        worker = mine.stream(stream.name).create_consumer("worker", max_deliver=3)
+        with worker.consume(handler, ack="auto", dead_letter=dead.name, stop_after=1) as running:
+            assert running.wait(timeout=30)
+        assert dead.info().state.messages == 1
+        first = next(each for each in telemetry.spans if each.name == f"publish {stream.name}")
+        span = eventually(
+            lambda: next((e for e in telemetry.spans if e.name == f"publish {dead.name}"), None)
+        )
+        assert [ids(link.context) for link in span.links] == [ids(first.context)]
+        assert carried(dead.get_last(dead.name)) == ids(first.context)
+    finally:
+        js.delete_stream(dead.name)
+
+
 class TestPublish:
     def test_a_published_message_carries_the_context_of_its_span(
         self, traced, telemetry, stream, subject

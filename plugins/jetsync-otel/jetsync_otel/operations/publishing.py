@@ -91,12 +91,17 @@ class Sender:
         Start the span of a publish. The span of a single publish becomes the current one.
         """
         in_bulk = operation.window is not None
+        links: list[SpanContext] = []
+        if operation.dead_letter_headers is not None:
+            origin = self._carried_by(jetsync.Headers(operation.dead_letter_headers))
+            links = [trace.get_current_span(origin).get_span_context()]
         sending = self._start(
             "publish",
             "send",
             SpanKind.CLIENT if in_bulk and self._by_message else SpanKind.PRODUCER,
             stream=operation.stream,
             subject=operation.subject,
+            links=links,
         )
         if not in_bulk:
             # Any thread may use a publisher, and the iterable of `publish_many` has its own spans.
@@ -284,10 +289,7 @@ class Sender:
         """
         sending: Sending | None = None
         headers = jetsync.Headers(message.headers)
-        carried = self._telemetry.propagator.extract(
-            headers, context=contexts.Context(), getter=GETTER
-        )
-        before = trace.get_current_span(carried).get_span_context()
+        before = trace.get_current_span(self._carried_by(headers)).get_span_context()
         if before.is_valid:
             sending = self._carried.get(before.span_id)
         if sending is None and (before.is_valid or self._has_some(headers)):
@@ -308,6 +310,10 @@ class Sender:
         return attrs.evolve(message, headers=headers)
 
     # Steps of the above.
+
+    def _carried_by(self, headers: jetsync.Headers) -> Context:
+        """Return the context that the headers of a message carry."""
+        return self._telemetry.propagator.extract(headers, context=Context(), getter=GETTER)
 
     def _has_some(self, headers: jetsync.Headers) -> bool:
         """Tell whether there is anything in the headers that the propagator would write."""
@@ -337,7 +343,7 @@ class Sender:
             context=context,
             kind=span_kind,
             attributes=given,
-            links=[trace.Link(link) for link in links or ()],
+            links=[trace.Link(link) for link in links or () if link.is_valid],
         )
         if span.get_span_context().is_valid:
             # Without an SDK, the current context is passed on unchanged.
