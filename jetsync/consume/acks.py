@@ -14,7 +14,7 @@ from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
 from jetsync._proto.frames import ack_block
 from jetsync.values.ack_subject import ACK_PREFIX
-from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
+from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message, SharedAcker
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
@@ -95,6 +95,8 @@ def acknowledge_all(
                 )
             try:
                 acker = message._take_acker()  # noqa: SLF001
+                if acker is not last and last_acker(acker) is None:
+                    raise errors.MessageAlreadyAckedError(message.subject, message.reply)
             except errors.MessageAlreadyAckedError:
                 if not skip_acked:
                     raise
@@ -106,11 +108,7 @@ def acknowledge_all(
         count = sum(len(group) for _, group in groups.values())
         # All errors that do not depend on the connection are raised before the first write.
         for acker, group in groups.values():
-            if isinstance(acker, UnwantedAcks):
-                raise acker.error(group[0])
-            if isinstance(acker, Connection):
-                # Also while the client closes, so that threads can finish their messages.
-                acker.check(while_closing=True)
+            _check(last_acker(acker), group[0])
         deadline = None
         for acker, group in list(groups.values()):
             if isinstance(acker, Connection):
@@ -130,6 +128,23 @@ def acknowledge_all(
                 message._acker = acker  # noqa: SLF001
         raise
     return count
+
+
+def _check(acker: Acker | None, message: Message) -> None:
+    """Raise if an acker cannot acknowledge its messages."""
+    if isinstance(acker, UnwantedAcks):
+        raise acker.error(message)
+    if isinstance(acker, Connection):
+        # Also while the client closes, so that threads can finish their messages.
+        acker.check(while_closing=True)
+
+
+def last_acker(acker: Acker) -> Acker | None:
+    """Return the acker of the original, if a plugin has replaced the message."""
+    found: Acker | None = acker
+    while isinstance(found, SharedAcker):
+        found = getattr(found.original, "_acker", None)
+    return found
 
 
 def _sequence(message: Message) -> int:
@@ -156,7 +171,9 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
     ):
         return
     with contextlib.suppress(errors.MessageAlreadyAckedError, errors.NotJetStreamMessageError):
-        message._take_acker()  # noqa: SLF001
+        acker = message._take_acker()  # noqa: SLF001
+        while isinstance(acker, SharedAcker):
+            acker = acker.original._take_acker()  # noqa: SLF001
         lane.post_nowait(ack_block([message.raw_reply], body), keep=KEEP_ACKS)
 
 

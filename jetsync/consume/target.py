@@ -145,7 +145,7 @@ class PullTarget:
         received, marked = context.plugins.received, context.plugins.ttl_marker
 
         def make(frame: Frame) -> Message:
-            message = Message(*frame, shown)
+            message = original = Message(*frame, shown)
             try:
                 if marked is not None and message.marker is not None:
                     marked(message, message.marker)
@@ -157,8 +157,8 @@ class PullTarget:
                     block = ack_block([frame[1]], nak_body(parsed.delivered))
                     context.lane.post_nowait(block, keep=KEEP_NAKS)
                 raise
-            if shown is not acker and getattr(message, "_acker", None) is shown:
-                message._acker = acker  # noqa: SLF001 - the plugins are done with it.
+            if shown is not acker and getattr(original, "_acker", None) is shown:
+                original._acker = acker  # noqa: SLF001 - the plugins are done with it.
             return message
 
         return make

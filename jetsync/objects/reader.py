@@ -362,8 +362,7 @@ class ObjectReader(io.BufferedIOBase):
             source = _Consumed(bucket, subject, 1, info.chunks, self._seconds, sizes=True)
         try:
             for message in source.messages():
-                size = message.headers.get_last("Nats-Msg-Size") or "0"
-                index.add(message.metadata.stream_sequence, int(size))
+                index.add(message.metadata.stream_sequence, message.omitted_bytes or 0)
         finally:
             source.close()
         if len(index) < info.chunks:

@@ -95,6 +95,8 @@ PENDING_MESSAGES: Final = "Nats-Pending-Messages"
 """On a status that ends a pull: how many messages of the pull were not delivered."""
 PENDING_BYTES: Final = "Nats-Pending-Bytes"
 """On a status that ends a pull: how many bytes of the pull were not delivered."""
+MSG_SIZE: Final = "Nats-Msg-Size"
+"""The size of a payload that the server left out, in bytes."""
 PIN_ID: Final = "Nats-Pin-Id"
 """The id of the pinned client of a priority group. Its next pulls must carry it."""
 
@@ -453,6 +455,26 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     lines.append("\r\n")
     try:
         return "".join(lines).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidHeaderError(
+            repr(error.object[error.start]), "it cannot be encoded as UTF-8"
+        ) from None
+
+
+def block_of(headers: Headers) -> bytes | None:
+    """
+    Return the header block of a message with these headers; ``None`` if there are none.
+
+    Unlike :func:`encode_headers`, it accepts what was read from a message of any publisher.
+
+    Raises:
+        InvalidHeaderError: A value cannot be encoded.
+    """
+    if not headers:
+        return None
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    try:
+        return FIRST_LINE + lines.encode("utf-8", "surrogateescape") + b"\r\n"
     except UnicodeEncodeError as error:
         raise InvalidHeaderError(
             repr(error.object[error.start]), "it cannot be encoded as UTF-8"

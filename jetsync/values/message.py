@@ -16,15 +16,18 @@ from jetsync._base.fields import wrong_type
 from jetsync._base.speedups import with_twin
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
-from jetsync.values.headers import Headers
+from jetsync.values.headers import Headers, block_of
 from jetsync.values.json_payloads import parse_json
-from jetsync.values.ttl import marker_in, ttl_in
+from jetsync.values.outbound import payload_bytes
+from jetsync.values.ttl import marker_in, omitted_in, ttl_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.frame import Frame
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
     from jetsync.values.ttl import MarkerReason
 
 __all__ = ["Message", "Metadata"]
@@ -83,6 +86,30 @@ class CopiedAcker:
         """Raise CopiedMessageError."""
         del timeout
         self.acknowledge(message, body)
+
+
+class SharedAcker:
+    """
+    The acker of a replaced message. The right to acknowledge stays with the original.
+    """
+
+    __slots__ = ("original",)
+
+    def __init__(self, original: Message) -> None:
+        self.original = original
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Acknowledge the original."""
+        del message
+        if body == IN_PROGRESS:
+            self.original.in_progress()
+        else:
+            self.original._finish(body)  # noqa: SLF001
+
+    def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
+        """Acknowledge the original and wait for the server."""
+        del message, body
+        self.original.ack_sync(timeout=timeout)
 
 
 @with_twin
@@ -243,7 +270,47 @@ class Message(MessageStorage):
         """
         Whether the message was acknowledged, nakked or terminated, or a thread is doing that now.
         """
-        return not hasattr(self, "_acker")
+        try:
+            acker = self._acker
+        except AttributeError:
+            return True
+        return type(acker) is SharedAcker and acker.original.is_acked
+
+    @property
+    def omitted_bytes(self) -> int | None:
+        """
+        The size of the payload that the server left out, in bytes; ``None`` if it left out nothing.
+
+        Consumers with ``headers_only`` leave out payloads, and so does ``republish`` if it says so.
+        """
+        return omitted_in(self.data, self.raw_headers, self)
+
+    def replace(
+        self, *, data: Payload | None = None, headers: HeadersInput | None = None
+    ) -> Message:
+        """
+        Return a copy with another payload or other headers, for example in a hook.
+
+        The copy has the subject, the reply subject and the metadata of this message. The two share
+        the right to acknowledge: if one is acknowledged, the other one is, too.
+
+        Args:
+            data: The payload of the copy. Default: that of this message.
+            headers: The headers of the copy. Default: those of this message. ``{}`` removes them.
+
+        Raises:
+            InvalidTypeError, InvalidArgumentError: The payload is neither bytes nor text.
+            InvalidHeaderError: A header would break the header block.
+        """
+        block, own = self.raw_headers, getattr(self, "_headers", None)
+        if headers is not None:
+            own = Headers(headers)
+            block = block_of(own)
+        elif own is not None:
+            own = own.copy()
+        payload = self.data if data is None else bytes(payload_bytes(data))
+        acker = None if self.is_acked else SharedAcker(self)
+        return _copied((self._subject, self.raw_reply, block, payload), own, acker)
 
     def ack(self) -> None:
         """
@@ -414,7 +481,7 @@ def frame_of(message: Message) -> Frame:
 def _copied(
     parts: tuple[bytes, bytes, bytes | None, bytes],
     headers: Headers | None,
-    acker: CopiedAcker | None,
+    acker: Acker | None,
 ) -> Message:
     """Return the copy of a message, with the data and headers that plugins may have changed."""
     message = Message(*parts, acker)

@@ -19,9 +19,17 @@ from jetsync.errors import DecodeError, InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun, join_runs
-from jetsync.values.headers import NO_OWN_HEADERS, TTL, Headers, find_last, own_size
+from jetsync.values.headers import (
+    NO_OWN_HEADERS,
+    TTL,
+    Headers,
+    block_of,
+    find_last,
+    own_size,
+)
 from jetsync.values.json_payloads import parse_json
-from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
+from jetsync.values.outbound import payload_bytes
+from jetsync.values.ttl import marker_in, marker_of, omitted_in, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from jetsync.values.frame import Frames
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
     from jetsync.values.ttl import MarkerReason
 
 __all__ = ["StoredMessage", "StoredPage"]
@@ -222,6 +232,40 @@ class StoredMessage(StoredStorage):
         """
         block = self.raw_headers
         return parse_ttl(self.headers.get(TTL)) if block is None else ttl_in(block, self)
+
+    @property
+    def omitted_bytes(self) -> int | None:
+        """
+        The size of the payload that the server left out, in bytes; ``None`` if it left out nothing.
+
+        Consumers with ``headers_only`` leave out payloads, and so does ``republish`` if it says so.
+        """
+        return omitted_in(self.data, self.raw_headers, self)
+
+    def replace(
+        self, *, data: Payload | None = None, headers: HeadersInput | None = None
+    ) -> StoredMessage:
+        """
+        Return a copy with another payload or other headers, for example in a hook.
+
+        The copy has the stream, the subject, the sequence and the time of this message.
+
+        Args:
+            data: The payload of the copy. Default: that of this message.
+            headers: The headers of the copy. Default: those of this message. ``{}`` removes them.
+
+        Raises:
+            InvalidTypeError, InvalidArgumentError: The payload is neither bytes nor text.
+            InvalidHeaderError: A header would break the header block.
+        """
+        payload = self.data if data is None else bytes(payload_bytes(data))
+        own = getattr(self, "_headers", None)
+        if headers is None:
+            parts = getattr(self, "_parts", None)
+            return _copied(self._block, parts, None if own is None else own.copy(), payload)
+        own = Headers(headers)
+        about = self.stream, self.subject, self.sequence, self.timestamp_ns
+        return _copied(None, (*about, block_of(own)), own, payload)
 
     def json(self) -> Any:
         """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTtlError, InvalidTypeError
-from jetsync.values.headers import MARKER_REASON, TTL, Headers
+from jetsync.values.headers import MARKER_REASON, MSG_SIZE, TTL, Headers
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
@@ -26,6 +26,9 @@ NEVER: Final = "never"
 
 # Go counts durations in 64-bit nanoseconds. Servers accept longer values, which overflow.
 _LONGEST = 2**63 // 10**9
+
+# No payload has a size with as many digits.
+_DIGITS: Final = 19
 
 _UNITS = {
     "h": 3600.0,
@@ -133,6 +136,9 @@ _MARKER_LINE = f"\r\n{MARKER_REASON}:".encode()
 _TTL_LINE = f"\r\n{TTL}:".encode()
 
 
+_SIZE_LINE = f"\r\n{MSG_SIZE}:".encode()
+
+
 class _HasHeaders(Protocol):
     @property
     def headers(self) -> Headers: ...
@@ -154,3 +160,14 @@ def ttl_in(block: bytes | None, message: _HasHeaders) -> float | Literal["never"
     if block is None or _TTL_LINE not in block:
         return None
     return parse_ttl(message.headers.get(TTL))
+
+
+def omitted_in(data: bytes, block: bytes | None, message: _HasHeaders) -> int | None:
+    """
+    Return the size of a payload that the server left out; ``None`` if it left out nothing.
+    """
+    if data or block is None or _SIZE_LINE not in block:
+        return None
+    # The last value, because the server appends its own.
+    size = message.headers.get_last(MSG_SIZE, "")
+    return int(size) or None if size.isascii() and size.isdigit() and len(size) < _DIGITS else None

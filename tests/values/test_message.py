@@ -7,10 +7,12 @@ import threading
 
 import pytest
 
+from jetsync.consume.acks import ack_many
 from jetsync.errors import (
     CopiedMessageError,
     DisconnectedError,
     InvalidArgumentError,
+    InvalidHeaderError,
     InvalidTypeError,
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
@@ -18,6 +20,7 @@ from jetsync.errors import (
 )
 from jetsync.values.headers import Headers
 from jetsync.values.message import Message, Metadata
+from jetsync.values.stored import StoredMessage
 from jetsync.values.ttl import MarkerReason
 
 # The tests run over both variants of the functions that have compiled twins.
@@ -363,3 +366,133 @@ class TestCopies:
         """The error of a copied core message still says that it is not from a consumer."""
         with pytest.raises(NotJetStreamMessageError):
             make(Message(b"a", b"_INBOX.x", None, b"")).ack()
+
+
+@pytest.mark.parametrize(
+    ("lines", "data", "size"),
+    [
+        (b"Nats-Msg-Size: 7\r\n", b"", 7),
+        (b"Nats-Msg-Size: 1\r\nA: b\r\nNats-Msg-Size: 7\r\n", b"", 7),
+        (b"Nats-Msg-Size: 0\r\n", b"", None),
+        (b"Nats-Msg-Size: 7\r\n", b"x", None),
+        (b"Nats-Msg-Size: many\r\n", b"", None),
+        (b"Nats-Msg-Size: " + b"9" * 5000 + b"\r\n", b"", None),
+        (b"X-Nats-Msg-Size: 7\r\n", b"", None),
+    ],
+)
+def test_the_size_of_a_payload_that_was_left_out(lines, data, size):
+    """The size is known if the server left out the payload, and only then."""
+    block = b"NATS/1.0\r\n" + lines + b"\r\n"
+    assert Message(b"a", REPLY, block, data).omitted_bytes == size
+    stored = StoredMessage("S", "a", 1, 0, data=data, raw_headers=block)
+    assert stored.omitted_bytes == size
+    assert Message(b"a", REPLY, None, b"").omitted_bytes is None
+
+
+class TestReplace:
+    HEADERS = b"NATS/1.0\r\nA: 1\r\nNats-TTL: 5\r\n\r\n"
+
+    @pytest.fixture
+    def message(self, acker):
+        """A message with headers."""
+        return Message(b"orders.1", REPLY, self.HEADERS, b"sealed", acker)
+
+    def test_another_payload(self, message):
+        """A copy with another payload keeps everything else, and the original does not change."""
+        message.headers  # noqa: B018 - it is parsed.
+        copied = message.replace(data="open")
+        assert (copied.data, message.data) == (b"open", b"sealed")
+        assert copied.subject == message.subject
+        assert copied.metadata == message.metadata
+        assert copied.headers == message.headers
+        assert copied.raw_headers == self.HEADERS
+        copied.headers["A"] = "2"
+        assert message.headers["A"] == "1"
+
+    def test_other_headers(self, message):
+        """A copy with other headers has them in every form."""
+        copied = message.replace(headers={"B": ["x", "y"]})
+        assert copied.headers.items() == [("B", "x"), ("B", "y")]
+        assert copied.raw_headers == b"NATS/1.0\r\nB: x\r\nB: y\r\n\r\n"
+        assert (copied.ttl, message.ttl) == (None, 5.0)
+        assert copied.data == b"sealed"
+        assert message.replace(headers={}).raw_headers is None
+
+    def test_headers_of_any_publisher_can_be_kept(self):
+        """Headers that could not be published can be put into a copy."""
+        block = b"NATS/1.0\r\nA b: \xff\r\nC\x07: x\ny\r\n\r\n"
+        message = Message(b"a", REPLY, block, b"")
+        headers = message.headers.copy()
+        headers.add("Mark", "1")
+        copied = message.replace(headers=headers)
+        assert Headers.parse(copied.raw_headers)[2].items() == headers.items()
+
+    @pytest.mark.parametrize("action", TERMINAL)
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_the_copy_acknowledges_the_original(self, message, acker, action, depth):
+        """If the copy or the copy of a copy is acknowledged, so is the original, and once only."""
+        copies = [message]
+        for _ in range(depth):
+            copies.append(copies[-1].replace(data=b"open"))
+        TERMINAL[action](copies[-1])
+        assert len(acker.bodies) == 1
+        for each in copies:
+            assert each.is_acked
+            with pytest.raises(MessageAlreadyAckedError):
+                each.ack()
+
+    def test_the_original_acknowledges_the_copy(self, message, acker):
+        """If the original was acknowledged, the copy is, too, whenever it was made."""
+        before = message.replace(data=b"1")
+        before.in_progress()
+        message.ack()
+        for copied in (before, message.replace(data=b"2")):
+            assert copied.is_acked
+            with pytest.raises(MessageAlreadyAckedError):
+                copied.nak()
+        assert acker.bodies == [b"+WPI", b"+ACK"]
+
+    @pytest.mark.parametrize("action", TERMINAL)
+    def test_an_ack_that_failed_can_be_repeated(self, message, acker, action):
+        """If the acknowledgement of a copy fails, both can still be acknowledged."""
+        copied = message.replace(data=b"open")
+        acker.error = DisconnectedError()
+        with pytest.raises(DisconnectedError):
+            TERMINAL[action](copied)
+        assert not copied.is_acked
+        assert not message.is_acked
+        acker.error = None
+        copied.ack()
+        assert message.is_acked
+
+    @pytest.mark.parametrize("of_copies", [True, False])
+    def test_many_copies_are_acknowledged(self, acker, of_copies):
+        """`ack_many` acknowledges copies, and refuses one whose original was acknowledged."""
+        messages = [Message(b"a", REPLY, None, b"", acker) for _ in range(3)]
+        copies = [each.replace(data=b"x") if of_copies else each for each in messages]
+        assert ack_many(copies) == 3
+        assert acker.bodies == [b"+ACK"] * 3
+        assert all(each.is_acked for each in messages)
+        again = Message(b"a", REPLY, None, b"", acker)
+        copied = again.replace(data=b"x")
+        again.ack()
+        with pytest.raises(MessageAlreadyAckedError):
+            ack_many([copied])
+
+    def test_a_message_without_a_consumer(self):
+        """The copy of a message that needs no acknowledgement needs none, either."""
+        with pytest.raises(NotJetStreamMessageError):
+            Message(b"a", b"", None, b"").replace(data=b"1").ack()
+
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [
+            ({"data": 5}, InvalidTypeError),
+            ({"headers": {"A": "x\r\n"}}, InvalidHeaderError),
+            ({"headers": 5}, InvalidTypeError),
+        ],
+    )
+    def test_wrong_values(self, message, change, error):
+        """A payload or headers of another kind are refused."""
+        with pytest.raises(error):
+            message.replace(**change)

@@ -266,3 +266,29 @@ def test_time_of():
     """Nanoseconds become an aware datetime without the errors of floats."""
     assert time_of(MOMENT_NS) == MOMENT
     assert time_of(-1) == dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize("message", [direct(b"A: 1\r\n"), StoredMessage("S", "a", 1, MOMENT)])
+def test_replace(message):
+    """
+    A copy has another payload or other headers, and the place and the time of the original.
+    """
+    message.headers  # noqa: B018 - it is parsed.
+    before = dict(message.headers.to_dict())
+    copied = message.replace(data="open")
+    assert copied.data == b"open"
+    assert copied.headers == before
+    changed = copied.replace(headers={"B": "2"})
+    assert changed.headers == {"B": "2"}
+    assert changed.raw_headers == b"NATS/1.0\r\nB: 2\r\n\r\n"
+    assert changed.data == b"open"
+    for each in (copied, changed):
+        assert (each.stream, each.subject, each.sequence, each.timestamp_ns) == (
+            message.stream,
+            message.subject,
+            message.sequence,
+            message.timestamp_ns,
+        )
+    copied.headers.add("C", "3")
+    assert message.headers == before
+    assert changed.replace(headers={}).raw_headers is None

@@ -28,8 +28,6 @@ TOMBSTONES: Final = frozenset({"DEL", "PURGE"})
 EMPTY_ON_PURPOSE: Final = ("Nats-Incr", "Nats-Marker-Reason")
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
-SIZE: Final = "Nats-Msg-Size"
-"""The header with the size of the payload that a ``headers_only`` consumer omits."""
 
 
 class Mark(str):
@@ -97,12 +95,9 @@ def is_empty_on_purpose(message: jetsync.Message | jetsync.StoredMessage) -> boo
     Return whether a received message has no payload to check: it is empty on purpose, or the server
     omitted the payload.
     """
-    return not message.data and (is_tombstone(message.headers) or is_left_out(message.headers))
-
-
-def is_left_out(headers: jetsync.Headers) -> bool:
-    # The last value, because the server appends its own.
-    return headers.get_last(SIZE) not in {None, "0"}
+    return not message.data and (
+        is_tombstone(message.headers) or message.omitted_bytes is not None
+    )
 
 
 def is_forged(headers: jetsync.Headers) -> bool:
@@ -114,22 +109,10 @@ def marked(
     message: jetsync.Message | jetsync.StoredMessage, error: ViolationError | None
 ) -> jetsync.Message | jetsync.StoredMessage:
     """Return a message with a mark, or without one."""
-    headers = message.headers
-    if isinstance(message, jetsync.StoredMessage):
-        # Stored messages are immutable, so copy it.
-        headers = headers.copy()
+    headers = message.headers.copy()
     headers.discard(SCHEMA_VIOLATION)
     if error is not None:
         violations = [(each.path, each.reason) for each in error.violations]
         said = {"contract": error.contract, "violations": violations}
         headers[SCHEMA_VIOLATION] = Mark(json.dumps(said))
-    if isinstance(message, jetsync.StoredMessage):
-        return jetsync.StoredMessage(
-            message.stream,
-            message.subject,
-            message.sequence,
-            message.timestamp_ns,
-            headers,
-            message.data,
-        )
-    return message
+    return message.replace(headers=headers)

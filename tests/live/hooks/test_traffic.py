@@ -259,6 +259,62 @@ class TestFetch:
         assert {message.metadata.delivered for message in again} == {2}
         assert stream.consumer("worker").info().num_ack_pending == 2
 
+    @pytest.mark.parametrize("policy", ["explicit", "all"])
+    @pytest.mark.parametrize("how", ["next", "fetch", "iterate", "handler", "ack_many"])
+    def test_a_replaced_message_acknowledges_the_original(self, watched, js, stream, policy, how):
+        """
+        A plugin replaces payload and headers, and the server gets the acks of the copies, however
+        the program takes and acknowledges them.
+        """
+        taken, originals = [], []
+
+        class Opening:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                originals.append(message)
+                return message.replace(data=message.data.upper(), headers={"Opened": "yes"})
+
+        _, _, worker = watched("jetsync_status", plugins=[Opening()], ack_policy=policy)
+        js.publish_many([(f"{stream.name}.a", b"a"), (f"{stream.name}.a", b"b")])
+        match how:
+            case "next":
+                for _ in range(2):
+                    taken.append(worker.next(expires=30))
+                    taken[-1].ack_sync()
+            case "fetch":
+                batch = worker.fetch(2, expires=30)
+                taken += batch
+                batch.ack()
+            case "iterate":
+                with worker.consume(ack="auto", stop_after=2) as messages:
+                    taken += messages
+            case "handler":
+                auto = "auto" if policy == "explicit" else "explicit"
+                run = lambda message: (taken.append(message), auto == "auto" or message.ack())  # noqa: E731
+                with worker.consume(run, ack=auto, stop_after=2) as running:
+                    assert running.wait(timeout=30)
+            case _:
+                taken += worker.fetch(2, expires=30)
+                jetsync.ack_many(taken)
+        assert [(each.data, each.headers["Opened"]) for each in taken] == [
+            (b"A", "yes"),
+            (b"B", "yes"),
+        ]
+        eventually(lambda: stream.consumer("worker").info().num_ack_pending == 0)
+        assert originals[-1].is_acked
+        assert stream.consumer("worker").info().num_redelivered == 0
+
+    def test_a_plugin_sees_that_a_payload_was_left_out(self, watched, js, stream):
+        """
+        The messages of a consumer with `headers_only` have the sizes of their payloads.
+        """
+        _, recorder, worker = watched("jetsync_message_received", headers_only=True)
+        js.publish_many([(f"{stream.name}.a", data) for data in (b"abc", b"")])
+        for message in worker.fetch(2, expires=30):
+            message.ack()
+        seen = [call["message"] for call in recorder.of("jetsync_message_received")]
+        assert [(each.data, each.omitted_bytes) for each in seen] == [(b"", 3), (b"", None)]
+
     @pytest.mark.parametrize("how", ["ack", "ack_sync", "term"])
     def test_a_plugin_ends_no_message_with_cumulative_acks(self, watched, js, stream, how):
         """
