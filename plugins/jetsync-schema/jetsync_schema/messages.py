@@ -95,9 +95,7 @@ def is_empty_on_purpose(message: jetsync.Message | jetsync.StoredMessage) -> boo
     Return whether a received message has no payload to check: it is empty on purpose, or the server
     omitted the payload.
     """
-    return not message.data and (
-        is_tombstone(message.headers) or message.omitted_bytes is not None
-    )
+    return not message.data and (is_tombstone(message.headers) or message.omitted_bytes is not None)
 
 
 def is_forged(headers: jetsync.Headers) -> bool:
