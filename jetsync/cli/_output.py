@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Typ
 
 import click
 
+from jetsync._base.files import replaceable
 from jetsync.errors import JetSyncError
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from rich.console import Console
     from rich.text import Text
@@ -103,6 +105,23 @@ def readable_files() -> Iterator[None]:
             raise
         where = "" if error.filename is None else f"{os.fspath(error.filename)!r}: "
         raise click.ClickException(f"{where}{error.strerror or error}") from error
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """
+    Refuse a path that a result cannot replace, before the work begins.
+    """
+    with readable_files():
+        replaceable(path)
+    if not force and os.path.lexists(path):
+        raise click.ClickException(f"{str(path)!r} exists already: use --force")
+
+
+def shown_file(path: Path) -> str:
+    """
+    Return a file that was written, and where it is if its name is a symbolic link.
+    """
+    return f"{path}, a link to {os.path.realpath(path)}" if path.is_symlink() else str(path)
 
 
 def print_json(value: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from jetsync._base.files import replaceable
 from jetsync.cli._output import GOOD, say
 
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -53,11 +54,14 @@ def install(shell: str, script: str) -> None:
     Write the script and, unless the shell finds it by itself, the line that reads it.
     """
     path = place_of(shell)
+    startup = None if shell == "fish" else startup_file(shell)
+    for each in filter(None, (path, startup)):
+        # A pipe would make the command wait, and a device would keep nothing.
+        replaceable(each)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, encoding="utf-8")
     say(f"wrote {path}", style=GOOD)
-    if shell != "fish":
-        startup = startup_file(shell)
+    if startup is not None:
         added = add_line(startup, f". {shlex.quote(str(path))}  # completion of jetsync")
         say(f"{'added a line to' if added else 'found its line in'} {startup}", style=GOOD)
 

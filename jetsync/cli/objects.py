@@ -19,6 +19,7 @@ from jetsync.cli._output import (
     NAME,
     WARNING,
     Styled,
+    check_output,
     confirm,
     duration,
     force_option,
@@ -32,6 +33,7 @@ from jetsync.cli._output import (
     progress,
     readable_files,
     say,
+    shown_file,
     size,
     until_output_closes,
     write_raw,
@@ -260,8 +262,8 @@ def get(
     if file is None and (part in {"", ".."} or Path(part).name != part):
         raise click.UsageError("NAME does not end with the name of a file: give FILE.")
     path = None if file == "-" else Path(part if file is None else file)
-    if path is not None and not force and path.exists():
-        raise click.ClickException(f"{str(path)!r} exists already: use --force")
+    if path is not None:
+        check_output(path, force=force)
     with connect(options) as client:
         store = client.jetstream().object_store(bucket)
         if path is None:
@@ -274,7 +276,7 @@ def get(
                 show_progress(completed=done, total=total)
 
             found = store.get_file(name, path, verify=not no_verify, on_progress=report)
-    say(f"wrote {path}, {size(found.size)}", style=GOOD)
+    say(f"wrote {shown_file(path)}, {size(found.size)}", style=GOOD)
 
 
 def _write_out(reader: jetsync.ObjectReader) -> None:

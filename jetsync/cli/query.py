@@ -10,7 +10,6 @@ import functools
 import io
 import json
 import re
-import secrets
 import tempfile
 from concurrent import futures
 from pathlib import Path
@@ -18,13 +17,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from jetsync._base.files import replacing
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._output import (
     GOOD,
+    check_output,
     print_table,
     read_input,
     readable_files,
     say,
+    shown_file,
     until_output_closes,
     warn,
     write_raw,
@@ -126,12 +128,8 @@ def query(
         raise click.UsageError("Give --format csv, json or parquet for FILE.")
     if where["seq"] is not None and where["since"] is not None:
         raise click.UsageError("Give one of --seq and --since.")
-    if path is not None and path.exists():
-        if not path.is_file():
-            # The result replaces FILE, which may be a device.
-            raise click.ClickException(f"{str(path)!r} is not a file")
-        if not force:
-            raise click.ClickException(f"{str(path)!r} exists already: use --force")
+    if path is not None:
+        check_output(path, force=force)
     duckdb = _duckdb()
     given = read_input(sql, "the statement")
     text = given if isinstance(given, str) else given.decode("utf-8", "replace")
@@ -404,20 +402,12 @@ def write(question: Question, kind: str, path: Path | None, limit: int | None) -
             for data in lines(question, kind, limit):
                 write_raw(data)
         return
-    # File systems limit the length of names.
-    part = path.with_name(f"{path.name[:50]}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            if kind == "parquet":
-                write_parquet(question, file, limit)
-            else:
-                file.writelines(lines(question, kind, limit))
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-    say(f"wrote {path}", style=GOOD)
+    with replacing(path) as file:
+        if kind == "parquet":
+            write_parquet(question, file, limit)
+        else:
+            file.writelines(lines(question, kind, limit))
+    say(f"wrote {shown_file(path)}", style=GOOD)
 
 
 def lines(question: Question, kind: str, limit: int | None) -> Iterator[bytes]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import wrong_type
+from jetsync._base.files import replaceable, replacing
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import check_bucket
@@ -263,7 +263,9 @@ class ObjectStore:
         Write the data of an object into a file, and return the description of the object.
 
         jetsync writes into a new file in the same folder, and renames it once all data was checked.
-        So *path* has the old file or the whole new one.
+        So *path* has the old file or the whole new one. The new file keeps the permissions of the
+        old one and, where the system allows it, its owner and group. If *path* is a symbolic link,
+        the file that it leads to is replaced, and the link stays.
 
         Args:
             name: The object.
@@ -273,25 +275,19 @@ class ObjectStore:
             timeout: As for :meth:`get`.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: The file cannot be written, or *path* is not a file but a folder, a device, a
+                pipe or a socket.
             ObjectNotFoundError, ObjectCorruptedError, ...: As :meth:`get` and
                 ``ObjectReader.read``.
         """
-        target = Path(path)
-        # File systems limit the length of names.
-        part = target.with_name(f"{target.name[:50]}.{secrets.token_hex(4)}.part")
+        # Before anything is read.
+        replaceable(path)
         with self.get(name, verify=verify, timeout=timeout) as reader:
-            try:
-                with part.open("xb") as file:
-                    for data in reader.chunks():
-                        file.write(data)
-                        if on_progress is not None:
-                            on_progress(reader.tell(), reader.info.size)
-                part.replace(target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    part.unlink()
-                raise
+            with replacing(path) as file:
+                for data in reader.chunks():
+                    file.write(data)
+                    if on_progress is not None:
+                        on_progress(reader.tell(), reader.info.size)
             return reader.info
 
     # Descriptions

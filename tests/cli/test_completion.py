@@ -4,8 +4,10 @@ Completion, as far as it works without a server.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -57,6 +59,24 @@ class TestInstall:
         path = tmp_path / ".config/fish/completions/jetsync.fish"
         assert "complete --no-files --command jetsync" in path.read_text()
         assert "start a new fish" in result.output
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs the files of POSIX systems")
+    @pytest.mark.parametrize("name", [".local/share/jetsync/completion.bash", ".bashrc"])
+    def test_what_is_not_a_file_is_refused(self, run, tmp_path, name):
+        """
+        The command writes neither its script nor the line into a device, and writes nothing else.
+        """
+        device = tmp_path / name
+        device.parent.mkdir(parents=True, exist_ok=True)
+        device.symlink_to(os.devnull)
+        before = list(tmp_path.rglob("*"))
+
+        result = run("completion", "bash")
+
+        assert result.exit_code == 1
+        assert "completion is not installed" in result.output
+        assert "not a regular file" in result.output
+        assert list(tmp_path.rglob("*")) == before
 
     def test_the_script_turns_completion_on_and_zshrc_reads_it(self, run, tmp_path):
         """

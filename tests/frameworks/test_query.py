@@ -443,7 +443,7 @@ class TestFormats:
         device.mkdir()
         for arguments in ((), ("--force",)):
             shown = run("select 1", "-o", str(device), "--format", "csv", *arguments, fails=1)
-            assert shown.endswith("device' is not a file\n")
+            assert shown.endswith("device': not a regular file\n")
         assert [path.name for path in tmp_path.iterdir()] == ["device"]
 
     def test_parquet_of_many_row_groups(self, js, run, tmp_path):

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import suppress
 
 import pytest
@@ -12,6 +14,8 @@ from click.testing import CliRunner
 
 import jetsync
 from jetsync.cli._app import jetsync as app
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs the files of POSIX systems")
 
 
 @pytest.fixture
@@ -65,6 +69,49 @@ class TestObjects:
         found = json.loads(run("put", "notes.txt", "--json"))
         assert (found["name"], found["size"], found["chunks"]) == ("notes.txt", 4, 1)
         assert store.get_bytes("notes.txt") == b"text"
+
+    @posix
+    @pytest.mark.parametrize("force", [(), ("--force",)])
+    def test_a_pipe_is_not_replaced(self, run, store, tmp_path, force):
+        """
+        `get` refuses what is not a file, also with --force.
+        """
+        store.put("a", b"data")
+        os.mkfifo(tmp_path / "pipe")
+
+        shown = run("get", "a", "pipe", *force, fails=1)
+
+        assert shown == "Error: 'pipe': not a regular file\n"
+        assert (tmp_path / "pipe").is_fifo()
+
+    @posix
+    def test_force_keeps_permissions_and_links(self, run, store, tmp_path):
+        """
+        `get --force` keeps the permissions of the file, follows a link, and says where it leads.
+        """
+        store.put("a", b"data")
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"old")
+        secret.chmod(0o600)
+        (tmp_path / "link").symlink_to("secret")
+
+        shown = run("get", "a", "link", "--force")
+
+        assert shown == f"wrote link, a link to {os.path.realpath(secret)}, 4 B\n"
+        assert (tmp_path / "link").is_symlink()
+        assert secret.read_bytes() == b"data"
+        assert secret.stat().st_mode & 0o777 == 0o600
+
+    @posix
+    def test_a_link_without_a_target_needs_force(self, run, store, tmp_path):
+        """
+        `get` asks for --force before it writes through a link, even if its target is missing.
+        """
+        store.put("a", b"data")
+        (tmp_path / "link").symlink_to("missing")
+
+        assert "exists already: use --force" in run("get", "a", "link", fails=1)
+        assert not (tmp_path / "missing").exists()
 
     def test_pipes(self, run, store):
         """

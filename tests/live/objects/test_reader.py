@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import sys
 import threading
 from contextlib import suppress
 
@@ -304,6 +305,25 @@ class TestChecks:
             store.get_file("a", path)
         assert path.read_bytes() == b"old"
         assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs the files of POSIX systems")
+    def test_a_file_is_replaced_as_it_was(self, store, tmp_path):
+        """The new file keeps the permissions, a link stays, and a pipe is refused at once."""
+        store.put("a", DATA)
+        secret, link, pipe = tmp_path / "secret", tmp_path / "link", tmp_path / "pipe"
+        secret.write_bytes(b"old")
+        secret.chmod(0o600)
+        link.symlink_to(secret)
+        os.mkfifo(pipe)
+
+        store.get_file("a", link)
+        with pytest.raises(OSError, match="not a regular file"):
+            store.get_file("missing", pipe)
+
+        assert link.is_symlink()
+        assert secret.read_bytes() == DATA
+        assert secret.stat().st_mode & 0o777 == 0o600
+        assert pipe.is_fifo()
 
     def test_an_interrupt_leaves_no_part_of_a_file(self, store, tmp_path):
         """Ctrl-C while an object is written into a file leaves the old file and no other."""

@@ -1,0 +1,90 @@
+"""
+Replace a file by one with new content, once the content is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def replaceable(path: str | os.PathLike[str]) -> tuple[Path, os.stat_result | None]:
+    """
+    Return the file that a path leads to, and its status. The status is None if there is no file.
+
+    Raises:
+        OSError: The path leads to a folder, a device, a pipe or a socket.
+    """
+    given = Path(path)
+    target = Path(os.path.realpath(given))
+    try:
+        found = given.stat()
+    except FileNotFoundError:
+        return target, None
+    if not stat.S_ISREG(found.st_mode):
+        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        raise OSError(number, "not a regular file", str(given))
+    return target, found
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """
+    Open a new file that replaces the file of this path when the block ends.
+
+    The file keeps its permissions and, where the system allows it, its owner and group. If *path*
+    is a symbolic link, the link stays and its target is replaced. If the block fails, nothing
+    changes.
+
+    Raises:
+        OSError: The path leads to something else than a file, or the file cannot be written.
+    """
+    target, old = replaceable(path)
+    # File systems limit the length of names.
+    part = target.with_name(f"{target.name[:50]}.{secrets.token_hex(4)}.part")
+
+    def create(name: str, flags: int) -> int:
+        # The old file may be private, and so is the new one from its first byte on.
+        return os.open(name, flags, 0o666 if old is None else 0o600)
+
+    try:
+        with open(part, "xb", opener=create) as file:
+            yield file
+            if old is not None and sys.platform != "win32":
+                _keep_access(file.fileno(), old)
+        part.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+if sys.platform != "win32":
+
+    def _keep_access(file: int, old: os.stat_result) -> None:
+        """
+        Give a new file the owner, the group and the permissions of an old one.
+        """
+        # New content must not run as the owner of the file.
+        mode = stat.S_IMODE(old.st_mode) & 0o777
+        made = os.fstat(file)
+        if made.st_uid != old.st_uid:
+            # Only root may do this.
+            with contextlib.suppress(OSError):
+                os.fchown(file, old.st_uid, -1)
+        if made.st_gid != old.st_gid:
+            try:
+                os.fchown(file, -1, old.st_gid)
+            except OSError:
+                # Another group than that of the old file may do what all may do.
+                mode = mode & 0o707 | (mode & 0o007) << 3
+        os.fchmod(file, mode)
