@@ -14,11 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jetsync.devserver._monitor import HOST
 from jetsync.errors import DevServerError
 
 # Blocks that listen on a port of their own. With `"port": -1` they get a reserved one, which
 # survives restarts; the server itself would choose another port each time.
 LISTENING_BLOCKS = ("gateway", "leafnodes", "mqtt", "websocket")
+
+# The block of a cluster, whose ports `DevServer` reserves itself, and other names of the blocks.
+OTHER_LISTENING_BLOCKS = ("cluster", "leaf", "ws")
 
 # The server refuses a lame duck duration below 30 s, but the pause before it starts to close
 # clients may be short.
@@ -76,17 +80,24 @@ def check_user_config(config: Mapping[str, Any]) -> None:
 
 def assign_ports(config: Mapping[str, Any], reserve: Callable[[str], int]) -> dict[str, Any]:
     """
-    Return *config* with every ``"port": -1`` of a listening block replaced by a reserved port.
+    Return *config* with all its listening blocks on loopback, and free ports for ``"port": -1``.
 
     Args:
         config: The user's configuration.
         reserve: Gives the port for a block's name.
     """
     result = dict(config)
-    for block in LISTENING_BLOCKS:
-        value = result.get(block)
-        if isinstance(value, Mapping) and value.get("port") == -1:
-            result[block] = {"host": "127.0.0.1", **value, "port": reserve(block)}
+    for block, value in config.items():
+        # The server ignores the case of keys.
+        if block.lower() not in {*LISTENING_BLOCKS, *OTHER_LISTENING_BLOCKS}:
+            continue
+        if not isinstance(value, Mapping) or "port" not in value:
+            continue
+        # Without it, the server listens on all interfaces.
+        local = {"host": HOST} if not {"listen", "net"} & set(value) else {}
+        result[block] = {**local, **value}
+        if value["port"] == -1 and block in LISTENING_BLOCKS:
+            result[block]["port"] = reserve(block)
     return result
 
 

@@ -6,11 +6,27 @@ no JetStream client.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HOST = "127.0.0.1"
+
+# The parts of a server that listen, by their names in a configuration: the part of `/varz` that
+# says where, and the names of the host and the port in it.
+_LISTENERS: Final = (
+    ("port", "", "host", "port"),
+    ("http", "", "http_host", "http_port"),
+    ("cluster", "cluster", "addr", "cluster_port"),
+    ("gateway", "gateway", "host", "port"),
+    ("leafnodes", "leaf", "host", "port"),
+    ("mqtt", "mqtt", "host", "port"),
+    ("websocket", "websocket", "host", "port"),
+)
 
 
 def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
@@ -113,3 +129,25 @@ def led_streams(port: int, server_name: str) -> set[tuple[str, str]]:
             if not cluster or cluster.get("leader") == server_name:
                 led.add((account.get("name", ""), stream.get("name", "")))
     return led
+
+
+def addresses(varz: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Return the host on which each part of a server listens, from its ``/varz``.
+    """
+    found = {}
+    for block, part, host, port in _LISTENERS:
+        said = (varz.get(part) or {}) if part else varz
+        if said.get(port):
+            found[block] = str(said.get(host))
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """
+    Return whether only this machine reaches a host.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -37,10 +37,16 @@ def wait_ready(
         The INFO of the last one that came up; empty if *starting* is empty.
 
     Raises:
-        DevServerError: A server ended, or the time is over.
+        DevServerError: A server ended, listens on another address than one of loopback, or the time
+            is over.
     """
     deadline = Deadline.after(timeout)
     info: dict[str, Any] = {}
+    for member in starting:
+        # The monitoring port is the first one that a server opens.
+        member.process.poll_until(
+            partial(_on_loopback, member), deadline, "its monitoring port does not answer"
+        )
     for member in starting:
         member.process.poll_until(
             partial(_accepts, member, info), deadline, "it does not accept connections"
@@ -100,6 +106,30 @@ def meta_leader(members: Sequence[Member]) -> int | None:
         if member.answers and _monitor.meta_view(member.http_port).get("leader") == member.name:
             return member.index
     return None
+
+
+def _on_loopback(member: Member) -> bool:
+    """
+    Return whether the server says where it listens.
+
+    Raises:
+        DevServerError: It listens on an address that other hosts may reach.
+    """
+    try:
+        _, varz = _monitor.get_json(member.http_port, "/varz", timeout=1.0)
+    except OSError:
+        return False
+    wrong = [
+        f"{block} on {host}"
+        for block, host in _monitor.addresses(varz).items()
+        if not _monitor.is_loopback(host)
+    ]
+    if wrong:
+        raise DevServerError(
+            f"a DevServer listens on loopback only, but its configuration opens {', '.join(wrong)}:"
+            f' give the block `host: "{_monitor.HOST}"`'
+        )
+    return True
 
 
 def _accepts(member: Member, found: dict[str, Any]) -> bool:

@@ -50,9 +50,11 @@ class DevServer:
             server on ``PATH``, in this order.
         jetstream: Whether JetStream is enabled.
         config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
-            key by key. A ``"port": -1`` in a listening block such as ``websocket`` becomes a free
-            port (see `ports`). Text in the server's configuration language is appended, and so is
-            a file, which is given as a ``Path``. Addresses in them are ignored.
+            key by key. A listening block such as ``websocket`` listens on 127.0.0.1 unless it names
+            a host, and its ``"port": -1`` becomes a free port (see `ports`). Text in the server's
+            configuration language is appended, and so is a file, which is given as a ``Path``. The
+            addresses for clients and for monitoring in them are ignored. A listening block in them
+            needs ``host: "127.0.0.1"``.
         store: A folder for JetStream's files, which `close` keeps. ``None`` means a temporary
             folder, which `close` removes.
         cluster: Number of servers. 2 or more form a cluster.
@@ -62,7 +64,8 @@ class DevServer:
         start_timeout: Seconds to wait until the servers are ready.
 
     Raises:
-        DevServerError: Starting failed. The message ends with the server's log.
+        DevServerError: Starting failed. The message ends with the server's log. A server that would
+            listen on other interfaces is stopped, and the message names the block.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.lacking import IS_LINUX
-from jetsync.devserver import DevServer, _binary, _config, _ports, _process, find_server
+from jetsync.devserver import DevServer, _binary, _config, _monitor, _ports, _process, find_server
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
 from jetsync.errors import DevServerError
@@ -149,11 +149,43 @@ class TestConfig:
 
     def test_free_ports_in_blocks(self):
         """A port of -1 in a listening block becomes a reserved port on loopback."""
-        config = {"websocket": {"port": -1, "no_tls": True}, "mqtt": {"port": 1883}}
+        config = {"websocket": {"port": -1, "no_tls": True}, "max_payload": -1}
         assert _config.assign_ports(config, lambda block: 7777) == {
             "websocket": {"host": "127.0.0.1", "port": 7777, "no_tls": True},
-            "mqtt": {"port": 1883},
+            "max_payload": -1,
         }
+
+    @pytest.mark.parametrize(
+        "block", ["cluster", "gateway", "leafnodes", "leaf", "mqtt", "websocket", "ws", "MQTT"]
+    )
+    def test_blocks_listen_on_loopback(self, block):
+        """A block with a port listens on loopback, unless it names an address of its own."""
+        made = _config.assign_ports({block: {"port": 1883}}, lambda _: 7777)
+        assert made == {block: {"host": "127.0.0.1", "port": 1883}}
+        for own in (
+            {"host": "::1", "port": 1883},
+            {"listen": "127.0.0.1:1883", "port": 1883},
+            {"net": "127.0.0.1", "port": 1883},
+            {"remotes": []},
+        ):
+            assert _config.assign_ports({block: own}, lambda _: 7777) == {block: own}
+
+    @pytest.mark.parametrize(
+        ("host", "local"),
+        [
+            ("127.0.0.1", True),
+            ("127.8.0.1", True),
+            ("::1", True),
+            ("localhost", True),
+            ("0.0.0.0", False),
+            ("::", False),
+            ("192.0.2.1", False),
+            ("example.com", False),
+        ],
+    )
+    def test_which_hosts_are_local(self, host, local):
+        """Only addresses of loopback, and localhost, are local."""
+        assert _monitor.is_loopback(host) is local
 
     def test_a_config_is_written_as_json_followed_by_its_text(self):
         """

@@ -20,6 +20,7 @@ import pytest
 from helpers.lacking import IS_LINUX, needs_fork
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer, _monitor
+from jetsync.devserver._ports import PortReservation
 from jetsync.errors import DevServerError
 
 
@@ -176,6 +177,45 @@ class TestConfiguration:
             assert (varz["host"], varz["port"]) == ("127.0.0.1", server.port)
             ports = ("127.0.0.1", server.ports()["monitor"])
             assert (varz["http_host"], varz["http_port"]) == ports
+
+    @pytest.mark.parametrize(
+        ("name", "block"),
+        [
+            ("websocket", "no_tls: true"),
+            ("mqtt", ""),
+            ("leafnodes", ""),
+            ("gateway", "name: g"),
+            ("cluster", "name: c"),
+        ],
+    )
+    def test_a_block_on_all_interfaces_is_refused(self, tmp_path, name, block):
+        """
+        A server with a listening block on all interfaces is stopped; one on loopback or given as a
+        mapping runs.
+        """
+        held = PortReservation()
+        held.release()
+        port = held.port
+        file = tmp_path / "nats.conf"
+        more = tmp_path / "more.conf"
+        file.write_text("include more.conf\n")
+        jetstream = name not in {"gateway", "cluster"}
+        for address in (f"port: {port}", f'listen: "0.0.0.0:{port}"'):
+            more.write_text(f"{name} {{ {address}\n {block} }}\n")
+            server = DevServer(config=file, jetstream=jetstream)
+            with pytest.raises(DevServerError, match=f"{name} on 0.0.0.0: give the block `host"):
+                server.start()
+            assert server.pids == []
+            server.close()
+        more.write_text(f'{name} {{ host: "127.0.0.1"\n port: {port}\n {block} }}\n')
+        fields = dict(line.split(": ") for line in block.splitlines())
+        fields = {key: True if value == "true" else value for key, value in fields.items()}
+        for config in (file, {name: {"port": port, **fields}}):
+            with DevServer(config=config, jetstream=jetstream):
+                socket.create_connection(("127.0.0.1", port), 5).close()
+                # Another address of loopback, which a server on all interfaces accepts.
+                with pytest.raises(OSError):  # noqa: PT011 - systems differ.
+                    socket.create_connection(("127.0.0.2", port), 5).close()
 
     def test_without_jetstream(self):
         """A server without JetStream is ready when it accepts connections."""
