@@ -24,7 +24,7 @@ def as_dict(  # noqa: PLR0917 - the order in which it is printed.
         "sequence": sequence,
         "subject": subject,
         "time": time.isoformat(),
-        "headers": {name: headers.get_all(name) for name in dict.fromkeys(headers)},
+        "headers": headers.to_dict(),
     }
     try:
         fields["data"] = data.decode("utf-8")

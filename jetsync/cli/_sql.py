@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 MOST: Final = 200
 """Keys that become columns at most. A payload may have other data as its keys."""
 
-# DuckDB finds BIGINT only for negative integers. A column has both.
-_INTEGER: Final = ("BIGINT", ["BIGINT", "UBIGINT"])
-
-# Types of columns, and the types of JSON values that they take.
+# Types of columns, and the types of JSON values that they take. DuckDB finds BIGINT only for
+# negative integers. A column has both.
 _TYPES: Final = {
-    "BIGINT": _INTEGER,
-    "UBIGINT": _INTEGER,
-    "DOUBLE": ("DOUBLE", ["BIGINT", "UBIGINT", "DOUBLE"]),
-    "BOOLEAN": ("BOOLEAN", ["BOOLEAN"]),
+    "VARCHAR": ["VARCHAR"],
+    "BOOLEAN": ["BOOLEAN"],
+    "BIGINT": ["BIGINT", "UBIGINT"],
+    "DOUBLE": ["BIGINT", "UBIGINT", "DOUBLE"],
 }
 
 
@@ -67,13 +65,15 @@ def tables(tree: Any) -> set[str]:
     return named
 
 
-def columns(table: str, structure: Mapping[str, Any], taken: Iterable[str]) -> Iterator[str]:
+def columns(
+    table: str, structure: Mapping[str, Iterable[str]], taken: Iterable[str]
+) -> Iterator[str]:
     """
     Yield an expression with a name for each key, which reads the column `json`.
 
     Args:
         table: The name of the table, for errors of the expressions.
-        structure: The types of the keys, as `json_group_structure` of DuckDB returns them.
+        structure: The types of the values of each key, as `json_each` of DuckDB returns them.
         taken: The names of the other columns.
     """
     names = {*taken}
@@ -88,17 +88,19 @@ def columns(table: str, structure: Mapping[str, Any], taken: Iterable[str]) -> I
         yield f"{_value(table, key, structure[key])} as {identifier(name)}"
 
 
-def _value(table: str, key: str, found: Any) -> str:
+def _value(table: str, key: str, found: Iterable[str]) -> str:
     # A JSON pointer. Paths of DuckDB cannot quote all keys.
     place = literal("/" + key.replace("~", "~0").replace("/", "~1"))
     text = f"(json ->> {place})"
-    if found == "VARCHAR":
-        return text
-    if not isinstance(found, str) or found not in _TYPES:
+    values = {*found} - {"NULL"}
+    kinds = [kind for kind, taken in _TYPES.items() if values and values <= {*taken}]
+    if not kinds:
         return f"json -> {place}"
-    kind, taken = _TYPES[found]
+    kind = kinds[0]
+    if kind == "VARCHAR":
+        return text
     # A cast alone would round a number, and make 1 of true or of a text.
-    value = f"if(json_type(json, {place}) in {taken}, try_cast({text} as {kind}), null)"
+    value = f"if(json_type(json, {place}) in {_TYPES[kind]}, try_cast({text} as {kind}), null)"
     problem = literal(
         f"{table}: the key {key!r} was {kind} in the sample, so give a larger --sample or read it "
         "from the column json; it is now: "

@@ -72,6 +72,8 @@ _PARTS: Final = "* replace (timestamp::timestamptz as timestamp)"
 
 _NUMBER: Final = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\(.*\)")
 
+_TEXT_OR_NOT_FINITE: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN')
+
 
 @click.command(cls=Command)
 @click.argument("sql", required=False)
@@ -189,7 +191,8 @@ def _duckdb() -> Any:
 @contextlib.contextmanager
 def _database(duckdb: Any, folder: str) -> Iterator[Any]:
     """
-    Open a database in memory that reads and writes no files but its own temporary ones.
+    Open a database in memory that reads and writes no files but its own temporary ones, and whose
+    settings are fixed.
     """
     config = {
         "enable_external_access": "false",
@@ -198,6 +201,8 @@ def _database(duckdb: Any, folder: str) -> Iterator[Any]:
     }
     with duckdb.connect(config=config) as database:
         database.execute("set TimeZone = 'UTC'")
+        # Functions such as `enable_logging` change settings in a SELECT.
+        database.execute("set lock_configuration = true")
         yield database
 
 
@@ -307,7 +312,10 @@ class Question:
             click.ClickException: It is not one SELECT statement. Such a statement only reads.
         """
         ((text,),) = self.database.execute("select json_serialize_sql(?)", [self._sql]).fetchall()
-        tree = json.loads(text)
+        try:
+            tree = json.loads(text)
+        except RecursionError:
+            raise click.ClickException("the statement is nested too deeply") from None
         if tree["error"] and tree["error_type"] == "parser":
             raise click.ClickException(f"Parser Error: {tree['error_message']}")
         if tree["error"] or len(tree["statements"]) != 1:
@@ -344,11 +352,16 @@ class Question:
         document = (
             f"select {parts}, try_cast(try(decode({payload})) as json) as json from {registered}"
         )
-        ((structure,),) = self.database.execute(
-            f"select json_group_structure(json) from (select json from ({document}) limit {sample})"
-            " where json_type(json) = 'OBJECT'"
-        ).fetchall()
-        keys = json.loads(structure or "{}")
+        # Only the top-level keys. Their values may have any depth, and functions of DuckDB 1 that
+        # look into them crash the process.
+        keys = dict(
+            self.database.execute(
+                "select key, list(distinct type) from (select json, row_number() over () as place"
+                f" from (select json from ({document}) limit {sample})"
+                " where json_type(json) = 'OBJECT'), json_each(json)"
+                " group by key order by min(place), arg_min(id, place)"
+            ).fetchall()
+        )
         if len(keys) > MOST:
             warn(f"{name}: {MOST} of {len(keys):,} keys are columns; the column json has all")
         selected = ", ".join(["*", *columns(name, keys, {*own, "json"})])
@@ -416,11 +429,20 @@ def lines(question: Question, kind: str, limit: int | None) -> Iterator[bytes]:
     """
     if kind == "json":
         for rows in question.rows('to_json("jetsync rows")::varchar', limit):
-            yield "".join(f"{text}\n" for (text,) in rows).encode()
+            yield "".join(f"{finite_json(text)}\n" for (text,) in rows).encode()
         return
     yield csv_lines([question.database.sql(question.relation()).columns])
     for rows in question.rows("columns(*)::varchar", limit):
         yield csv_lines(rows)
+
+
+def finite_json(text: str) -> str:
+    """
+    Return JSON of DuckDB with null in place of `Infinity` and `NaN`, which JSON does not have.
+    """
+    if "Infinity" not in text and "NaN" not in text:
+        return text
+    return _TEXT_OR_NOT_FINITE.sub(lambda each: each[0] if each[0][0] == '"' else "null", text)
 
 
 def csv_lines(rows: Iterable[Iterable[str | None]]) -> bytes:

@@ -5,6 +5,7 @@ The command line, as far as it works without a server.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import importlib.metadata
 import importlib.util
@@ -33,6 +34,7 @@ from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import make_options
 from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
+from jetsync.cli._shown import as_dict
 from jetsync.cli.stream import read_config, stream_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
@@ -1131,3 +1133,17 @@ class TestDocumentation:
             with command.make_context(command.name, words, parent=context):
                 pass
         assert len(lines) > 10
+
+
+def test_json_of_a_message_reads_its_headers_once(monkeypatch):
+    """
+    The JSON of a message has all headers, without a search for each of their names.
+    """
+    monkeypatch.delattr(jetsync.Headers, "get_all")
+    headers = jetsync.Headers((f"H{number % 9_000}", str(number)) for number in range(9_500))
+    time = dt.datetime(2026, 8, 6, tzinfo=dt.timezone.utc)
+
+    found = as_dict("S", 1, "s", time, headers, b"")["headers"]
+
+    assert len(found) == 9_000
+    assert (found["H0"], found["H600"]) == (["0", "9000"], ["600"])

@@ -11,6 +11,7 @@ import pathlib
 import signal
 import threading
 from concurrent import futures
+from importlib.metadata import version
 
 import pytest
 from click.testing import CliRunner
@@ -537,6 +538,53 @@ class TestFormats:
         assert run("select table_name from information_schema.tables").split() == ["table_name"]
 
 
+class TestHostilePayloads:
+    @pytest.mark.parametrize("depth", [1_000, 100_000])
+    def test_a_payload_of_any_depth(self, js, rows, orders, depth):
+        """
+        A payload that is nested deeply is JSON like any other, and its keys are columns.
+        """
+        js.publish("orders.eu", '{"deep":' * depth + "1" + "}" * depth)
+        js.publish("orders.eu", "[" * depth + "]" * depth)
+
+        assert rows("select count(*) as count, count(json) as json from ORDERS") == [
+            {"count": 5, "json": 5}
+        ]
+        assert rows("select article from ORDERS where deep is null and article = 'lamp'") == [
+            {"article": "lamp"}
+        ]
+        (found,) = rows("select length(deep::varchar) as length from ORDERS where deep is not null")
+        assert found["length"] == 9 * (depth - 1) + 1
+
+    def test_numbers_of_both_signs(self, js, rows):
+        """
+        Positive and negative whole numbers make one column of whole numbers.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish("s", '{"a": 1, "b": null, "c": 2.5}')
+        js.publish("s", '{"a": -1, "b": true, "c": 1}')
+
+        found = {row["column_name"]: row["column_type"] for row in rows("describe S")}
+
+        assert [found[key] for key in "abc"] == ["BIGINT", "BOOLEAN", "DOUBLE"]
+
+    def test_json_has_only_finite_numbers(self, js, run):
+        """
+        `--json` prints null for infinities and for what is not a number, and keeps such texts.
+        """
+        js.create_stream("S", subjects=["s"], allow_direct=True, storage="memory")
+        js.publish("s", '{"a": Infinity, "b": [NaN, -Infinity, 1.5], "c": "Infinity \\" NaN"}')
+
+        def refuse(name):
+            raise AssertionError(name)
+
+        sql = "select json, a, b, c, 'nan'::float as d, {'NaN': '-inf'::double} as e from S"
+        shown = json.loads(run(sql, "--json"), parse_constant=refuse)
+
+        values = {"a": None, "b": [None, None, 1.5], "c": 'Infinity " NaN'}
+        assert shown == {"json": values, **values, "d": None, "e": {"NaN": None}}
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("sql", "text"),
@@ -556,6 +604,8 @@ class TestMistakes:
             ("select * from read_text('/etc/hosts')", "disabled"),
             ("select * from options", "neither a stream nor a bucket 'options'"),
             ('select * from "a b"', "a b"),
+            ("select * from query('set threads = 1')", "Parser Error"),
+            (f"select {'[' * 900}1{']' * 900}", "the statement is nested too deeply"),
         ],
     )
     def test_errors_have_one_line(self, run, orders, sql, text):
@@ -567,6 +617,25 @@ class TestMistakes:
         assert shown.startswith("Error: ")
         assert text in shown
         assert shown.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            "enable_logging()",
+            "enable_logging('QueryLog', storage='file', storage_path='logs')",
+            "disable_logging()",
+            "enable_profiling()",
+        ],
+    )
+    def test_settings_are_fixed(self, run, tmp_path, call):
+        """
+        A SELECT that calls a function cannot change settings of DuckDB, nor write its log.
+        """
+        if version("duckdb").startswith("1."):
+            pytest.skip("these functions of DuckDB 1 ignore the lock of its settings")
+
+        assert "the configuration has been locked" in run(f"select * from {call}", fails=1)
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_bucket_whose_name_differs_in_case(self, js, run):
         """
