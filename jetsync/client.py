@@ -35,7 +35,7 @@ from jetsync.consume.answers import Answers
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
-from jetsync.options import ConnectOptions
+from jetsync.options import ConnectOptions, completed
 from jetsync.system import System
 from jetsync.values.headers import encode_headers, header_pairs
 from jetsync.values.message import Message
@@ -79,8 +79,11 @@ def connect(
 
     Args:
         servers: One address or several, such as ``nats://host:4222``, as a list or separated by
-            commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means ``$NATS_URL``,
-            or ``nats://127.0.0.1:4222`` if that is not set.
+            commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means those of
+            *options*. If these name no server either, jetsync reads the environment as
+            :meth:`ConnectOptions.from_env` does: the servers, the login and the TLS files. Options
+            that you give replace those of the environment, a login as a whole. The default server
+            is ``nats://127.0.0.1:4222``.
         options: All options as an object. *servers* and *fields* override its fields.
         plugins: Plugin objects, or names of entry points in the group ``jetsync``. jetsync adds
             them to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
@@ -91,7 +94,7 @@ def connect(
         ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
         AuthenticationError: The server refused the credentials, or jetsync could not load them.
         ConfigurationError: A plugin is unknown or does not match the hooks, an optional package is
-            missing, or a TLS file or ``$NATS_URL`` cannot be used.
+            missing, or a TLS file or a variable of the environment cannot be used.
         InvalidArgumentError, InvalidTypeError: An option does not exist, or its value cannot be
             used.
     """
@@ -106,6 +109,7 @@ def connect(
             raise wrong_type("servers", "an address or a list of addresses", servers)
         given["servers"] = servers if isinstance(servers, str) else tuple(servers)
     options = ConnectOptions(**given) if options is None else attrs.evolve(options, **given)
+    options = completed(options)
     deadline = Deadline.after(options.connect_timeout)
     loaded = Plugins.load((*options.plugins, *plugins))
     connection: Connection | None = None

@@ -64,7 +64,16 @@ _EXCLUDES: Final = {
     "nkey": ("nkey_seed", "credentials"),
     "tls": ("tls_ca", "tls_cert"),
 }
-_LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
+LOGIN_FIELDS: Final = (
+    *("user", "password", "token", "credentials", "nkey_seed", "nkey", "nkey_signature"),
+)
+TOGETHER: Final = (
+    LOGIN_FIELDS,
+    ("tls_cert", "tls_key"),
+    ("jetstream_domain", "jetstream_prefix"),
+)
+"""Groups of options from one source: if one is given, those of the environment are not used."""
+
 _CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature", "choose_server")
 
 
@@ -148,6 +157,28 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
+def _over(fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the fields with those that are given, which replace a group as a whole.
+    """
+    replaced = {name for group in TOGETHER if any(one in given for one in group) for name in group}
+    if "tls" in given:
+        replaced |= {"tls_ca", "tls_cert", "tls_key"}
+    return {**{name: fields[name] for name in fields if name not in replaced}, **given}
+
+
+def _environment_fields(env: Mapping[str, str]) -> dict[str, Any]:
+    context = env.get("NATS_CONTEXT")
+    given = {field: env[key] for key, field in _ENVIRONMENT.items() if env.get(key)}
+    return _over(_context(context, env) if context else {}, given)
+
+
+def _context(name: str | None, env: Mapping[str, str]) -> dict[str, Any]:
+    # A context without a server means the default one, and not that of the environment, which
+    # should not get the login of the context.
+    return {"servers": DEFAULT_URL, **context_fields(name, env)}
+
+
 class ConnectFields(TypedDict, total=False):
     """
     The keywords of :func:`jetsync.connect`, for type checkers.
@@ -217,9 +248,10 @@ class ConnectOptions:
     servers: str | Sequence[str] | None = attrs.field(
         default=None, converter=_servers, repr=_shown_servers
     )
-    """One URL, several separated by commas, or a list. ``None`` means ``$NATS_URL``, or
-    ``nats://127.0.0.1:4222`` if that is not set. Schemes: ``nats``, ``tls``, ``ws``, ``wss``.
-    One ``tls`` URL turns TLS on for all servers. ``ws`` and ``wss`` cannot be mixed."""
+    """One URL, several separated by commas, or a list. ``None`` means the server, the login and
+    the TLS files of the environment, as in :meth:`from_env`, or ``nats://127.0.0.1:4222`` if it
+    names no server. Schemes: ``nats``, ``tls``, ``ws``, ``wss``. One ``tls`` URL turns TLS on for
+    all servers. ``ws`` and ``wss`` cannot be mixed."""
     name: str | None = None
     """Name of the connection in the server's monitoring."""
 
@@ -357,7 +389,10 @@ class ConnectOptions:
         ``$NATS_PASSWORD``, ``$NATS_TOKEN``, ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``,
         ``$NATS_CERT`` and ``$NATS_KEY``. Empty ones count as not set. ``$NATS_CONTEXT`` names a
         saved context, and the other variables override its fields. If one that is set is part of a
-        login, jetsync ignores all login fields of the context.
+        login, jetsync ignores all login fields of the context. The same is true for the certificate
+        and its key.
+
+        `connect` does the same if neither its arguments nor its options name a server.
 
         Args:
             environ: The environment to read. The default is that of the process.
@@ -366,12 +401,7 @@ class ConnectOptions:
             ConfigurationError: The context cannot be used, or the variables contradict each other.
         """
         env = os.environ if environ is None else environ
-        context = env.get("NATS_CONTEXT")
-        fields = context_fields(context, env) if context else {}
-        given = {field: env[key] for key, field in _ENVIRONMENT.items() if env.get(key)}
-        if any(field in given for field in _LOGIN):
-            fields = {field: value for field, value in fields.items() if field not in _LOGIN}
-        return cls._configured({**fields, **given}, "the environment")
+        return _configured(_environment_fields(env), "the environment")
 
     @classmethod
     def from_context(
@@ -393,14 +423,7 @@ class ConnectOptions:
             ConfigurationError: The context does not exist or uses unsupported settings.
         """
         env = os.environ if environ is None else environ
-        return cls._configured(context_fields(name, env), f"context {name or 'selected'!r}")
-
-    @classmethod
-    def _configured(cls, fields: Mapping[str, Any], source: str) -> ConnectOptions:
-        try:
-            return cls(**fields)
-        except (InvalidArgumentError, InvalidTypeError) as error:
-            raise ConfigurationError(f"{source}: {error}") from error
+        return _configured(_context(name, env), f"context {name or 'selected'!r}")
 
     def evolve(self, **changes: Unpack[OptionsFields]) -> ConnectOptions:
         """
@@ -495,3 +518,31 @@ class ConnectOptions:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectOptions:
         return self
+
+
+def _configured(fields: Mapping[str, Any], source: str) -> ConnectOptions:
+    try:
+        return ConnectOptions(**fields)
+    except (InvalidArgumentError, InvalidTypeError) as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+
+
+def completed(options: ConnectOptions) -> ConnectOptions:
+    """
+    Return options with those of the environment, unless they name a server.
+
+    Options that are given replace those of the environment: a login as a whole, and a certificate
+    with its key.
+
+    Raises:
+        ConfigurationError: As for `ConnectOptions.from_env`.
+    """
+    if options.servers is not None:
+        return options
+    given = {
+        field.name: getattr(options, field.name)
+        for field in attrs.fields(ConnectOptions)
+        if getattr(options, field.name) != field.default
+    }
+    found = {"servers": DEFAULT_URL, **_environment_fields(os.environ)}
+    return _configured(_over(found, given), "the environment")

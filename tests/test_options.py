@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jetsync import options as options_module
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
-from jetsync.options import DEFAULT_URL, ConnectOptions
+from jetsync.options import DEFAULT_URL, ConnectOptions, completed
 from jetsync.values.server_urls import user_info
 
 SEED = "SU" + "A" * 56
@@ -513,6 +513,83 @@ class TestEnvironment:
         )
 
 
+class TestCompleted:
+    @pytest.fixture(autouse=True)
+    def environment(self, monkeypatch):
+        """An environment with a server, a login, and TLS files."""
+        monkeypatch.setenv("NATS_URL", "tls://env")
+        monkeypatch.setenv("NATS_USER", "ann")
+        monkeypatch.setenv("NATS_PASSWORD", "secret")
+        monkeypatch.setenv("NATS_CA", "/ca")
+        monkeypatch.setenv("NATS_CERT", "/cert")
+        monkeypatch.setenv("NATS_KEY", "/key")
+
+    def test_options_without_a_server_are_those_of_the_environment(self):
+        """Options that name no server get the server, the login and the files."""
+        options = completed(ConnectOptions(name="me", request_timeout=3))
+        environment = ConnectOptions.from_env()
+        assert options == environment.evolve(name="me", request_timeout=3)
+        assert environment.user == "ann"
+
+    def test_a_server_excludes_the_environment(self, monkeypatch):
+        """If the options name a server, the environment is not even read."""
+        monkeypatch.setenv("NATS_CONTEXT", "missing")
+        options = ConnectOptions(servers="nats://other")
+        assert completed(options) is options
+
+    @pytest.mark.parametrize(
+        "login",
+        [
+            {"token": "t"},
+            {"user": "bob"},
+            {"user": "bob", "password": "b"},
+            {"credentials": "/creds"},
+            {"nkey_seed": SEED},
+            {"nkey": PUBLIC, "nkey_signature": bytes},
+            {"user": secret_of_module, "password": secret_of_module},
+        ],
+    )
+    def test_a_login_replaces_that_of_the_environment(self, login):
+        """A login in the options is used as it is, with the server and files of the environment."""
+        options = completed(ConnectOptions(**login))
+        expected = ConnectOptions.from_env().evolve(**{"user": None, "password": None, **login})
+        assert options == expected
+
+    def test_a_login_makes_a_broken_one_of_the_environment_irrelevant(self, monkeypatch):
+        """Variables of a login that contradict each other do no harm if the login is given."""
+        monkeypatch.delenv("NATS_USER")
+        assert completed(ConnectOptions(token="t")).token == "t"
+        with pytest.raises(ConfigurationError, match="the environment: password needs user"):
+            completed(ConnectOptions())
+
+    def test_a_certificate_is_not_mixed_with_another_key(self):
+        """A certificate in the options replaces the key, and a context replaces all files."""
+        options = completed(ConnectOptions(tls_cert="/own"))
+        assert (options.tls_ca, options.tls_cert, options.tls_key) == ("/ca", "/own", None)
+        options = completed(ConnectOptions(tls=ssl.create_default_context()))
+        assert (options.tls_ca, options.tls_cert, options.tls_key) == (None, None, None)
+        assert completed(ConnectOptions(tls_ca="/own")).tls_key == "/key"
+
+    def test_a_context_gives_its_login_to_its_own_server(self, contexts, monkeypatch):
+        """A context without a server is one for the default server, not for $NATS_URL."""
+        contexts("dev", token="t")
+        options = completed(ConnectOptions.from_context("dev"))
+        assert (options.server_list(), options.token) == ([DEFAULT_URL], "t")
+
+    def test_the_default_server(self, monkeypatch):
+        """Without a server in the environment, its login is for the default server."""
+        monkeypatch.delenv("NATS_URL")
+        options = completed(ConnectOptions())
+        assert (options.server_list(), options.user) == ([DEFAULT_URL], "ann")
+
+    def test_variables_that_cannot_be_used(self, monkeypatch):
+        """An error names the environment, and shows no secret."""
+        monkeypatch.setenv("NATS_URL", "http://u:hunter2@h")
+        with pytest.raises(ConfigurationError, match="the environment: ") as caught:
+            completed(ConnectOptions())
+        assert "hunter2" not in str(caught.value)
+
+
 class TestContext:
     def test_fields_of_the_nats_command_line_become_options(self, contexts):
         """The fields that the nats command line writes become options."""
@@ -545,9 +622,10 @@ class TestContext:
         """
         contexts("many", user="u", password="p", creds="/c", nkey="/n", token="t")
         found = ConnectOptions.from_context("many")
-        assert found == ConnectOptions(user="u", password="p", token="t")
+        assert found == ConnectOptions(servers=DEFAULT_URL, user="u", password="p", token="t")
         contexts("nkey", nkey="/n", token="t")
-        assert ConnectOptions.from_context("nkey") == ConnectOptions(nkey_seed="/n", token="t")
+        found = ConnectOptions.from_context("nkey")
+        assert found == ConnectOptions(servers=DEFAULT_URL, nkey_seed="/n", token="t")
 
     def test_prefix_before_domain(self, contexts):
         """If a context has a prefix and a domain, the prefix is used."""

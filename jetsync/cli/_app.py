@@ -156,7 +156,8 @@ def jetsync() -> None:
     Commands connect to --server, or use the saved context of --context, or these environment
     variables: NATS_URL, NATS_CONTEXT, NATS_USER, NATS_PASSWORD, NATS_TOKEN, NATS_CREDS, NATS_NKEY,
     NATS_CA, NATS_CERT and NATS_KEY. The default server is nats://127.0.0.1:4222. These options
-    follow the command: `jetsync stream ls --server URL`.
+    follow the command: `jetsync stream ls --server URL`. If the environment names a server, its
+    login and files are not used for another one in --server.
 
     DURATION is a time such as 250ms, 90s, 1h30m or 7d. SIZE is a number of bytes such as 512KB or
     1GB.

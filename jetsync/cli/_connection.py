@@ -13,14 +13,14 @@ import jetsync
 from jetsync.cli._output import duration, warn
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.cli._units import positive_seconds_of
+from jetsync.options import TOGETHER
+from jetsync.values.server_urls import address, read_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
 
 _OPTIONS: Final = (
     click.option(
@@ -84,7 +84,8 @@ def connection_options(command: Callable[..., T]) -> Callable[..., T]:
     Add the connection options to a command. The command gets them as one argument `options`.
 
     The command line takes precedence over the context, and the context over the environment. A
-    login on the command line replaces the complete login of the context and the environment.
+    login on the command line replaces the complete login of the context and the environment. If the
+    environment names a server, its options are not used for another one.
     """
 
     @functools.wraps(command)
@@ -98,7 +99,7 @@ def connection_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 FIELDS: Final = (
-    *("servers", "context", *_LOGIN),
+    *("servers", "context", "user", "password", "token", "credentials", "nkey_seed"),
     *("tls_ca", "tls_cert", "tls_key", "jetstream_domain", "timeout"),
 )
 
@@ -114,19 +115,33 @@ def make_options(
 
         InvalidArgumentError: An option is invalid.
     """
-    if context is None:
-        options = jetsync.ConnectOptions.from_env()
-    else:
-        options = jetsync.ConnectOptions.from_context(context)
     changes: dict[str, Any] = {name: text for name, text in fields.items() if text is not None}
-    if any(name in changes for name in _LOGIN):
-        changes = {**dict.fromkeys(_LOGIN), **changes}
-        if changes["user"] is not None and changes["password"] is None:
-            # With --user alone, the password may be in the environment.
-            changes["password"] = options.password
+    if context is not None:
+        options = jetsync.ConnectOptions.from_context(context)
+    else:
+        options = jetsync.ConnectOptions.from_env()
+        if "servers" in changes and not _is_server_of(options, changes["servers"]):
+            # Its password is for the server that it names.
+            options = jetsync.ConnectOptions()
+    if changes.get("user") is not None and changes.get("password") is None:
+        # With --user alone, the password may be in the environment.
+        changes["password"] = options.password
+    for group in TOGETHER:
+        if any(name in changes for name in group):
+            changes = {**dict.fromkeys(group), **changes}
     if timeout is not None:
         changes |= {"connect_timeout": timeout, "request_timeout": timeout}
     return options.evolve(name=options.name or "jetsync command line", **changes)
+
+
+def _is_server_of(options: jetsync.ConnectOptions, given: str) -> bool:
+    """
+    Return whether options are for a server from the command line: they name it, or none.
+    """
+    if options.servers is None:
+        return True
+    own = {address(url) for url in options.server_list()}
+    return own >= {address(url) for url in read_servers(given)}
 
 
 def connect(options: jetsync.ConnectOptions) -> jetsync.Client:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import jetsync
 from jetsync._io.login import make_login
 from jetsync.devserver import DevServer
 from jetsync.options import ConnectOptions
@@ -65,6 +66,22 @@ def users(key):
         jetstream=False, config={"authorization": {"timeout": 30, "users": login}}
     ) as server:
         yield server
+
+
+def test_connect_uses_the_login_of_the_environment_for_its_server_only(monkeypatch):
+    """
+    Without a server, connect uses the login of the environment. With one, it sends none.
+    """
+    config = "authorization { user: ann, password: secret }"
+    with DevServer(jetstream=False, config=config) as server:
+        for name, value in {"URL": server.url, "USER": "ann", "PASSWORD": "secret"}.items():
+            monkeypatch.setenv(f"NATS_{name}", value)
+        for options in (None, ConnectOptions(name="me")):
+            jetsync.connect(options=options).close()
+        with pytest.raises(jetsync.AuthenticationError, match="sent no user, token or key"):
+            jetsync.connect(server.url)
+        with pytest.raises(jetsync.AuthenticationError):
+            jetsync.connect(token="t")
 
 
 class TestUsers:
