@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 
 import attrs
 import pytest
@@ -458,3 +459,29 @@ def test_the_text_of_a_status():
     silent = jetsync.ConsumerUnavailableError(description="", stream="S", consumer="c")
     assert str(silent).startswith("503 no server answers for the consumer")
     assert str(silent).endswith("(stream 'S', consumer 'c')")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (9.99997, "10 s"),
+        (5, "5 s"),
+        (0.05, "0.05 s"),
+        (1.23456, "1.23 s"),
+        (99.98, "100 s"),
+        (3600, "3600 s"),
+    ],
+)
+def test_durations_in_texts_are_rounded(seconds, text):
+    """
+    Every error about a wait says how long it was in three digits, as what is left of 10 s.
+    """
+    for error in (
+        errors.ConnectTimeoutError(seconds),
+        errors.DisconnectedError(timeout=seconds),
+        errors.RequestTimeoutError("a", seconds),
+        errors.WaitTimeoutError("it", seconds),
+        errors.PublishOutcomeUnknownError("a", timeout=seconds),
+    ):
+        assert re.search(rf"(within|after) {text}\b", str(error)), error
+        assert error.timeout == seconds

@@ -33,7 +33,7 @@ from jetsync._io.resolve import in_thread, look_up
 from jetsync._io.tls import asks_tls, tls_context
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
 from jetsync._proto.server_pool import Server
-from jetsync.errors.texts import redact_url
+from jetsync.errors.texts import redact_url, shown_seconds
 from jetsync.values.server_info import ServerInfo, clean_info
 from jetsync.values.server_urls import is_websocket
 
@@ -301,7 +301,9 @@ class LaneTransport:
             raise asyncio.CancelledError
 
     def _late(self, what: str = "the server did not answer") -> errors.ConnectError:
-        return errors.ConnectError(f"{what} within {self._budget:.3g} s{self.attempt.hint}")
+        return errors.ConnectError(
+            f"{what} within {shown_seconds(self._budget)}{self.attempt.hint}"
+        )
 
     async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
         """Await one step within the rest of the attempt's time."""

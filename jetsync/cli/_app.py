@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 import jetsync as package
+from jetsync.cli._connection import COMMAND
 from jetsync.cli._output import say, show_error, visible
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.errors import DevServerError, JetSyncError
@@ -56,7 +58,22 @@ _ADVICE: Final = {
     "the stream needs allow_atomic=True": "create the stream with --atomic",
     "the stream needs allow_batched=True": "create the stream with --batched",
     "the bucket needs limit_marker_ttl": "create the bucket with --limit-marker-ttl",
+    "stream_names(subject=...) lists the streams that have a subject": "`jetsync stream ls "
+    "--subject SUBJECT` lists the streams that have a subject",
+    "needs allow_direct=True on the stream": "create the stream with --direct, or let "
+    "`nats stream edit --allow-direct` change it",
+    "also set duplicate_window to at most max_age": "in a file for --config, set duplicate_window "
+    "to at most max_age",
     "give the authority of its certificate as tls_ca": "name its authority with --tls-ca",
+    "give that as tls_hostname": "use that name in the URL",
+    "check the port, and tls_first if given": "check the port",
+    "use tls_first": "use a context of the nats command line with TLS first",
+    "for a login with a seed alone use nkey_seed": "for a login with a seed alone use --nkey",
+    "to sign without a seed use nkey_signature": "it needs both",
+    "repeating it without a msg_id": "repeating it without --msg-id",
+    "repeating it with msg_id": "repeating it with --msg-id",
+    "(its ack_policy is 'none')": "(it was created with --ack none): use --ack none",
+    "password needs user;": "--password needs --user;",
     "is a server running there?": "is a server running there? `jetsync server` starts one",
 }
 """What errors advise in terms of Python, and in terms of commands."""
@@ -94,14 +111,17 @@ class Commands(SuggestingGroup):
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with readable_errors():
+        with readable_errors(ctx):
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def readable_errors() -> Iterator[None]:
+def readable_errors(ctx: click.Context | None = None) -> Iterator[None]:
     """
     Print an error of jetsync as one line, without control characters and secrets.
+
+    Args:
+        ctx: The context of the group, to name options of the command that fails.
     """
     try:
         yield
@@ -110,6 +130,8 @@ def readable_errors() -> Iterator[None]:
         text = visible(str(error), lines=isinstance(error, DevServerError))
         for advice, command in _ADVICE.items():
             text = text.replace(advice, command)
+        if ctx is not None and COMMAND in ctx.meta:
+            text = with_options(text, ctx.meta[COMMAND])
         raise coloured(click.ClickException(text)) from error
     except click.ClickException as error:
         text = error.message
@@ -120,6 +142,19 @@ def readable_errors() -> Iterator[None]:
         vars(error)["message"] = visible(text, lines=True)
         coloured(error)
         raise
+
+
+def with_options(text: str, command: click.Command) -> str:
+    """
+    Return the text of an error with the options of a command in place of fields, as in
+    `--max-age` for `max_age`.
+    """
+    for option in command.params:
+        name = option.name or ""
+        # Other names are also ordinary words.
+        if isinstance(option, click.Option) and "_" in name:
+            text = re.sub(rf"(?<![\w'\".$/-]){name}(=True)?(?![\w'\".(])", option.opts[-1], text)
+    return text
 
 
 def coloured(error: click.ClickException) -> click.ClickException:

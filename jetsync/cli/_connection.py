@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+COMMAND: Final = "jetsync.cli.command"
+"""The command that runs, in the data that contexts of click share."""
+
 _OPTIONS: Final = (
     click.option(
         "-s",
@@ -55,6 +58,13 @@ class Command(click.Command):
     """
     A command whose help lists the connection options at the end, under a heading of their own.
     """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """
+        Run the command, and let the group know its options if it fails.
+        """
+        ctx.meta[COMMAND] = self
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """

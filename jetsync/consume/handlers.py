@@ -318,11 +318,11 @@ class HandlerPool:
             # The report about the dead letter says it.
             return
         options, plugins = self._core.options, self._core.target.context.plugins
-        subject = sequence = None
+        subject = sequence = delivered = None
         if message is not None:
             subject = message.subject
             with contextlib.suppress(NotJetStreamMessageError):
-                sequence = message.sequence
+                sequence, delivered = message.sequence, message.metadata.delivered
         fields: dict[str, Any] = {
             "stream": options.stream,
             "consumer": options.consumer,
@@ -332,7 +332,7 @@ class HandlerPool:
         if message is None and isinstance(error, PluginError):
             plugins.faults.report(error.plugin, error.hook, error)
         else:
-            _logger.error("handler_failed", **fields, exc_info=error)
+            _logger.error("handler_failed", **fields, delivered=delivered, exc_info=error)
             self._show(error)
         if plugins.status is not None:
             plugins.status(events.HandlerErrorEvent(**fields, error=error))

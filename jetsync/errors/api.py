@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as _t
 
 from jetsync.errors.base import JetSyncError
+from jetsync.errors.texts import shown_seconds as _shown_seconds
 from jetsync.errors.texts import trailing_number as _trailing_number
 
 if _t.TYPE_CHECKING:
@@ -801,7 +802,7 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
     ) -> None:
         why = reason or "no acknowledgement came"
         if timeout is not None:
-            why += f" within {timeout:g} s"
+            why += f" within {_shown_seconds(timeout)}"
         advice = "repeating it without a msg_id may store it twice"
         if msg_id is not None:
             advice = f"repeating it with msg_id {msg_id!r} is safe within the duplicate window"

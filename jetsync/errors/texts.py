@@ -17,6 +17,13 @@ _LIKE_URL = re.compile(
 )
 
 
+def shown_seconds(seconds: float) -> str:
+    """
+    Return a duration for the text of an error, such as ``10 s`` for what is left of 10 seconds.
+    """
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
 def redact_url(url: str) -> str:
     """
     Return a URL, or comma-separated URLs, with all secrets replaced by ``***``.

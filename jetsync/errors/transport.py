@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from jetsync.errors.base import JetSyncError
 from jetsync.errors.texts import redact_url as _redact_url
+from jetsync.errors.texts import shown_seconds as _shown_seconds
 
 
 class TransportError(JetSyncError):
@@ -39,7 +40,7 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
     def __init__(
         self, timeout: float, *, server: str | None = None, reason: str | None = None
     ) -> None:
-        text = f"no connection within {timeout:g} s"
+        text = f"no connection within {_shown_seconds(timeout)}"
         super().__init__(text if reason is None else f"{text}: {reason}", server=server)
         self.timeout = timeout
 
@@ -82,7 +83,7 @@ class DisconnectedError(TransportError, ConnectionError, TimeoutError):
     ) -> None:
         text = "disconnected: " + (reason or "no connection to a server")
         if timeout is not None:
-            text += f" within {round(timeout, 3):g} s"
+            text += f" within {_shown_seconds(timeout)}"
         if subject is not None:
             text += f" (subject {subject!r})"
         if last_attempt is not None:
@@ -244,7 +245,7 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
     """
 
     def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:
-        super().__init__(f"{what or f'no answer on {subject!r}'} within {timeout:g} s")
+        super().__init__(f"{what or f'no answer on {subject!r}'} within {_shown_seconds(timeout)}")
         self.subject = subject
         self.timeout = timeout
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as _t
 
 from jetsync.errors.base import JetSyncError
+from jetsync.errors.texts import shown_seconds as _shown_seconds
 
 
 class InvalidArgumentError(JetSyncError, ValueError):
@@ -175,7 +176,7 @@ class WaitTimeoutError(JetSyncError, TimeoutError):
     """
 
     def __init__(self, what: str, timeout: float) -> None:
-        super().__init__(f"timed out after {timeout:g} s waiting for {what}")
+        super().__init__(f"timed out after {_shown_seconds(timeout)} waiting for {what}")
         self.what = what
         self.timeout = timeout
 

@@ -14,6 +14,7 @@ from jetsync.errors import (
     PublishError,
     PublishOutcomeUnknownError,
 )
+from jetsync.errors.texts import shown_seconds
 
 if TYPE_CHECKING:
     from jetsync.publish.atomic import AtomicBatch
@@ -41,7 +42,7 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
     ) -> None:
         why = reason or "no ack came"
         if timeout is not None:
-            why += f" within {timeout:g} s"
+            why += f" within {shown_seconds(timeout)}"
         advice = "sending it again may store it twice, because not every message has a msg_id"
         if has_message_ids:
             advice = "batch.resend() is safe within the duplicate window"

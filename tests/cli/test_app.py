@@ -27,16 +27,16 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
-from jetsync import cli
+from jetsync import cli, errors
 from jetsync._base import speedups
 from jetsync.cli import _features, _output, _suggestions, doctor
-from jetsync.cli._app import COMMANDS
+from jetsync.cli._app import COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
-from jetsync.cli._connection import make_options
+from jetsync.cli._connection import COMMAND, make_options
 from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
 from jetsync.cli._shown import as_dict
 from jetsync.cli.stream import read_config, stream_fields
-from jetsync.errors import ConfigurationError, InvalidArgumentError
+from jetsync.errors import ApiError, ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
 
 ROOT = Path(__file__).parents[2]
@@ -528,6 +528,72 @@ class TestErrors:
 
         assert result.exit_code == 1
         assert "missing" in result.output
+
+
+def shown(error, command=None):
+    """
+    Return the text of an error as a command prints it.
+    """
+    context = click.Context(app)
+    if command is not None:
+        group, _, name = command.partition(" ")
+        found = app.get_command(context, group)
+        context.meta[COMMAND] = found.get_command(context, name) if name else found
+
+    def fail():
+        with readable_errors(context):
+            raise error
+
+    with pytest.raises(click.ClickException) as caught:
+        fail()
+    return caught.value.message
+
+
+class TestAdvice:
+    @pytest.mark.parametrize(
+        ("command", "error", "text"),
+        [
+            (
+                "stream add",
+                errors.SubjectOverlapError(stream="S"),
+                "`jetsync stream ls --subject SUBJECT` lists the streams that have a subject",
+            ),
+            (
+                "stream add",
+                errors.MessageTtlDisabledError(stream="S"),
+                "create the stream with --ttl",
+            ),
+            ("query", errors.DirectNotSupportedError("S"), "create the stream with --direct"),
+            (
+                "pub",
+                errors.PublishOutcomeUnknownError("a", msg_id="m"),
+                "repeating it with --msg-id 'm' is safe",
+            ),
+            ("pub", errors.PublishOutcomeUnknownError("a"), "repeating it without --msg-id"),
+            ("consumer next", errors.AcksNotWantedError("c", stream="S"), "use --ack none"),
+            (
+                "kv get",
+                InvalidArgumentError("tls_key needs tls_cert"),
+                "--tls-key needs --tls-cert",
+            ),
+            ("stream add", InvalidArgumentError("max_age is bad"), "--max-age is bad"),
+            ("stream add", InvalidArgumentError("stream 'max_age' $max_age"), "'max_age' $max_age"),
+        ],
+    )
+    def test_errors_speak_of_commands(self, command, error, text):
+        """
+        An error names commands and options instead of functions and fields.
+        """
+        assert text in shown(error, command)
+
+    @pytest.mark.parametrize("kind", sorted(set(ApiError.classes.values()), key=str))
+    def test_no_advice_names_a_function(self, kind):
+        """
+        No advice of a server's error names a function of Python or its arguments.
+        """
+        for stream in ("S", "KV_B", "OBJ_B"):
+            said = shown(kind(stream=stream))
+            assert re.search(r"[a-z_]\(|=True|=\.\.\.|create_or_update", said) is None, said
 
 
 class TestConnection:

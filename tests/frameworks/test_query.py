@@ -653,7 +653,7 @@ class TestMistakes:
 
         assert run("select * from S", fails=1) == (
             "Error: direct get from stream 'S' is not supported:"
-            " needs allow_direct=True on the stream\n"
+            " create the stream with --direct, or let `nats stream edit --allow-direct` change it\n"
         )
 
     def test_without_a_server(self, run):

@@ -413,6 +413,7 @@ class TestErrors:
         assert (event.subject, event.sequence) == (f"{stream.name}.A", 3)
         assert isinstance(event.error, KeyError)
         assert "handler_failed" in caplog.text
+        assert "delivered=1" in caplog.text
         assert not running.closed
         running.close()
         running.wait(timeout=20)
