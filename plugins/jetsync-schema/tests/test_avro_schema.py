@@ -27,6 +27,18 @@ TRIPS = Schemas({"trips.>": shop.TRIPS})
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 
 
+def nested(levels, inner):
+    """
+    Return records, each of which contains the next one twice.
+    """
+    schema = inner
+    for level in range(levels):
+        again = f"r{level - 1}" if level else schema
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": again}]
+        schema = {"type": "record", "name": f"r{level}", "fields": fields}
+    return schema
+
+
 def loaded(contract, data, schema_id=None):
     """
     Return the violations of a payload.
@@ -361,20 +373,10 @@ def test_schemas_with_repeated_records_are_read_quickly():
     """
     Thirty records, each of which contains the next one twice, have a billion paths.
     """
-    for innermost in ("int", "null"):
-        schema = innermost
-        for number in range(30):
-            schema = {
-                "type": "record",
-                "name": f"R{number}",
-                "fields": [
-                    {"name": "a", "type": schema},
-                    {"name": "b", "type": schema if isinstance(schema, str) else schema["name"]},
-                ],
-            }
-        AvroSchema(schema, versions=[schema])
+    schema = nested(30, "int")
+    AvroSchema(schema, versions=[schema])
     with pytest.raises(DefinitionError, match="endless"):
-        AvroSchema({"type": "array", "items": schema})
+        AvroSchema({"type": "array", "items": nested(8, "null")})
 
 
 @pytest.mark.parametrize(
@@ -530,3 +532,40 @@ def test_ids_are_text():
             AvroSchema("null", id=wrong)
     with pytest.raises(jetsync.ConfigurationError, match="versions must be"):
         AvroSchema("null", versions="int")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested(22, "null"),
+        nested(100, "null"),
+        nested(22, {"type": "null"}),
+        {"type": "array", "items": ["null", nested(22, "null")]},
+        {"type": "map", "values": nested(22, "null")},
+        {
+            "type": "record",
+            "name": "first",
+            "fields": [{"name": "n", "type": "int"}, {"name": "rest", "type": nested(22, "null")}],
+        },
+    ],
+)
+def test_a_schema_whose_values_explode_is_refused(schema):
+    """
+    A schema is refused if a few bytes could be a document with millions of parts.
+    """
+    with pytest.raises(DefinitionError, match="more than 1,000 parts that take no bytes"):
+        AvroSchema(schema)
+    with pytest.raises(DefinitionError, match="more than 1,000 parts that take no bytes"):
+        AvroSchema("int", versions=[schema])
+
+
+def test_parts_that_take_bytes_are_not_limited():
+    """
+    Records may contain each other if their fields take bytes, and a few nulls do no harm.
+    """
+    assert AvroSchema(nested(8, "null")).load(b"")
+    assert AvroSchema(nested(12, "int")).load(bytes(2**12))
+    fields = [{"name": f"n{number}", "type": ["null", "long"]} for number in range(3_000)]
+    wide = AvroSchema({"type": "record", "name": "wide", "fields": fields})
+    assert wide.load(bytes(3_000))["n2999"] is None
+    assert AvroSchema(NODE).load(b"\0") == {"next": None}

@@ -310,3 +310,73 @@ def test_a_plugin_without_anything_to_do_is_refused():
         Schemas({}, receive="drop")
     with pytest.raises(jetsync.InvalidArgumentError, match="'allow', 'refuse'"):
         Schemas({}, unlisted="deny")
+
+
+def ladder(levels, step):
+    """
+    Return definitions, each of which uses the next one in a way that *step* makes.
+    """
+    found = {f"d{level}": step({"$ref": f"#/$defs/d{level + 1}"}) for level in range(levels)}
+    return {"$defs": {**found, f"d{levels}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+TWICE = {
+    "allOf": lambda ref: {"allOf": [ref, ref]},
+    "anyOf": lambda ref: {"anyOf": [ref, {"not": ref}]},
+    "oneOf": lambda ref: {"oneOf": [ref, {"type": "null"}, ref]},
+    "if": lambda ref: {"if": ref, "then": ref, "else": ref},
+    "dependentSchemas": lambda ref: {"dependentSchemas": {"a": ref}, **ref},
+    "property": lambda ref: {"properties": {"a": {"allOf": [ref, ref]}}},
+    "two kinds of property": lambda ref: {
+        "properties": {"a": ref},
+        "patternProperties": {"": ref},
+        "unevaluatedProperties": False,
+    },
+    "items": lambda ref: {"items": ref, "contains": ref},
+    "prefix": lambda ref: {"prefixItems": [ref, ref], "contains": ref},
+    "names": lambda ref: {"propertyNames": {"allOf": [ref, ref]}},
+}
+"""Ways to use a definition twice for one value."""
+
+
+@pytest.mark.parametrize("way", TWICE)
+def test_a_schema_with_exponential_cost_is_refused(way):
+    """
+    A schema is refused if one path of a document could take more than 10,000 evaluations.
+    """
+    with pytest.raises(DefinitionError, match="more than 10,000 evaluations"):
+        JsonSchema(ladder(30, TWICE[way]))
+
+    assert JsonSchema(ladder(5, TWICE[way]))
+
+
+def test_the_cost_of_other_documents_counts():
+    """
+    References by pointer, anchor, name and address all count, also to other documents.
+    """
+    twice = {"allOf": [{"$ref": "more.json#/$defs/d0"}, {"$ref": "more.json#/$defs/d0"}]}
+    more = ladder(12, TWICE["allOf"])
+    with pytest.raises(DefinitionError, match="evaluations"):
+        JsonSchema(twice, documents={"more.json": more})
+    costly = ladder(14, TWICE["allOf"])
+    for reference, own in (
+        ("#here", {"$anchor": "here"}),
+        ("urn:here", {"$id": "urn:here", "$defs": costly["$defs"]}),
+        ("https://x.test/here", {"$id": "https://x.test/here", "$defs": costly["$defs"]}),
+    ):
+        part = {"$ref": costly["$ref"], **own}
+        with pytest.raises(DefinitionError, match="evaluations"):
+            JsonSchema({"$defs": {**costly["$defs"], "x": part}, "$ref": reference})
+
+
+def test_parts_that_are_used_once_for_each_value_are_not_limited():
+    """
+    Schemas that refer to themselves, and large ones, are accepted.
+    """
+    tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "required": ["left"]}
+    assert JsonSchema(tree).load(b'{"left": {"left": 1}}')
+    wide = {"properties": {f"p{n}": {"$ref": "#/$defs/d0"} for n in range(20_000)}}
+    wide["$defs"] = ladder(6, TWICE["allOf"])["$defs"]
+    assert JsonSchema(wide).load(b'{"p1": 1}') == {"p1": 1}
+    deep = ladder(60, lambda ref: {"properties": {"a": ref, "b": ref}})
+    assert JsonSchema(deep).load(b"{}") == {}

@@ -24,6 +24,12 @@ fastavro uses a C stack frame for each level and does not check the depth. A few
 one byte each crash the process (seen with 1.13.1). 500 levels worked.
 """
 
+MOST_EMPTY: Final = 1000
+"""
+The most parts of a value that take no bytes, such as nulls. Each of them costs time and memory, and
+a document of a few bytes could have any number of them.
+"""
+
 LONGEST: Final = 10
 """The most bytes of an integer: 64 bits, seven in each byte."""
 
@@ -167,12 +173,14 @@ def without_logical(schema: Any, kinds: frozenset[str]) -> Any:
 
 def check_sizes(schema: Any, names: dict[str, Any]) -> None:
     """
-    Refuse arrays whose items take no bytes, because ten bytes could announce any number of them.
+    Refuse arrays whose items take no bytes, because ten bytes could announce any number of them,
+    and values with too many parts that take no bytes.
 
     Raises:
-        DefinitionError: The schema contains such an array.
+        DefinitionError: The schema contains such an array or value.
     """
     nothing = _records_of_nothing(names)
+    _count_nothing(schema, nothing)
 
     def visit(schema: Any) -> None:
         if isinstance(schema, list):
@@ -211,6 +219,46 @@ def _records_of_nothing(names: dict[str, Any]) -> set[str]:
         if not wrong:
             return nothing
         nothing -= wrong
+
+
+def _count_nothing(schema: Any, nothing: set[str]) -> None:
+    """
+    Refuse values with too many parts that take no bytes.
+
+    22 records, each of which contains the next one twice, end in millions of nulls.
+    """
+    known: dict[str, int] = {}
+
+    def count(schema: Any) -> int:
+        if isinstance(schema, list):
+            # The index of the branch takes a byte.
+            for branch in schema:
+                count(branch)
+            return 0
+        name = schema if isinstance(schema, str) else schema.get("name")
+        if name in known:
+            return known[name]
+        if isinstance(schema, str):
+            return int(schema == "null")
+        kind = schema["type"]
+        if kind in {"array", "map"}:
+            # The number of its items takes a byte.
+            count(_inner(schema)[0])
+            return 0
+        if name is None:
+            return count(kind)
+        # For a record that contains itself.
+        known[name] = 0
+        known[name] = sum(map(count, _inner(schema))) + (name in nothing)
+        if known[name] > MOST_EMPTY:
+            raise DefinitionError(
+                "Avro",
+                f"a value of {name} has more than {MOST_EMPTY:,} parts that take no bytes, so a"
+                " document of a few bytes could take hours: leave out fields of type null",
+            )
+        return known[name]
+
+    count(schema)
 
 
 def _takes_nothing(schema: Any, nothing: set[str]) -> bool:

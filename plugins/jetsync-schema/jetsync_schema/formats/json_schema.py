@@ -34,6 +34,7 @@ from jetsync_schema.errors import (
     reason_of,
     state_of,
 )
+from jetsync_schema.formats.json_cost import MOST_EVALUATIONS, evaluations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,7 +144,8 @@ class JsonSchema(Contract):
             is an error. The schemas of the drafts are known.
 
     Raises:
-        DefinitionError: The schema is invalid, or refers to an unknown document.
+        DefinitionError: The schema is invalid, refers to an unknown document, or is so nested that
+            the check of one document could take hours.
         ConfigurationError: jsonschema-rs is not installed.
     """
 
@@ -219,6 +221,17 @@ def _compiled(contract: JsonSchema) -> _Validator:
         raise DefinitionError(SOURCE, "a schema must be an object, true or false")
     if draft is not None and draft not in DRAFTS:
         raise DefinitionError(SOURCE, f"draft must be one of {', '.join(DRAFTS)}, not {draft!r}")
+
+    try:
+        cost = evaluations(schema, documents)
+    except (RecursionError, ValueError) as error:
+        raise DefinitionError(SOURCE, reason_of(error)) from error
+    if cost > MOST_EVALUATIONS:
+        raise DefinitionError(
+            SOURCE,
+            f"a small document could take more than {MOST_EVALUATIONS:,} evaluations, because"
+            " definitions use others several times: let each of them use another one only once",
+        )
 
     def document(address: str) -> Any:
         name = address.removeprefix(OWN_ADDRESS)
