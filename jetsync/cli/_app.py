@@ -73,6 +73,8 @@ _ADVICE: Final = {
     "repeating it without a msg_id": "repeating it without --msg-id",
     "repeating it with msg_id": "repeating it with --msg-id",
     "(its ack_policy is 'none')": "(it was created with --ack none): use --ack none",
+    "the client sent no user, token or key": "the client sent no user, token or key (a login of "
+    "the environment is sent only to the server that the environment names)",
     "password needs user;": "--password needs --user;",
     "is a server running there?": "is a server running there? `jetsync server` starts one",
 }

@@ -570,6 +570,11 @@ class TestAdvice:
                 "repeating it with --msg-id 'm' is safe",
             ),
             ("pub", errors.PublishOutcomeUnknownError("a"), "repeating it without --msg-id"),
+            (
+                "stream ls",
+                errors.AuthenticationError("the client sent no user, token or key"),
+                "sent only to the server that the environment names",
+            ),
             ("consumer next", errors.AcksNotWantedError("c", stream="S"), "use --ack none"),
             (
                 "kv get",
