@@ -1309,9 +1309,6 @@ enum { IN_DATA = 1, IN_SUBJECT = 2, IN_SEQUENCE = 4, IN_TIME = 8, IN_HEADERS = 1
 /* Messages with more headers are left to Python. Equal names are searched in quadratic time. */
 #define MOST_HEADERS 64
 
-/* The size of a publisher's block without headers, "NATS/1.0" and a line end. */
-#define NO_OWN_HEADERS 10
-
 /* A growing block of bytes. */
 typedef struct {
     char *bytes;
@@ -1624,9 +1621,6 @@ read_own(Span own, OwnHeaders *found)
     const char *at = own.at, *end = own.at + own.size, *line_end;
     int is_first = 1;
     found->count = found->distinct = 0;
-    if (own.size == NO_OWN_HEADERS) {
-        return 1;
-    }
     line_end = find_line_end(at, end); /* The first line is no header. */
     while (line_end < end) {
         const char *colon;

@@ -33,7 +33,7 @@ import attrs
 from jetsync import errors
 from jetsync._base.integers import read_digits
 from jetsync.values import headers
-from jetsync.values.headers import NO_OWN_HEADERS, find_last, is_status, own_size, parse_status
+from jetsync.values.headers import find_last, is_status, own_block, parse_status
 from jetsync.values.server_versions import NEEDS_PAGES
 
 if TYPE_CHECKING:
@@ -410,8 +410,6 @@ def size_of(frame: Frame) -> int:
     """Return the size of a message as servers count it for ``max_bytes``."""
     block = frame[2] or b""
     subject = find_last(block, SUBJECT) or b""
-    own = own_size(block)
-    # The server replaces the last two bytes of the message's own block. If there were no headers,
-    # only the version line is there, which is not counted.
-    own = own + 2 if own != NO_OWN_HEADERS else 0
-    return len(subject) + own + len(frame[3])
+    own = own_block(block)
+    # The server replaces the last two bytes of the message's own block.
+    return len(subject) + (len(own) + 2 if own else 0) + len(frame[3])

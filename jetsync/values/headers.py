@@ -114,9 +114,6 @@ FIRST_LINE: Final = _MAGIC + b"\r\n"
 # no spaces, so the last such text in a block is the server's.
 _ADDED: Final = STREAM.encode() + b": "
 
-NO_OWN_HEADERS: Final = len(FIRST_LINE)
-"""The :func:`own_size` of a stored message without headers."""
-
 # The start of the names of headers that belong to servers, in lower case.
 _SERVERS: Final = "nats-"
 
@@ -511,6 +508,14 @@ def own_size(block: bytes) -> int:
     """
     size = block.rfind(_ADDED)
     return len(block) if size < 0 else size
+
+
+def own_block(block: bytes) -> bytes:
+    """
+    Return a stored message's own headers with its first line; empty for a message without headers.
+    """
+    own = block[: own_size(block)]
+    return b"" if own == FIRST_LINE else own
 
 
 def find_last(block: bytes, name: bytes) -> bytes | None:

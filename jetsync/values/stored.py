@@ -19,14 +19,7 @@ from jetsync.errors import DecodeError, InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun, join_runs
-from jetsync.values.headers import (
-    NO_OWN_HEADERS,
-    TTL,
-    Headers,
-    block_of,
-    find_last,
-    own_size,
-)
+from jetsync.values.headers import TTL, Headers, block_of, find_last, own_block
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.outbound import payload_bytes
 from jetsync.values.ttl import marker_in, marker_of, omitted_in, parse_ttl, ttl_in
@@ -208,11 +201,7 @@ class StoredMessage(StoredStorage):
             return self._headers
         except AttributeError:
             block = self._block
-            if block is None:
-                own = self._parts[4] or b""
-            else:
-                size = own_size(block)
-                own = b"" if size == NO_OWN_HEADERS else block[:size]
+            own = (self._parts[4] or b"") if block is None else own_block(block)
             self._headers = Headers.parse(own)[2] if own else Headers()
             return self._headers
 
@@ -498,7 +487,7 @@ def quick_parts(message: StoredMessage) -> tuple[int, dt.datetime, bool]:
         moment = dt.datetime.fromisoformat(f"{seconds.decode()}.{fraction[:6].decode():0<6}+00:00")
     except ValueError:  # A leap second is 60.
         moment = message.timestamp
-    return int(added[2]), moment, own_size(block) != NO_OWN_HEADERS
+    return int(added[2]), moment, bool(own_block(block))
 
 
 def stored_messages(frames: Frames) -> list[StoredMessage]:

@@ -358,8 +358,9 @@ SERVER_LINES: Final = [
 OWN_LINES: Final = [
     b"A: 1", b"A: 2", b"B:x", b"B:  y ", b"a: 1", b"C:", b": d", b" continued", b"\tcontinued",
     b"no colon", b"E: 1: 2", b"\xc3\xbc: \xc3\xbc", b"F: \xff", b"\xbc: x", b"G: \xc3", b"",
-    b"Nats-Stream: X", b"Nats-Sequence: 9", b"H: \r", b"Nats-Subject: c",
+    b"Nats-Stream: X", b"Nats-Sequence: 9", b"H: \r", b"Nats-Subject: c", b"a: bc",
 ]  # fmt: skip
+FIRST_LINES: Final = [b"NATS/1.0"] * 8 + [b"N", b"", b"A: 1", b"NATS/1.0 503 No", b"NATS/2.0"]
 SUBJECT_LINES: Final = [b"\xc3\xbc", b"\xff", b"a b", b"", b"x" * 50]
 SEQUENCES: Final = [
     b"0", b"1", b"007", b"9223372036854775807", b"9223372036854775808", b"18446744073709551615",
@@ -385,7 +386,8 @@ class Columns:
     def draw(self, rng: random.Random) -> Any:
         data, bounds = b"earlier", array("i")
         for _ in range(rng.randrange(1, 5)):
-            lines = [b"NATS/1.0", *rng.choices(OWN_LINES, k=rng.choice([0, 0, 1, 2, 5]))]
+            own = rng.choices(OWN_LINES, k=rng.choice([0, 0, 1, 2, 5]))
+            lines = [rng.choice(FIRST_LINES), *own]
             server = list(SERVER_LINES)
             draw = rng.random()
             if draw < 0.1:

@@ -134,7 +134,9 @@ usual_blocks = st.builds(
 odd_blocks = st.builds(
     block_of,
     st.lists(odd_lines, max_size=5),
-    first=st.sampled_from([b"NATS/1.0", b"NATS/1.0", b"NATS/1.0 503 No", b"", b"A: 1", b"\xff"]),
+    first=st.sampled_from(
+        [b"NATS/1.0", b"NATS/1.0", b"NATS/1.0 503 No", b"", b"A: 1", b"\xff", b"N\r\na: bc"]
+    ),
     subject=st.sampled_from([b"s.1", b"", b"\xff", b"a b", b"\xc3", b"Nats-Stream: x"]),
     sequence=st.sampled_from([b"1", b"0", b"", b"-1", b"+1", b"0x1", b"a", b"1" * 18, b" 1"]),
     time=st.sampled_from(

@@ -9,6 +9,7 @@ from helpers.stored_pages import IDS, MOMENT, ORDINARY, PAGES, run_of
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import Headers, encode_headers
+from jetsync.values.message import Message
 from jetsync.values.stored import StoredMessage, StoredPage, page_of, quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
@@ -76,6 +77,31 @@ class TestFromDirect:
         assert page_of([[message]]).timestamps_ns == [MOMENT_NS]
         copied = pickle.loads(pickle.dumps(message))
         assert (copied, copied.raw_headers) == (message, message.raw_headers)
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            b"N\r\na: bc\r\n",
+            b"NATS/1.0\r\n",
+            b"NATS/2.0\r\n",
+            b"\r\na: bcd\r\n",
+            b"a: b\r\nc:\r\n",
+            b"NATS/1.0 503\r\na: b\r\n",
+            b"\r\n",
+        ],
+        ids=ascii,
+    )
+    def test_each_way_to_read_a_header_block_finds_the_same_headers(self, own):
+        """A consumer, a direct read, a table and the stream API read the same headers."""
+        pytest.importorskip("pyarrow")
+        block = own + ADDED + b"Nats-Num-Pending: 8\r\nNats-Last-Sequence: 0\r\n\r\n"
+        stored = StoredMessage.from_direct(block, b"x")
+        delivered = Message(b"dg.A", b"", own + b"\r\n", b"x").headers
+        assert stored.headers == delivered
+        assert StoredMessage("S", "a", 1, 0, raw_headers=own + b"\r\n").headers == delivered
+        assert quick_parts(stored)[2] or not delivered
+        table = page_of([run_of([stored])]).to_arrow(["headers"])
+        assert dict(table["headers"][0].as_py()) == delivered.to_dict()
 
     def test_a_direct_read_shows_the_reason_and_ttl_of_a_marker(self):
         """A marker has its reason and time-to-live on direct reads."""
