@@ -4,7 +4,7 @@ What management calls share: configurations given as objects or keywords, number
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
@@ -22,6 +22,51 @@ if TYPE_CHECKING:
 _Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 _logger = get_logger("jetsync.management")
+
+# How many answers in a row may bring nothing new. A list from which entries are deleted meanwhile
+# is read back page by page, so a few such answers are normal.
+MOST_REPEATS: Final = 64
+
+# How many entries a list may have in excess of twice its first total, because others are created
+# meanwhile.
+MOST_CREATED: Final = 100_000
+
+
+class Progress:
+    """
+    Ends the read of a list whose pages do not lead to its end.
+
+    Args:
+        endpoint: The list endpoint, for the error.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._repeats = self._known = 0
+        self._most: int | None = None
+
+    def check(self, size: int, known: int, total: int) -> None:
+        """
+        Raise ProtocolError unless the list comes closer to its end. Not for its last page.
+
+        Args:
+            size: How many entries the last page had.
+            known: How many different entries have arrived so far.
+            total: How many there are, as the last answer says.
+        """
+        if self._most is None:
+            self._most = 2 * total + MOST_CREATED
+        self._repeats = self._repeats + 1 if known == self._known else 0
+        self._known = known
+        if not size:
+            reason = f"the page after {known} of {total} entries is empty"
+        elif self._repeats > MOST_REPEATS:
+            reason = f"{self._repeats} pages after {known} of {total} entries have no new entry"
+        elif known > self._most:
+            reason = f"it has {known} entries so far, many more than its first total"
+        else:
+            return
+        raise ProtocolError(f"the server does not end the list {self._endpoint}: {reason}")
 
 
 def config_of(
@@ -79,6 +124,9 @@ def pages(
     unknown entry, the read goes back by one page. No entry is yielded twice, and an entry that
     exists all the time is not missed.
 
+    Raises ProtocolError if the server repeats its pages, sends an empty one before the end, or does
+    not end the list.
+
     Args:
         context: Where to ask.
         endpoint: The list endpoint.
@@ -88,6 +136,7 @@ def pages(
     """
     key = "consumers" if endpoint.startswith("CONSUMER") else "streams"
     seen: set[str] = set()
+    progress = Progress(endpoint)
     offset = 0
     overlaps = False
     while True:
@@ -105,14 +154,16 @@ def pages(
         limit = read_count(answer.get("limit") or 256, "the limit of a list")
         if overlaps and offset > 0 and (not names or names[0] not in seen):
             offset = max(0, min(offset, total) - limit)
+            progress.check(1, len(seen), total)
             continue
         for name, entry in zip(names, entries, strict=True):
             if name not in seen:
                 seen.add(name)
                 yield entry
         offset += len(entries)
-        if not entries or offset >= total:
+        if offset >= total or (missing and not entries):
             return
+        progress.check(len(entries), len(seen), total)
         # Pages of one entry cannot overlap, because the list would never end.
         overlaps = len(entries) > 1
         offset -= overlaps

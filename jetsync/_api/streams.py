@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync import errors
+from jetsync._api.requests import Progress
 from jetsync._base.integers import read_count
 from jetsync.values.codec import from_wire, to_wire
 from jetsync.values.server_versions import STREAM_NEEDS, check_reply, explain_refusal
@@ -150,14 +151,13 @@ def read_info(
     if subjects_filter is None:
         return found
     subjects = dict(found.state.subjects)
-    offset = len(subjects)
-    while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
+    offset, size, progress = 0, len(subjects), Progress(endpoint)
+    while (offset := offset + size) < read_count(answer.get("total") or 0, "the total of a list"):
+        progress.check(size, len(subjects), answer["total"])
         answer = ask({"subjects_filter": subjects_filter, "offset": offset})
         more = stream_info(answer).state.subjects
-        if not more:
-            break
         subjects.update(more)
-        offset += len(more)
+        size = len(more)
     return attrs.evolve(found, state=attrs.evolve(found.state, subjects=subjects))
 
 

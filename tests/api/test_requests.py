@@ -8,6 +8,7 @@ from jetsync._base.fields import whole_number
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
+    ProtocolError,
 )
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.stream_config import StreamConfig
@@ -138,6 +139,32 @@ class TestPages:
         server.names.clear()
         assert first == NAMES[:10]
         assert list(found) == []
+
+    @pytest.mark.parametrize("total", [1 << 60, "growing"])
+    @pytest.mark.parametrize("page", ["same", "empty", "single", "unknown", "endless"])
+    def test_a_list_that_a_server_does_not_end_is_an_error(self, page, total):
+        """
+        A server that repeats pages, sends empty ones or adds entries without end ends the read.
+        """
+        server = FakeServer(())
+        pages_of = {
+            "same": lambda offset: ["A", "B", "C"],
+            "empty": lambda offset: None if offset else ["A", "B"],
+            "single": lambda offset: ["A"],
+            "unknown": lambda offset: ["X", "Y"] if offset else ["A", "B"],
+            "endless": lambda offset: [f"S{offset + place}" for place in range(999)],
+        }
+
+        def api(endpoint, body, deadline, **named):
+            number, offset = len(server.offsets), body["offset"]
+            server.offsets.append(offset)
+            assert number < 300, "the list does not end"
+            more = 2000 * (number + 1) if total == "growing" or page == "endless" else total
+            return {"total": offset + more, "limit": 2, "streams": pages_of[page](offset)}
+
+        server.api = api
+        with pytest.raises(ProtocolError, match=r"does not end the list STREAM\.NAMES"):
+            list(listed(server))
 
 
 class TestArguments:

@@ -121,6 +121,42 @@ CALLS = {
 }
 
 
+LISTS = {
+    "stream names": ("STREAM.NAMES", lambda js, stream: js.stream_names()),
+    "streams": ("STREAM.LIST", lambda js, stream: js.streams()),
+    "bucket names": ("STREAM.NAMES", lambda js, stream: js.key_value_names()),
+    "object stores": ("STREAM.LIST", lambda js, stream: js.object_stores()),
+    "consumer names": ("CONSUMER.NAMES", lambda js, stream: stream.consumer_names()),
+    "consumers": ("CONSUMER.LIST", lambda js, stream: stream.consumers()),
+    "subjects": ("STREAM.INFO", lambda js, stream: [stream.info(subjects_filter=">")]),
+}
+
+
+def listing(endpoint, page):
+    """
+    Answer requests for a list of two entries whose total grows; fail after 200 of them.
+    """
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        if len(asked) > 200:
+            return b'{"error":{"code":500,"err_code":1,"description":"asked too often"}}'
+        fields = {"total": 3 + 2 * len(asked), "limit": 2, **json.loads(b"{%b}" % STREAM)}
+        names = ["KV_a", "OBJ_b"] if page == "same" or len(asked) == 1 else []
+        key = endpoint.partition(".")[0].lower() + "s"
+        if endpoint == "STREAM.INFO":
+            fields["state"] = {"messages": 2, "last_seq": 2, "subjects": dict.fromkeys(names, 1)}
+        elif endpoint.endswith("NAMES"):
+            fields[key] = names
+        else:
+            about = {"stream_name": "S", "state": {"messages": 1, "last_seq": 1}}
+            fields[key] = [{"name": each, "config": {"name": each}, **about} for each in names]
+        return json.dumps(fields).encode()
+
+    return answer
+
+
 def created(request):
     """
     Answer every request for a consumer.
@@ -189,6 +225,18 @@ class TestApi:
         fake.answers = {**WELL, endpoint: answer}
         with pytest.raises(jetsync.ProtocolError):
             ask(js)
+
+    @pytest.mark.parametrize("page", ["same", "empty"])
+    @pytest.mark.parametrize("call", LISTS)
+    def test_a_list_without_an_end_is_a_protocol_error(self, js, fake, call, page):
+        """
+        A list whose server repeats a page, or sends an empty one too early, ends with an error.
+        """
+        endpoint, ask = LISTS[call]
+        stream = js.stream("S")
+        fake.answers = {**WELL, endpoint: listing(endpoint, page)}
+        with pytest.raises(jetsync.ProtocolError, match="does not end the list"):
+            list(ask(js, stream))
 
     def test_an_error_of_odd_parts(self, js, fake):
         """
