@@ -40,7 +40,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 5
+#define INTERFACE 6
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -2439,6 +2439,46 @@ module_free(void *module)
     (void)module_clear(module);
 }
 
+/* ---- are_own: whether frames come from one consumer ------------------------------------------ */
+
+PyDoc_STRVAR(are_own_doc,
+"are_own(frames, prefix, /)\n--\n\n"
+"Return whether all reply subjects begin with a prefix; see the twin in `jetsync/_proto/origin.py`.");
+
+static PyObject *
+are_own(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Span prefix;
+    Py_ssize_t i, size;
+    if (check_count("are_own", count, 2) < 0 || as_span(args[1], &prefix) < 0) {
+        return NULL;
+    }
+    size = PySequence_Size(args[0]); /* -1 with an error if it is no sequence. */
+    if (size < 0) {
+        return NULL;
+    }
+    for (i = 0; i < size; i++) {
+        PyObject *frame = PySequence_GetItem(args[0], i), *reply;
+        Span subject;
+        int matches;
+        if (frame == NULL) {
+            return NULL;
+        }
+        reply = PyTuple_GetItem(frame, 1); /* Borrowed from a tuple, which never changes. */
+        if (reply == NULL || as_span(reply, &subject) < 0) {
+            Py_DECREF(frame);
+            return NULL;
+        }
+        matches = subject.size >= prefix.size &&
+                  memcmp(subject.at, prefix.at, (size_t)prefix.size) == 0;
+        Py_DECREF(frame);
+        if (!matches) {
+            Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
 #define FAST(name) \
     {#name, (PyCFunction)(void (*)(void))(name), METH_FASTCALL, name##_doc}
 
@@ -2451,6 +2491,7 @@ static PyMethodDef functions[] = {
     FAST(columns),
     FAST(ack_taker),
     FAST(end_acks),
+    FAST(are_own),
     {NULL, NULL, 0, NULL},
 };
 

@@ -42,6 +42,7 @@ __all__ = [
     "SlowConsumerEvent",
     "StatusEvent",
     "StatusKind",
+    "StrayMessagesEvent",
     "TtlRaisedEvent",
 ]
 
@@ -62,6 +63,9 @@ class StatusKind(str, enum.Enum):
 
     MESSAGES_LOST = "messages_lost"
     """Messages of a push consumer without acks did not reach the client."""
+
+    STRAY_MESSAGES = "stray_messages"
+    """Messages arrived on a consumer's inbox that are not handed out."""
 
     DISCONNECTED = "disconnected"
     """The connection was lost."""
@@ -209,6 +213,37 @@ class MessagesLostEvent(StatusEvent):
 
     messages: int
     """How many messages are lost."""
+
+
+@attrs.frozen(kw_only=True)
+class StrayMessagesEvent(StatusEvent):
+    """
+    Messages arrived where a consumer delivers, and jetsync did not hand them out.
+
+    Emitted for the first one, and then at most every 10 seconds. The usual reason is another client
+    that publishes to the inbox of this one. Permissions can prevent that.
+    """
+
+    reason: Literal["foreign", "surplus"]
+    """
+    `foreign`: they are not messages of this consumer. `surplus`: they are, by their form, but no
+    pull had asked for them.
+    """
+
+    messages: int
+    """How many there were since the previous event of this consumer."""
+
+    subject: str
+    """The subject of the first one."""
+
+    reply: str
+    """The reply subject of the first one; `""` if it had none."""
+
+    redelivered: bool
+    """
+    Whether the server redelivers those that it had sent, because the consumer wants
+    acknowledgements. Otherwise they are lost. An ordered consumer reads lost messages again.
+    """
 
 
 @attrs.frozen(kw_only=True)

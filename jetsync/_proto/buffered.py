@@ -42,7 +42,7 @@ class Buffered:
         # Messages that were taken out of the buffer and still count as if they were in it.
         self.parked = 0
         self.parked_bytes = 0
-        # Messages that arrived beyond `stop_after`, to be given back.
+        # Messages that arrived beyond `stop_after`, or without a pull, to be given back.
         self.refused: list[Frame] = []
         # The fault that ended it.
         self.error: BaseException | None = None
@@ -95,7 +95,7 @@ class Buffered:
         return taken
 
     def take_refused(self) -> list[Frame]:
-        """Take the messages that arrived beyond ``stop_after``."""
+        """Take the messages that arrived and are not wanted."""
         refused, self.refused = self.refused, []
         return refused
 

@@ -207,10 +207,13 @@ class ConsumeEngine(Buffered):
             frames = self._take_answers(frames, now)
         if not frames:
             return []
+        received = self.pulls.receive(frames, now)
+        self.refused.extend(received.surplus)
+        if not received.alive:
+            return []
         self._silent_before = 0.0
         self._excused = False
         self._lost_at = None
-        received = self.pulls.receive(frames, now)
         if received.messages:
             self._wait = PULL_RETRY_WAIT
             self.refusals = 0

@@ -19,6 +19,11 @@ deliver.
 Servers send no status for a full pull, nor for one that they dropped, for example when a leader
 stepped down. The engine removes such pulls some time after they expired.
 
+The engine hands out no more than the pulls asked for, and only messages of its consumer. It sets
+other messages of the consumer aside as *surplus*, and drops foreign frames (see `origin.py`). A
+pull that ended without a status, such as one of a lost connection, may still be served. So the
+engine accepts as many messages in excess as the last such pulls could still deliver.
+
 Implements ADR-37. Sizes are counted as servers do for ``max_bytes``: subject, reply subject, header
 block and payload.
 """
@@ -28,16 +33,20 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
+from jetsync._proto.origin import Strays, are_own
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
-from jetsync.values.headers import PIN_ID, find_last
+from jetsync.errors import InvalidGroupError
+from jetsync.values.headers import FIRST_LINE, PIN_ID, find_last
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.origin import Origin, StrayReason
     from jetsync.values.frame import Frame
 
 NANOSECONDS: Final = 1_000_000_000
@@ -54,7 +63,17 @@ PULL_RETRY_WAIT_LIMIT: Final = 1.0
 # created with another `max_waiting`.
 FULL_KEPT: Final = 1024
 
+# How many statuses and answers of a flooded inbox are kept, and how many bytes of them.
+STATUSES_KEPT: Final = 1000
+STATUS_BYTES_KEPT: Final = 1 << 20
+
+# How each status line begins. A block without it is no answer of a server.
+_STATUS_START: Final = b"NATS/"
+
 _PIN_ID: Final = PIN_ID.encode()
+
+# The size of a block without headers.
+_NO_HEADERS: Final = len(FIRST_LINE) + 2
 
 Pins: TypeAlias = dict[str | None, str]
 """
@@ -142,6 +161,10 @@ class Received(NamedTuple):
     # Each status, except heartbeats, with the pull that it ended. The pull is None if the status
     # only informs, or if the pull had ended before.
     statuses: Sequence[tuple[Status, Pull | None]] = ()
+    # Messages of the consumer that no pull had asked for.
+    surplus: Sequence[Frame] = ()
+    # Whether the consumer's server sent any of the frames, by their form.
+    alive: bool = True
 
 
 class PullEngine:
@@ -150,11 +173,20 @@ class PullEngine:
 
     Args:
         inbox: The subject below which each pull gets its reply subject.
+        origin: Recognises the messages of the consumer.
     """
 
-    def __init__(self, inbox: bytes) -> None:
+    def __init__(self, inbox: bytes, origin: Origin) -> None:
         # How the reply subjects of its pulls start.
         self.prefix: bytes = inbox + b"."
+        self._origin = origin
+        # What was not handed out: by the thread that receives, and by the one that reads the
+        # socket.
+        self.strays: Strays = Strays()
+        self.sifted: Strays = Strays()
+        # What pulls that ended without a status may still deliver, at most.
+        self._late = 0
+        self._late_size = 0
         # How many pulls were opened so far.
         self.opened: int = 0
         # The pulls that may deliver something, by our count, oldest first.
@@ -233,6 +265,7 @@ class PullEngine:
         Return those that were not full.
         """
         dead = [pull for pull in self._pulls() if 0 < pull.epoch <= epoch]
+        self._expect_late(dead)
         self.remove(*dead)
         return [pull for pull in dead if not pull.is_full]
 
@@ -245,6 +278,7 @@ class PullEngine:
                 break
             dead.append(pull)
         if dead:
+            self._expect_late(dead)
             self.remove(*dead)
         return dead
 
@@ -257,34 +291,46 @@ class PullEngine:
 
     def clear(self) -> None:
         """Remove all pulls, because the server no longer knows them."""
+        self._expect_late([*self._open.values()])
         self._open.clear()
         self._full.clear()
 
     def receive(self, frames: Sequence[Frame], now: float) -> Received:
         """Count the messages in a block of frames, and end the pulls that its statuses name."""
+        # Statuses and foreign frames are rare, so one check of the block recognises plain messages.
+        if not are_own(frames, self._origin.prefix):
+            return self._receive_mixed(frames, now)
         self.heard = now
-        prefix = self.prefix
-        # Statuses are rare and have a header, so one check per frame recognises plain messages.
-        for frame in frames:
-            if frame[2] is not None and frame[0].startswith(prefix):
-                return self._receive_mixed(frames)
-        self._count(frames)
-        return Received(frames)
+        wanted = self._count(frames)
+        if wanted == len(frames):
+            return Received(frames)
+        surplus = frames[wanted:]
+        self.strays.note("surplus", surplus)
+        return Received(frames[:wanted], (), surplus)
 
-    def _receive_mixed(self, frames: Sequence[Frame]) -> Received:
+    def _receive_mixed(self, frames: Sequence[Frame], now: float) -> Received:
         """Do as :meth:`receive` for a block with statuses. Frames are counted in their order."""
         messages: list[Frame] = []
+        waiting: list[Frame] = []
+        surplus: list[Frame] = []
+        foreign: list[Frame] = []
         statuses: list[tuple[Status, Pull | None]] = []
-        counted = 0
+
+        def count() -> None:
+            wanted = self._count(waiting)
+            messages.extend(waiting[:wanted])
+            surplus.extend(waiting[wanted:])
+            waiting.clear()
+
         for frame in frames:
-            status = None
-            if frame[2] is not None and frame[0].startswith(self.prefix):
-                status = read_status(frame[2])
-            if status is None:
-                messages.append(frame)
+            if self._origin.sends(frame[1]):
+                waiting.append(frame)
                 continue
-            self._count(messages[counted:])
-            counted = len(messages)
+            status = self._status_of(frame)
+            if status is None:
+                foreign.append(frame)
+                continue
+            count()
             pull = self._open.get(frame[0]) or self._full.get(frame[0])
             if status.effect is Effect.ALIVE:
                 pull = None
@@ -292,19 +338,93 @@ class PullEngine:
                 self._end(pull, status)
             if status.code != HEARTBEAT_CODE:
                 statuses.append((status, pull))
-        self._count(messages[counted:])
-        return Received(messages, statuses)
+        count()
+        self.strays.note("surplus", surplus)
+        self.strays.note("foreign", foreign)
+        alive = len(foreign) < len(frames)
+        if alive:
+            self.heard = now
+        return Received(messages, statuses, surplus, alive)
 
-    def _count(self, messages: Sequence[Frame]) -> None:
-        """Count messages against the oldest pulls that have room."""
-        if self._sized:
-            for message in messages:
-                self._charge(1, message_size(message))
-        elif messages:
-            self._charge(len(messages), 0)
+    def _status_of(self, frame: Frame) -> Status | None:
+        """Return the status in a frame that is no message of the consumer; None for others."""
+        subject, _, block, _ = frame
+        if block is None or not subject.startswith(self.prefix):
+            return None
+        return read_status(block) if block.startswith(_STATUS_START) else None
 
-    def _charge(self, messages: int, size: int) -> None:
-        """Count messages and bytes against the oldest pulls that have room."""
+    def sift(self, frames: Sequence[Frame]) -> list[Frame]:
+        """
+        Return the frames that may be answers to the open pulls, for an inbox that fills up.
+
+        Any thread may call it while another one receives. Only what it drops is counted.
+        """
+        kept: list[Frame] = []
+        dropped: dict[StrayReason, list[Frame]] = {"foreign": [], "surplus": []}
+        found: set[tuple[bytes, bytes | None]] = set()
+        status_room = STATUS_BYTES_KEPT
+        room = self.pending_messages + self._late
+        byte_room = self.pending_bytes + self._late_size if self._sized else sys.maxsize
+        for frame in frames:
+            if self._origin.sends(frame[1]):
+                room -= 1
+                byte_room -= counted_size(frame)
+                (kept if room >= 0 and byte_room >= 0 else dropped["surplus"]).append(frame)
+                continue
+            key, size = (frame[0], frame[2]), message_size(frame)
+            may_count = self._may_count(frame) and size <= status_room
+            if may_count and key not in found and len(found) < STATUSES_KEPT:
+                found.add(key)
+                status_room -= size
+                kept.append(frame)
+            else:
+                dropped["foreign"].append(frame)
+        for reason, those in dropped.items():
+            self.sifted.note(reason, those)
+        return kept
+
+    def _may_count(self, frame: Frame) -> bool:
+        """Return whether a frame may be a status, or an answer to a question about the consumer."""
+        subject, _, block, _ = frame
+        if not subject.startswith(self.prefix):
+            return False
+        is_answer = subject.startswith(b"i", len(self.prefix))
+        return is_answer or (block is not None and block.startswith(_STATUS_START))
+
+    def _count(self, messages: Sequence[Frame]) -> int:
+        """
+        Count messages against the oldest pulls that have room.
+
+        Return how many of them were asked for. Those after them are surplus.
+        """
+        if not messages:
+            return 0
+        if not self._sized:
+            left = self._charge(len(messages), 0)
+            late = min(left, self._late)
+            self._late -= late
+            return len(messages) - left + late
+        for place, message in enumerate(messages):
+            size = counted_size(message)
+            if not self._charge(1, size):
+                continue
+            if not self._late or size > self._late_size:
+                return place
+            self._late -= 1
+            self._late_size -= size
+        return len(messages)
+
+    def _expect_late(self, pulls: Sequence[Pull]) -> None:
+        """Accept what these pulls may still deliver although they are removed."""
+        self._late = max(self._late, sum([pull.messages for pull in pulls]))
+        self._late_size = max(self._late_size, sum([pull.size or 0 for pull in pulls]))
+
+    def _charge(self, messages: int, size: int) -> int:
+        """
+        Count messages and bytes against the oldest pulls that have room.
+
+        Return how many messages are left without a pull.
+        """
         for pull in list(self._open.values()):
             taken = min(messages, pull.messages)
             pull.messages -= taken
@@ -318,12 +438,13 @@ class PullEngine:
                 del self._open[pull.subject]
                 if not self._open:
                     self._full.clear()
-                    return
+                    return messages
                 self._full[pull.subject] = pull
                 if len(self._full) > FULL_KEPT:
                     del self._full[next(iter(self._full))]
             if messages <= 0 and (size <= 0 or pull.size is None):
-                return
+                break
+        return messages
 
     def _restore(self, messages: int, size: int) -> None:
         """Undo the counting of messages that were for a pull that has ended."""
@@ -345,6 +466,10 @@ class PullEngine:
         self._open.pop(pull.subject, None)
         self._full.pop(pull.subject, None)
         request = pull.request
+        if status.rule.error is InvalidGroupError:
+            # Servers before 2.14 refuse a pull for its group and still serve it (seen on 2.11.11
+            # and 2.12.8).
+            self._expect_late([pull])
         if not self._open and not self._full:
             return
         if status.rule.turned_away:
@@ -370,6 +495,20 @@ def message_size(frame: Frame) -> int:
     """Return the size of a message as servers count it against ``max_bytes``."""
     subject, reply, header, data = frame
     return len(subject) + len(reply) + (len(header) if header is not None else 0) + len(data)
+
+
+def counted_size(frame: Frame) -> int:
+    """
+    Return the size of a message as servers count it for a pull with ``max_bytes``.
+
+    They add the header with the pin id later (measured on 2.15.1).
+    """
+    size, header = message_size(frame), frame[2]
+    pin = None if header is None else find_last(header, _PIN_ID)
+    if header is None or pin is None:
+        return size
+    added = len(_PIN_ID) + len(pin) + len(b": \r\n")
+    return size - (len(header) if len(header) - added == _NO_HEADERS else added)
 
 
 def learn_pin(pins: Pins, group: str, messages: Sequence[Frame]) -> None:

@@ -30,9 +30,10 @@ import attrs
 from jetsync import errors
 from jetsync._base.integers import LONGEST_DIGITS
 from jetsync._proto.buffered import Buffered, Probe, read_gone
+from jetsync._proto.origin import Origin, Strays, are_own
 from jetsync._proto.status import HEARTBEAT_CODE, read_status
 from jetsync.events import PullOutcome
-from jetsync.values.ack_subject import ACK_PREFIX, parse_ack_reply
+from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.headers import find_last
 from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_subject
@@ -49,6 +50,9 @@ QUIET: Final = 30.0
 # How the subjects of flow control begin. An answer to any other subject could be a request to the
 # server, such as one that deletes a stream, on behalf of whoever publishes to the deliver subject.
 FLOW_PREFIX: Final = b"$JS.FC."
+
+# How the statuses begin that push consumers act on.
+_STATUSES: Final = b"NATS/1.0 100", b"NATS/1.0 409"
 
 _STALLED: Final = b"Nats-Consumer-Stalled"
 _LAST_DELIVERY: Final = b"Nats-Last-Consumer"
@@ -89,6 +93,11 @@ class PushEngine(Buffered):
         # How many messages are lost for good, by the numbers of the deliveries.
         self.lost_messages: int = 0
         self._subject = options.deliver_subject.encode()
+        self._origin = Origin(options.stream, options.consumer)
+        # What other clients published to the deliver subject.
+        self.strays: Strays = Strays()
+        # The same, as far as the thread that reads the socket has dropped it.
+        self.sifted: Strays = Strays()
         self._delivered = options.delivered
         # The newest flow control request: how many messages came before it, and its subject.
         self._request: tuple[int, bytes] | None = None
@@ -154,14 +163,34 @@ class PushEngine(Buffered):
                 self._learn(answer)
         if not frames:
             return []
+        found: list[tuple[Status, PullOutcome]] = []
+        if are_own(frames, self._origin.prefix):
+            self._accept(frames)
+        else:
+            before = self.strays.counts["foreign"]
+            found = self._receive_mixed(frames)
+            if self.strays.counts["foreign"] - before == len(frames):
+                return found
         self._heard, self._silent_before, self._excused = now, 0.0, False
-        subject = self._subject
-        # Statuses are rare and have a header, so one check per frame recognises plain messages.
+        return found
+
+    def sift(self, frames: Sequence[Frame]) -> list[Frame]:
+        """Return the frames without those of other clients, for a full mailbox; any thread."""
+        kept: list[Frame] = []
+        foreign: list[Frame] = []
         for frame in frames:
-            if frame[2] is not None and frame[0] == subject:
-                return self._receive_mixed(frames)
-        self._accept(frames)
-        return []
+            (foreign if self.is_foreign(frame) else kept).append(frame)
+        self.sifted.note("foreign", foreign)
+        return kept
+
+    def is_foreign(self, frame: Frame) -> bool:
+        """Return whether another client sent a frame, which is neither message nor status."""
+        subject, reply, header, _ = frame
+        return (
+            subject == self._subject
+            and not (header is not None and header.startswith(_STATUSES))
+            and not self._origin.sends(reply)
+        )
 
     def look(self, now: float) -> float | None:
         """
@@ -221,9 +250,12 @@ class PushEngine(Buffered):
         messages: list[Frame] = []
         found = []
         for frame in frames:
+            if self._origin.sends(frame[1]):
+                messages.append(frame)
+                continue
             status = self._status_of(frame)
             if status is None:
-                messages.append(frame)
+                self.strays.note("foreign", [frame])
                 continue
             self._accept(messages)
             messages = []
@@ -238,9 +270,9 @@ class PushEngine(Buffered):
         return found
 
     def _status_of(self, frame: Frame) -> Status | None:
-        """Return the status that a frame carries; None for a message."""
-        subject, reply, header, _ = frame
-        if header is None or subject != self._subject or reply.startswith(ACK_PREFIX):
+        """Return the status in a frame that is no message of the consumer; None for others."""
+        subject, _, header, _ = frame
+        if header is None or subject != self._subject:
             return None
         try:
             return read_status(header)

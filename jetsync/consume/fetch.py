@@ -152,7 +152,7 @@ class Fetch:
             if self.connection.stopping:
                 # A signal is ending the program: the batch is empty.
                 return
-            self.inbox = take_inbox(target.pool, target.context)
+            self.inbox = take_inbox(target)
             self.inbox.pull(target.subject, request, self._send_until)
         except BaseException as error:
             inbox, self.inbox = self.inbox, None
@@ -180,7 +180,13 @@ class Fetch:
             self._pull_rest(inbox)
         if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
-        messages, statuses = inbox.engine.receive(take_all(inbox.box.frames), time.monotonic())
+        engine = inbox.engine
+        received = engine.receive(take_all(inbox.box.frames), time.monotonic())
+        messages, statuses = received.messages, received.statuses
+        if received.surplus:
+            self.target.give_back(received.surplus)
+        if engine.strays.fresh or engine.sifted.fresh:
+            self.target.report_strays(engine.strays, engine.sifted)
         surplus: Sequence[Frame] = ()
         # Messages that need no ack cannot be given back, so the caller gets all of them.
         if self._lost and self.target.wants_acks:
@@ -195,7 +201,7 @@ class Fetch:
         for status, pull in statuses:
             outcome = PullOutcome.IGNORED if pull is None else self._judge(status, pull)
             self.target.report_status(status, outcome)
-        if surplus or (inbox.engine.is_idle and not self._pull_due):
+        if surplus or (engine.is_idle and not self._pull_due):
             self._release(inbox, surplus)
         return messages
 

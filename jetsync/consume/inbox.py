@@ -8,19 +8,20 @@ server redelivers them at once, and not only after the consumer's ``ack_wait``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import TYPE_CHECKING, Final
 
 from jetsync._io.mailbox import Listener, Mailbox, take_all
 from jetsync._proto import frames
-from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest
+from jetsync._proto.origin import Origin
+from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest, message_size
 from jetsync.consume.acks import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
     from jetsync._proto.pull import Priorities, Pull
@@ -32,6 +33,59 @@ SHORTEST_KEEP: Final = 0.05
 
 # Seconds for which an abandoned inbox still naks messages that arrive.
 LATE_MESSAGES: Final = 5.0
+
+# How many frames may wait in an inbox, and how many bytes may arrive, before it looks which of them
+# were asked for. Both are above what one read of the socket returns.
+SIFTED_FRAMES: Final = 4096
+SIFTED_BYTES: Final = 16 << 20
+
+
+class SiftedMailbox(Mailbox):
+    """
+    The frames of a consumer that no thread has received yet.
+
+    If more than :data:`SIFTED_FRAMES` frames or :data:`SIFTED_BYTES` bytes wait, it drops those
+    that are not wanted. So a flood does not fill the memory while the program is busy.
+
+    Threads: the one that reads the socket pushes and wakes. The owner takes.
+    Locks: none; the queues change by single calls into C.
+
+    Args:
+        interest: The subject that is subscribed to.
+        sift: Returns the wanted ones of some frames; the thread that reads calls it.
+        lane: The lane that the frames arrive on.
+    """
+
+    def __init__(
+        self, interest: bytes, sift: Callable[[list[Frame]], list[Frame]], lane: Lane
+    ) -> None:
+        super().__init__(interest, collect_denials=True)
+        self._choose = sift
+        self._lane = lane
+        # Sifted if more frames wait, or once the connection has received more bytes in all.
+        self._most_frames = SIFTED_FRAMES
+        self._most_bytes = lane.bytes_in + SIFTED_BYTES
+
+    def wake(self) -> None:
+        """Drop what is not wanted if too much waits, and wake the thread."""
+        if len(self.frames) > self._most_frames or self._lane.bytes_in > self._most_bytes:
+            self.sift()
+        super().wake()
+
+    def sift(self) -> None:
+        """Drop what is not wanted; only the thread that reads."""
+        arrived: list[Frame] = []
+        # From the right, because the owner may take from the left at the same time.
+        with contextlib.suppress(IndexError):
+            while True:
+                arrived.append(self.frames.pop())
+        arrived.reverse()
+        kept = self._choose(arrived)
+        self.frames.extend(kept)
+        # Doubled, so that wanted frames are not sifted again and again.
+        self._most_frames = max(SIFTED_FRAMES, 2 * len(kept))
+        size = sum(map(message_size, kept))
+        self._most_bytes = self._lane.bytes_in + max(SIFTED_BYTES, size)
 
 
 class PullInbox:
@@ -45,12 +99,14 @@ class PullInbox:
 
     __slots__ = ("_listener", "box", "engine", "lane")
 
-    def __init__(self, context: Context) -> None:
-        inbox = context.connection.new_inbox().encode()
+    def __init__(self, target: PullTarget) -> None:
+        context = target.context
         self.lane: Lane = context.lane
-        self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
+        self.engine: PullEngine = PullEngine(
+            context.connection.new_inbox().encode(), Origin(target.stream, target.consumer)
+        )
+        self.box: Mailbox = SiftedMailbox(self.engine.prefix + b"*", self.engine.sift, self.lane)
         context.connection.pull_boxes.add(self.box)
-        self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
         self._listener = Listener(self.lane, self.box)
 
@@ -153,17 +209,17 @@ class ConsumerKeeper:
             self._lane.later(self._interval, self._tick)
 
 
-def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
-    """Return an idle inbox of *pool*, or a new one; thread-safe."""
+def take_inbox(target: PullTarget) -> PullInbox:
+    """Return an idle inbox of the target's pool, or a new one; thread-safe."""
     inbox: PullInbox | None
     try:
-        inbox = pool.pop()
+        inbox = target.pool.pop()
     except IndexError:
         # Not checked before: another thread may take the last inbox after the check.
         inbox = None
     # In a forked child, the inboxes of the parent are useless.
-    if inbox is None or inbox.lane is not context.lane:
-        return PullInbox(context)
+    if inbox is None or inbox.lane is not target.context.lane:
+        return PullInbox(target)
     if inbox.box.ready:
         # Forget refused publishes: none of them was a pull on this idle inbox.
         inbox.box.take_denials()

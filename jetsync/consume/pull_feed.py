@@ -41,7 +41,7 @@ class PullFeed:
     def __init__(self, target: PullTarget, options: ConsumeOptions) -> None:
         self._target = target
         self._options = options
-        self._inbox = PullInbox(target.context)
+        self._inbox = PullInbox(target)
         self.engine: Final = ConsumeEngine(self._inbox.engine, options, target.pins)
         self.box: Final[Mailbox] = self._inbox.box
         self.keeper: ConsumerKeeper | None = None
@@ -66,6 +66,9 @@ class PullFeed:
                 )
         if engine.refused:
             self._target.give_back(engine.take_refused())
+        pulls = engine.pulls
+        if pulls.strays.fresh or pulls.sifted.fresh:
+            self._target.report_strays(pulls.strays, pulls.sifted)
 
     def send(self, now: float) -> bool:
         """Send the pulls that are due, and the probe; return False if nothing can be sent now."""

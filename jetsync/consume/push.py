@@ -20,7 +20,7 @@ from jetsync._proto import frames
 from jetsync._proto.pull import message_size
 from jetsync._proto.push import PushEngine, is_flow_control
 from jetsync.consume.acks import give_back
-from jetsync.consume.inbox import LATE_MESSAGES, abandon
+from jetsync.consume.inbox import LATE_MESSAGES, SiftedMailbox, abandon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ KEEP_ANSWER: Final = 5.0
 _logger = get_logger("jetsync.consume")
 
 
-class PushMailbox(Mailbox):
+class PushMailbox(SiftedMailbox):
     """
     The messages of a push consumer that no thread has taken into the buffer.
 
@@ -57,8 +57,8 @@ class PushMailbox(Mailbox):
     Locks: none; the queues change by single calls into C.
     """
 
-    def __init__(self, options: PushOptions, engine: PushEngine) -> None:
-        super().__init__(options.deliver_subject.encode(), collect_denials=True)
+    def __init__(self, options: PushOptions, engine: PushEngine, lane: Lane) -> None:
+        super().__init__(options.deliver_subject.encode(), engine.sift, lane)
         # How many messages were dropped.
         self.dropped: int = 0
         # Unsubscribes. It must not refer to the owner.
@@ -108,7 +108,10 @@ class PushMailbox(Mailbox):
             self.frames.append(frame)
 
     def _fits(self, frame: Frame) -> bool:
-        """Return whether there is room, after counting all that waits."""
+        """Return whether there is room, after dropping what is foreign and counting the rest."""
+        if self._engine.is_foreign(frame):
+            return True
+        self.sift()
         engine, waiting = self._engine, self._engine.snapshot()
         while True:
             with contextlib.suppress(RuntimeError):  # Another thread took one.
@@ -138,7 +141,7 @@ class PushFeed:
         self.entered: Final[dict[bytes, object]] = {}
         lane, answers = target.lane, target.context.connection.new_inbox().encode() + b"."
         self.engine: Final = PushEngine(answers, options)
-        self.box: Final = PushMailbox(options, self.engine)
+        self.box: Final = PushMailbox(options, self.engine, lane)
         target.context.connection.pull_boxes.add(self.box)
         group = options.deliver_group
         self._listener = Listener(lane, self.box, b"" if group is None else group.encode())
@@ -162,6 +165,8 @@ class PushFeed:
         engine, box, target = self.engine, self.box, self._target
         for status, outcome in engine.receive(take_all(box.frames), now):
             target.report_status(status, outcome)
+        if engine.strays.fresh or engine.sifted.fresh:
+            target.report_strays(engine.strays, engine.sifted)
         if engine.lost_messages > self._lost_before:
             lost, self._lost_before = engine.lost_messages - self._lost_before, engine.lost_messages
             _logger.warning(

@@ -6,7 +6,7 @@ import pytest
 
 from jetsync._base.deadline import Deadline
 from jetsync._proto.pull import PullRequest
-from jetsync.consume.inbox import PullInbox, take_inbox
+from jetsync.consume.inbox import SIFTED_FRAMES, PullInbox, take_inbox
 from jetsync.errors import PermissionDeniedError
 
 
@@ -15,6 +15,7 @@ class StubLane:
 
     epoch = 1
     lost_epoch = 0
+    bytes_in = 0
 
     def __init__(self):
         self.subscriptions = self
@@ -48,9 +49,15 @@ def context():
     return types.SimpleNamespace(connection=connection, lane=StubLane())
 
 
-def test_one_write_for_each_pull(context):
+@pytest.fixture
+def target(context):
+    """A consumer without idle inboxes."""
+    return types.SimpleNamespace(context=context, stream="S", consumer="c", pool=[])
+
+
+def test_one_write_for_each_pull(context, target):
     """The first pull also sends the subscription. Later pulls are one line and a request."""
-    inbox = PullInbox(context)
+    inbox = PullInbox(target)
     request = PullRequest(max_messages=1, expires=1.0)
     for _ in range(2):
         inbox.pull(b"next", request, Deadline.after(1))
@@ -59,33 +66,69 @@ def test_one_write_for_each_pull(context):
     assert second.startswith(b"PUB next _INBOX.a.2 ")
 
 
-def test_an_earlier_refusal_is_forgotten(context):
+def test_an_earlier_refusal_is_forgotten(target):
     """
     A refusal that arrives while the inbox is idle does not end the next fetch that uses it.
     """
-    inbox = PullInbox(context)
+    inbox = PullInbox(target)
     inbox.box.denied("publish", b"next", PermissionDeniedError("next", "publish"))
-    assert take_inbox([inbox], context) is inbox
+    target.pool.append(inbox)
+    assert take_inbox(target) is inbox
     assert not inbox.box.take_denials()
 
 
-def test_the_last_one_may_be_gone(context):
+def test_the_last_one_may_be_gone(target):
     """A thread that loses the race for the last pooled inbox gets a new one."""
 
     class Emptied(list):
         def __bool__(self):
             return True
 
-    assert isinstance(take_inbox(Emptied(), context), PullInbox)
-    idle = PullInbox(context)
-    assert take_inbox([idle], context) is idle
+    target.pool = Emptied()
+    assert isinstance(take_inbox(target), PullInbox)
+    idle = PullInbox(target)
+    target.pool.append(idle)
+    assert take_inbox(target) is idle
 
 
-def test_a_message_that_arrives_while_the_inbox_is_abandoned_is_given_back(context):
+def test_a_message_that_arrives_while_the_inbox_is_abandoned_is_given_back(context, target):
     """A thread that was about to deliver a message when the inbox was abandoned gives it back."""
-    inbox = PullInbox(context)
+    inbox = PullInbox(target)
     push = inbox.box.push
     inbox.abandon(())
     push((b"_INBOX.a.1", b"$JS.ACK.S.c.1.1.1.0.0", None, b"late"))
     inbox.box.wake()
     assert context.lane.posted == [b"PUB $JS.ACK.S.c.1.1.1.0.0  4\r\n-NAK\r\n"]
+
+
+class TestFlood:
+    @pytest.mark.parametrize(("size", "most"), [(10, SIFTED_FRAMES), (1 << 20, 16)])
+    @pytest.mark.parametrize("pulling", [True, False])
+    def test_a_flood_does_not_fill_an_inbox(self, context, target, size, most, pulling):
+        """An inbox that no thread reads keeps what was asked for, and little of a flood."""
+        inbox = PullInbox(target)
+        if pulling:
+            inbox.pull(b"next", PullRequest(max_messages=1, expires=1.0), Deadline.after(1))
+        foreign = (b"_INBOX.a.1", b"", None, bytes(size))
+        wanted = (b"s", b"$JS.ACK.S.c.1.1.1.0.0", None, b"wanted")
+        count = 2 * most
+        for number in range(count):
+            inbox.box.push(wanted if number == 5 else foreign)
+            context.lane.bytes_in += size
+            inbox.box.wake()
+            assert len(inbox.box.frames) <= most + 2
+        assert (wanted in inbox.box.frames) is pulling
+        dropped = sum(inbox.engine.sifted.report().values())
+        assert dropped + len(inbox.box.frames) == count
+
+    def test_messages_that_were_asked_for_are_kept(self, context, target):
+        """An inbox is not sifted for each read of the socket while a large pull is served."""
+        inbox, sifted = PullInbox(target), []
+        count = 4 * SIFTED_FRAMES
+        inbox.pull(b"next", PullRequest(max_messages=count, expires=1.0), Deadline.after(1))
+        inbox.box._choose = lambda frames: (sifted.append(1), inbox.engine.sift(frames))[1]
+        for number in range(count):
+            inbox.box.push((b"s", b"$JS.ACK.S.c.1.1.1.0.0", None, b"%d" % number))
+            inbox.box.wake()
+        assert [frame[3] for frame in inbox.box.frames] == [b"%d" % n for n in range(count)]
+        assert len(sifted) <= 2

@@ -465,6 +465,22 @@ class Maker:
         return found
 
 
+class Origins:
+    """``are_own``, with frames of one consumer and of others."""
+
+    def draw(self, rng: random.Random) -> Any:
+        prefix = rng.choice([b"", b"$JS.ACK.S.C.", b"$JS.ACK.a.b.S.C.", b"\xff"])
+        numbers = [b"", b"1", b"9.9", b"10.10", b"\xff\xff", b"\0"]
+        own = [(b"a", prefix + rng.choice(numbers), None, b"") for _ in range(rng.randrange(6))]
+        if rng.random() < 0.5:
+            other = rng.choice([b"", prefix[:-1], b"$JS.ACK.S.D.1", b"$JS.ACK.S.", *REPLIES])
+            own.insert(rng.randrange(len(own) + 1), (b"a", other, rng.choice(BLOCKS), b"x"))
+        return own, prefix
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        return functions["are_own"](*drawn)
+
+
 def is_python(functions: Functions) -> bool:
     """Whether these are the functions in Python, which also call the methods in Python."""
     return functions["plain_maker"] is TWINS["plain_maker"]
@@ -859,6 +875,7 @@ CASES: Final[list[tuple[str, Case, int]]] = [
     ("encode", Encode(), 17),
     ("acks", Acks(), 7),
     ("ended", Ended(), 3),
+    ("origins", Origins(), 2),
 ]
 """Each case with its name and how many of a hundred streams it gets."""
 

@@ -54,6 +54,7 @@ class FakeServer:
         self._let_through = threading.Event()
         self._let_through.set()
         self._sockets = []
+        self._clients = []
         self._threads = []
         self._start(self._accept)
 
@@ -83,6 +84,13 @@ class FakeServer:
     def release(self):
         self._let_through.set()
 
+    def inject(self, data):
+        """
+        Send bytes to all clients, between two frames of the server if that is idle.
+        """
+        for sock in self._clients:
+            sock.sendall(data)
+
     def cut(self):
         """
         End all connections.
@@ -106,6 +114,7 @@ class FakeServer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(LONG)
             self._sockets.append(sock)
+            self._clients.append(sock)
             if self.plays:
                 self._start(self._play, sock, self.plays.popleft())
             else:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from helpers.consuming import options
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine, read_gone
+from jetsync._proto.origin import Origin
 from jetsync._proto.pull import Priorities, PullEngine, message_size
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
@@ -36,8 +37,9 @@ def block(text, messages=None, size=None):
 def message(number=0, size=40, header=None):
     """Return a message of a size, as servers count it."""
     data = b"%d" % number
-    rest = size - 8 - len(header or b"") - len(data)
-    return (b"or", b"$JS.AC", header, data + b" " * rest)
+    reply = b"$JS.ACK.S.C."
+    rest = size - 2 - len(reply) - len(header or b"") - len(data)
+    return (b"or", reply, header, data + b" " * rest)
 
 
 class Rig:
@@ -46,7 +48,8 @@ class Rig:
     def __init__(self, **changes):
         self.clock = ManualClock()
         self.pins = {}
-        self.engine = ConsumeEngine(PullEngine(INBOX), options(**changes), self.pins)
+        pulls = PullEngine(INBOX, Origin("S", "C"))
+        self.engine = ConsumeEngine(pulls, options(**changes), self.pins)
         self.engine.back(self.clock())
         self.pulls = []
 

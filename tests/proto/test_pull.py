@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import attrs
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from jetsync._proto.origin import Origin
 from jetsync._proto.pull import (
     Priorities,
     PullEngine,
@@ -38,8 +40,9 @@ ENDING = [EXPIRED, DELETED, LEADERSHIP, SHUTDOWN, ABSENT, NEW_FAULT]
 
 def message(size=20, header=None):
     """Return a message of a size, as servers count it."""
-    data = b"x" * (size - 8 - len(header or b""))
-    frame = (b"orders.1"[:2], b"$JS.AC", header, data)
+    reply = b"$JS.ACK.S.C."
+    data = b"x" * (size - 2 - len(reply) - len(header or b""))
+    frame = (b"or", reply, header, data)
     assert message_size(frame) == size
     return frame
 
@@ -64,7 +67,7 @@ def clock():
 @pytest.fixture
 def engine():
     """An engine without a pull."""
-    return PullEngine(INBOX)
+    return PullEngine(INBOX, Origin("S", "C"))
 
 
 @pytest.fixture
@@ -179,11 +182,95 @@ class TestMessages:
         ]
         assert subjects == [b"_INBOX.p.1", b"_INBOX.p.2", b"_INBOX.p.3"]
 
-    def test_messages_beyond_the_request_are_passed_on(self, engine, pull, clock):
-        """Messages beyond the request are passed on, and no count becomes negative."""
-        received = engine.receive([message()] * 13, clock())
-        assert len(received.messages) == 13
+    @pytest.mark.parametrize("rest", [[], [(INBOX + b".x", b"", HEARTBEAT, b"")]])
+    def test_messages_beyond_the_request_are_surplus(self, engine, pull, clock, rest):
+        """Messages that no pull asked for are set aside, and no count becomes negative."""
+        frames = [message(20 + number) for number in range(13)]
+        received = engine.receive(frames + rest, clock())
+        assert (list(received.messages), list(received.surplus)) == (frames[:10], frames[10:])
         assert (engine.pending_messages, engine.is_idle) == (0, True)
+        assert engine.strays.fresh
+        assert engine.strays.report() == {"foreign": 0, "surplus": 3}
+        assert list(engine.receive(frames[:1], clock()).surplus) == frames[:1]
+
+    def test_bytes_beyond_the_request_are_surplus(self, engine, clock):
+        """A pull with a limit of bytes takes the message that reaches it, and no other one."""
+        engine.open(PullRequest(max_messages=10, max_bytes=100, expires=5.0), clock())
+        received = engine.receive([message(60)] * 4, clock())
+        assert (len(received.messages), len(received.surplus)) == (2, 2)
+
+    @pytest.mark.parametrize("own", [b"", b"A: b\r\n"])
+    def test_the_header_of_a_pinned_client_is_not_counted(self, engine, clock, own):
+        """A pull is full when its messages are, without the header that the server adds last."""
+        size = 60 + (len(own) + 12 if own else 0)
+        engine.open(PullRequest(max_messages=10, max_bytes=3 * size, expires=5.0), clock())
+        header = b"NATS/1.0\r\n" + own + b"Nats-Pin-Id: abc\r\n\r\n"
+        pinned = message(60 + len(header), header)
+        received = engine.receive([pinned] * 4, clock())
+        assert (len(received.messages), len(received.surplus)) == (3, 1)
+
+    @pytest.mark.parametrize("max_bytes", [None, 1000])
+    @pytest.mark.parametrize("way", ["lost", "expired", "cleared", "refused for its group"])
+    def test_a_pull_that_ended_silently_may_still_be_served(self, engine, clock, way, max_bytes):
+        """Messages of a pull without a status are accepted later, up to what it had asked for."""
+        pull = engine.open(PullRequest(max_messages=4, max_bytes=max_bytes, expires=1.0), clock())
+        engine.sent(pull, 1)
+        if way == "lost":
+            engine.lost(1)
+        elif way == "expired":
+            engine.expire(clock.advance(10))
+        elif way == "cleared":
+            engine.clear()
+        else:
+            refusal = b"NATS/1.0 400 Bad Request - Priority Group missing\r\n\r\n"
+            engine.receive([status(pull, refusal)], clock())
+        assert engine.is_idle
+        received = engine.receive([message()] * 6, clock())
+        assert (len(received.messages), len(received.surplus)) == (4, 2)
+
+    @pytest.mark.parametrize("block", [None, HEADER, b"N\r\na: bc\r\n\r\n", b""])
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"",
+            b"reply",
+            b"$JS.ACK.S.D.1.1.1.1.0",
+            b"$JS.ACK.T.C.1.1.1.1.0",
+            b"$JS.ACK.d.h.S.D.1.1.1.1.0",
+            b"$JS.ACK.S.C",
+        ],
+    )
+    def test_foreign_frames_are_dropped(self, engine, pull, clock, block, reply):
+        """Frames without an ack subject of the consumer are no messages and no sign of life."""
+        heard = engine.heard
+        foreign = (pull.subject, reply, block, b"+ACK")
+        received = engine.receive([foreign], clock.advance(1))
+        assert (received.messages, received.surplus, received.alive) == ([], [], False)
+        assert (engine.heard, engine.pending_messages) == (heard, 10)
+        received = engine.receive([foreign, message(), foreign], clock())
+        assert (received.messages, received.alive) == ([message()], True)
+        assert engine.heard == clock()
+        assert engine.strays.report() == {"foreign": 3, "surplus": 0}
+        assert engine.strays.samples == {"foreign": foreign[:2]}
+
+    @pytest.mark.parametrize("max_bytes", [None, 200])
+    def test_a_full_inbox_keeps_what_was_asked_for(self, engine, clock, max_bytes):
+        """A sifted inbox keeps messages up to the limits, a status once, and answers about it."""
+        pull = engine.open(PullRequest(max_messages=10, max_bytes=max_bytes, expires=5), clock())
+        foreign = (pull.subject, b"", None, b"+ACK")
+        answer = (INBOX + b".i1", b"", None, b"{}")
+        end = status(pull, EXPIRED)
+        frames = [foreign, message(), answer, foreign, *[message()] * 12, end, end, answer, foreign]
+        assert engine.sift(frames) == [message(), answer, *[message()] * 9, end]
+        assert (engine.pending_messages, engine.strays.fresh) == (10, False)
+        assert engine.sifted.report() == {"foreign": 5, "surplus": 3}
+
+    def test_a_flood_of_statuses_is_dropped(self, engine, pull):
+        """Of different statuses, a sifted inbox keeps as many as a server could send."""
+        frames = [status(pull, b"NATS/1.0 408 %d\r\n\r\n" % number) for number in range(2000)]
+        assert engine.sift(frames) == frames[:1000]
+        frames = [status(pull, b"NATS/1.0 408 %d\r\n" % size + bytes(9**6)) for size in range(3)]
+        assert engine.sift(frames) == frames[:1]
 
 
 class TestStatuses:
@@ -280,7 +367,7 @@ class TestHeartbeats:
     @settings(max_examples=50, deadline=None)
     def test_missed_from_when_it_is_due(self, interval, steps):
         """A miss is found at the announced moment, and not before."""
-        clock, engine = ManualClock(), PullEngine(INBOX)
+        clock, engine = ManualClock(), PullEngine(INBOX, Origin("S", "C"))
         engine.open(PullRequest(max_messages=9, expires=1.0, heartbeat=interval), clock())
         for step in steps:
             due = engine.next_miss()
@@ -412,7 +499,7 @@ class PullMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.engine = PullEngine(INBOX)
+        self.engine = PullEngine(INBOX, Origin("S", "C"))
         self.clock = ManualClock()
         self.pulls = {}
         self.told = set()
@@ -435,11 +522,14 @@ class PullMachine(RuleBasedStateMachine):
     def receive(self, data):
         """Return a block of arbitrary frames."""
         frames, messages = [], []
-        kinds = st.sampled_from(["message", "message", "message", "status", "stranger"])
-        for kind in data.draw(st.lists(kinds, max_size=12)):
-            if kind == "message":
-                size = data.draw(st.integers(1, 6)) * 10
-                frame = message(size, HEADER if size >= 30 and data.draw(st.booleans()) else None)
+        kinds = st.sampled_from(["message"] * 3 + ["status", "stranger", "foreign"])
+        drawn = data.draw(st.lists(kinds, max_size=12))
+        for kind in drawn:
+            if kind == "foreign":
+                frame = (INBOX + b".1", b"", data.draw(st.sampled_from([None, HEADER])), b"")
+            elif kind == "message":
+                size = data.draw(st.integers(2, 6)) * 10
+                frame = message(size, HEADER if size >= 40 and data.draw(st.booleans()) else None)
                 messages.append(frame)
             else:
                 subjects = list(self.pulls) if kind == "status" else [INBOX + b".x"]
@@ -450,8 +540,12 @@ class PullMachine(RuleBasedStateMachine):
                 frame = (data.draw(st.sampled_from(subjects)), b"", block, b"")
             frames.append(frame)
         known = [subject for subject in self.pulls if subject in self.engine]
+        room = self.engine.pending_messages + self.engine._late
         received = self.engine.receive(frames, self.clock())
-        assert list(received.messages) == messages
+        assert Counter([*received.messages, *received.surplus]) == Counter(messages)
+        if not {"status", "stranger"} & {*drawn}:
+            assert len(received.messages) <= room
+            assert [*received.messages, *received.surplus] == messages
         for _, pull in that_ended(received):
             assert pull.subject in known
             assert pull.subject not in self.engine

@@ -191,18 +191,36 @@ class TestFlowControl:
 
 class TestMessages:
     def test_messages_and_statuses_are_told_apart(self):
-        """Messages with headers, and messages of other clients to the deliver subject, arrive."""
+        """Messages with any headers arrive; those of other clients are dropped and counted."""
         rig = Rig()
         own = [
             message(1, b"NATS/1.0\r\na: b\r\n\r\n"),
             (SUBJECT, b"$JS.ACK.S.C.1.2.2.1.0", b"NATS/1.0 409 Consumer Deleted\r\n\r\n", b""),
+            (SUBJECT, b"$JS.ACK.d.h.S.C.1.3.3.1.0", None, b""),
+            message(4),
+        ]
+        foreign = [
             (SUBJECT, b"", b"NATS/1.0\r\na: b\r\n\r\n", b"core"),
             (SUBJECT, b"", b"NATS/1.0 abc\r\n\r\n", b""),
-            message(3),
+            (SUBJECT, b"$JS.ACK.S.D.1.1.1.1.0", None, b""),
+            (SUBJECT, b"", None, b"+ACK"),
         ]
-        assert rig.receive(*own, heartbeat(3)) == []
-        assert rig.take(5) == own
+        mixed = [*own[:1], *foreign[:2], *own[1:], *foreign[2:]]
+        assert rig.receive(*mixed, heartbeat(4)) == []
+        assert rig.take(4) == own
         assert rig.engine.error is None
+        assert rig.engine.strays.report() == {"foreign": 4, "surplus": 0}
+        assert rig.engine.sift([*mixed, heartbeat(4)]) == [*own, heartbeat(4)]
+        assert rig.engine.sifted.report() == {"foreign": 4, "surplus": 0}
+
+    def test_messages_of_other_clients_are_no_sign_of_life(self):
+        """Silence of the server is noticed although other clients publish."""
+        rig = Rig()
+        rig.receive(message(1))
+        for _ in range(3):
+            rig.clock.advance(4)
+            rig.receive((SUBJECT, b"", None, b"core"))
+        assert rig.engine.look(rig.clock()) == 12
 
     def test_messages_beyond_the_limit_are_refused(self):
         """After `stop_after` messages it ends, and gives the others back."""

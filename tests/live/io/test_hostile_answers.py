@@ -12,8 +12,13 @@ import threading
 import pytest
 
 import jetsync
+from helpers.consuming import seen
+from helpers.fake_server import FakeServer
+from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
+from jetsync.consume.inbox import SiftedMailbox
+from jetsync.testing import HookRecorder
 
 DEEP = b'{"a":' * 100_000
 
@@ -474,3 +479,143 @@ class TestPulls:
         fake.answers["CONSUMER.INFO"] = answer
         with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
             messages.next(timeout=20)
+
+
+ANSWERS = [
+    (None, b"+ACK", b""),
+    (None, b"x", b"reply"),
+    (b"NATS/1.0\r\na: b\r\n\r\n", b"x", b""),
+    (b"N\r\na: bc\r\n\r\n", b"x", b""),
+    (b"", b"x", b""),
+]
+
+
+@pytest.fixture
+def meddler(nats_server, unique):
+    """
+    Another client that answers each pull of a stream with messages of its own.
+    """
+    with jetsync.connect(nats_server.url) as other:
+
+        def answer(message):
+            blocks = [
+                frames.message(message.reply.encode(), reply, header, payload)
+                for header, payload, reply in ANSWERS
+            ]
+            other._connection.lane.write(b"".join(blocks * 8), Deadline.after(5))
+
+        def meddle(stream):
+            pulls = other.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.>")
+            other.flush()
+
+            def run():
+                for message in pulls:
+                    answer(message)
+
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            threads.append((pulls, thread))
+
+        threads = []
+        yield meddle
+        for pulls, thread in threads:
+            pulls.close()
+            thread.join(10)
+
+
+def handled(consumer):
+    """Return the first five payloads that a handler gets."""
+    found = []
+    consumer.consume(lambda message: found.append(message.data), stop_after=5).wait(timeout=20)
+    return found
+
+
+READS = {
+    "fetch": lambda stream, consumer: [each.data for each in consumer.fetch(5)],
+    "next": lambda stream, consumer: [consumer.next().data for _ in range(5)],
+    "consume": lambda stream, consumer: [each.data for each in consumer.consume(stop_after=5)],
+    "handler": lambda stream, consumer: handled(consumer),
+    "ordered fetch": lambda stream, _: [each.data for each in stream.ordered_consumer().fetch(5)],
+    "ordered consume": lambda stream, _: [
+        each.data for each in stream.ordered_consumer().consume(stop_after=5)
+    ],
+}
+
+
+def status_recorder(url, **options):
+    """Return a recorder of events and a client with it."""
+    recorder = HookRecorder("jetsync_status")
+    return recorder, jetsync.connect(url, plugins=[recorder], **options)
+
+
+class TestForeignAnswers:
+    @pytest.mark.parametrize("read", READS)
+    def test_answers_of_another_client_are_not_messages(self, nats_server, unique, meddler, read):
+        """
+        A read hands out the messages of its consumer and nothing else, and reports the others once.
+        """
+        recorder, client = status_recorder(nats_server.url)
+        with client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[unique])
+            consumer = stream.create_consumer("C", ack_policy="none")
+            meddler(unique)
+            threading.Timer(0.5, js.publish_many, [[(unique, b"%d" % n) for n in range(5)]]).start()
+            assert READS[read](stream, consumer) == [b"0", b"1", b"2", b"3", b"4"]
+            eventually(lambda: len(seen(recorder, "stray_messages")) == 1)
+        (event,) = seen(recorder, "stray_messages")
+        assert (event.reason, event.stream, event.redelivered) == ("foreign", unique, False)
+        assert event.subject.startswith("_INBOX.")
+        assert 1 <= event.messages <= 40 * 5
+
+    def test_a_watch(self, client, unique, meddler):
+        """
+        A watch, and the keys of a bucket, are those of the bucket although another client answers.
+        """
+        bucket = client.jetstream().create_key_value(unique)
+        meddler(f"KV_{unique}")
+        for name in "abc":
+            bucket.put(name, b"1")
+        with bucket.watch() as watch:
+            assert [entry.key for entry in watch.initial(timeout=20)] == ["a", "b", "c"]
+            bucket.put("d", b"1")
+            assert watch.next(timeout=20).key == "d"
+        assert sorted(bucket.keys()) == ["a", "b", "c", "d"]
+
+
+class TestSurplus:
+    @pytest.mark.parametrize("policy", ["explicit", "none"])
+    @pytest.mark.parametrize("read", ["fetch", "consume"])
+    def test_no_more_is_handed_out_than_a_pull_asked_for(self, nats_server, unique, read, policy):
+        """
+        If a server sends more than a pull asked for, the rest is refused and reported.
+        """
+        with FakeServer(nats_server.port) as proxy:
+            recorder, client = status_recorder(proxy.url)
+            with client:
+                stream = client.jetstream().create_stream(unique, subjects=[unique])
+                consumer = stream.create_consumer("C", ack_policy=policy)
+                boxes = client._connection.lane.subscriptions.boxes
+                batch = consumer.fetch(10) if read == "fetch" else consumer.consume(max_messages=10)
+                client.flush()
+                (sid,) = [sid for sid, box in boxes.items() if isinstance(box, SiftedMailbox)]
+                reply = "$JS.ACK.%s.C.1.%d.%d.1700000000000000000.0"
+                proxy.inject(
+                    b"".join(
+                        frames.pub(
+                            unique.encode(), (reply % (unique, n, n)).encode(), b"x"
+                        ).replace(
+                            b"PUB %b " % unique.encode(), b"MSG %b %b " % (unique.encode(), sid)
+                        )
+                        for n in range(1, 41)
+                    )
+                )
+                if read == "fetch":
+                    assert [each.sequence for each in batch] == [*range(1, 11)]
+                else:
+                    assert [batch.next().sequence for _ in range(10)] == [*range(1, 11)]
+                    assert batch.next(timeout=0) is None
+                    batch.close()
+            (event,) = seen(recorder, "stray_messages")
+            assert (event.reason, event.messages) == ("surplus", 30)
+            assert event.redelivered is (policy == "explicit")
