@@ -218,7 +218,8 @@ class MessagesLostEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class StrayMessagesEvent(StatusEvent):
     """
-    Messages arrived where a consumer delivers, and jetsync did not hand them out.
+    Messages arrived where a consumer delivers, or for a read of a stream, and jetsync did not hand
+    them out.
 
     Emitted for the first one, and then at most every 10 seconds. The usual reason is another client
     that publishes to the inbox of this one. Permissions can prevent that.
@@ -226,12 +227,12 @@ class StrayMessagesEvent(StatusEvent):
 
     reason: Literal["foreign", "surplus"]
     """
-    `foreign`: they are not messages of this consumer. `surplus`: they are, by their form, but no
-    pull had asked for them.
+    `foreign`: they are not messages of this consumer, or no answers to the read. `surplus`: they
+    are messages of the consumer, by their form, but no pull had asked for them.
     """
 
     messages: int
-    """How many there were since the previous event of this consumer."""
+    """How many there were since the previous event of this reader."""
 
     subject: str
     """The subject of the first one."""

@@ -26,13 +26,16 @@ Implements ADR-31, with facts about servers 2.10 to 2.15.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync import errors
 from jetsync._base.integers import read_digits
+from jetsync._proto.origin import Strays
 from jetsync.values import headers
+from jetsync.values.frame import FrameRun
 from jetsync.values.headers import find_last, is_status, own_block, parse_status
 from jetsync.values.server_versions import NEEDS_PAGES
 
@@ -45,6 +48,9 @@ NUM_PENDING: Final = headers.NUM_PENDING.encode()
 SUBJECT: Final = headers.SUBJECT.encode()
 _SEQUENCE: Final = headers.SEQUENCE.encode()
 _STREAM: Final = headers.STREAM.encode()
+
+# How each status line begins. A block without it is no answer of a server.
+_STATUS_START: Final = b"NATS/"
 
 _ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
     408: errors.BadDirectRequestError,
@@ -84,6 +90,11 @@ class PagedRead:
     received: int = 0
     #: How many messages were left at the end of the last page; None before the first page ended.
     pending: int | None = None
+
+    @functools.cached_property
+    def strays(self) -> Strays:
+        """What other clients published to the inbox of the read."""
+        return Strays()
 
     def __repr__(self) -> str:
         state = "done" if self.done else "open" if self.is_open else "between pages"
@@ -138,7 +149,10 @@ class PagedRead:
             frames = [frame for frame in frames if frame[0] == self._reply]
         elif frames.subject != self._reply:
             return []
-        if not frames or not self.is_open:
+        if not self.is_open:
+            return []
+        frames = self._without_foreign(frames)
+        if not frames:
             return []
         block = _block_of(frames[-1])
         status = None
@@ -164,6 +178,16 @@ class PagedRead:
             self.is_open = False
             messages = self.on_status(status, block, messages)
         return messages
+
+    def _without_foreign(self, frames: Frames) -> Frames:
+        """Return the frames without those of other clients, which may publish to the inbox."""
+        if isinstance(frames, FrameRun) and _are_counted_down(frames):
+            return frames
+        foreign = [frame for frame in frames if not _is_answer(frame)]
+        if not foreign:
+            return frames
+        self.strays.note("foreign", foreign)
+        return [frame for frame in frames if _is_answer(frame)]
 
     def lost(self) -> None:
         """Give up the open page, because the rest of it will not arrive."""
@@ -392,6 +416,34 @@ def status_error(
         return errors.ProtocolError(f"{description[:40]!r} is not a status with a number")
     error = _ERRORS.get(code, errors.UnknownStatusError)
     return error(code=code, description=description or None, stream=stream)
+
+
+def _is_answer(frame: Frame) -> bool:
+    """Return whether a frame may be an answer of a server: a status or a stored message."""
+    block = frame[2]
+    if block is None:
+        return False
+    return find_last(block, _SEQUENCE) is not None or (
+        block.startswith(_STATUS_START) and is_status(block)
+    )
+
+
+def _are_counted_down(run: FrameRun) -> bool:
+    """
+    Return whether each message of a run says that one message less follows than the one before.
+
+    So servers number them, and nothing else can be among them. Compared by the first and the last
+    one, because a check of each message would take a tenth of the time of the read.
+    """
+    count = len(run)
+    if is_status(_block_of(run[count - 1])):
+        count -= 1
+    if not count:
+        return True
+    first, last = _block_of(run[0]), _block_of(run[count - 1])
+    if find_last(first, _SEQUENCE) is None or find_last(last, _SEQUENCE) is None:
+        return False
+    return number_in(first, NUM_PENDING) - number_in(last, NUM_PENDING) == count - 1
 
 
 def _block_of(frame: Frame) -> bytes:

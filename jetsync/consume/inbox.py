@@ -70,7 +70,7 @@ class SiftedMailbox(Mailbox):
         """Drop what is not wanted if too much waits, and wake the thread."""
         if len(self.frames) > self._most_frames or self._lane.bytes_in > self._most_bytes:
             self.sift()
-        super().wake()
+        self.signal.set()
 
     def sift(self) -> None:
         """Drop what is not wanted; only the thread that reads."""

@@ -4,13 +4,12 @@ The consumer that pulls are sent to, and what all its fetches and consumptions s
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jetsync import errors, events
+from jetsync._api.strays import StrayReports
 from jetsync._base.log import get_logger
 from jetsync._proto.frames import ack_block
-from jetsync._proto.origin import REASONS
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy
@@ -22,18 +21,11 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
     from jetsync._io.lane import Lane
-    from jetsync._proto.origin import Strays
     from jetsync._proto.pull import Pins, PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.inbox import PullInbox
     from jetsync.values.frame import Frame
     from jetsync.values.message import Acker
-
-# Seconds between two reports about stray messages, which may arrive in a flood.
-STRAYS_EVERY: Final = 10.0
-
-# How many characters of their subjects a report shows.
-STRAYS_SHOWN: Final = 256
 
 _logger = get_logger("jetsync.pull")
 
@@ -43,8 +35,7 @@ class PullTarget:
     One consumer on the server, as pulls see it.
 
     Threads: any.
-    Locks: none; ``pool`` and ``pins`` change in one step each. If two threads report stray messages
-    at the same moment, both reports may appear.
+    Locks: none; ``pool`` and ``pins`` change in one step each.
 
     Args:
         context: The context that messages are pulled and acknowledged through.
@@ -71,8 +62,9 @@ class PullTarget:
         # Whether each acknowledgement covers all earlier messages.
         self.ack_all: bool = policy is AckPolicy.ALL
         self.pins: Pins = {}
-        # When the next report about stray messages may follow, as `time.monotonic` counts.
-        self._no_report_before = 0.0
+        self.report_strays: Callable[..., None] = StrayReports(
+            context.connection, stream, consumer, acked=self.wants_acks
+        ).report
         endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
         self.subject: bytes = (endpoint % "MSG.NEXT").encode()
         self.info_subject: bytes = (endpoint % "INFO").encode()
@@ -107,43 +99,6 @@ class PullTarget:
             timeout=timeout,
         )
         return enter_fetch(operation)
-
-    def report_strays(self, *strays: Strays) -> None:
-        """
-        Report frames that were not handed out, at most once in :data:`STRAYS_EVERY` seconds.
-
-        A report counts all of them since the previous one.
-        """
-        now = time.monotonic()
-        if now < self._no_report_before:
-            return
-        self._no_report_before = now + STRAYS_EVERY
-        counts = [each.report() for each in strays]
-        for reason in REASONS:
-            count = sum([each[reason] for each in counts])
-            if not count:
-                continue
-            sample = next(each.samples[reason] for each in strays if reason in each.samples)
-            subject, reply = (each.decode("utf-8", "replace")[:STRAYS_SHOWN] for each in sample)
-            event = events.StrayMessagesEvent(
-                stream=self.stream,
-                consumer=self.consumer,
-                reason=reason,
-                messages=count,
-                subject=subject,
-                reply=reply,
-                redelivered=reason == "surplus" and self.wants_acks,
-            )
-            _logger.warning(
-                "stray_messages",
-                stream=self.stream,
-                consumer=self.consumer,
-                reason=reason,
-                messages=count,
-                subject=subject,
-                reply=reply,
-            )
-            self.context.connection.emit(event)
 
     def give_back(self, frames: Iterable[Frame]) -> None:
         """Have the server redeliver messages that were not taken; never waits."""

@@ -20,6 +20,7 @@ from jetsync import errors
 from jetsync._api.messages import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.repeats import connected, repeated
+from jetsync._api.strays import StrayReports
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
@@ -194,6 +195,7 @@ class PageReader:
         self._lag_wait = LAG_WAIT
         self._retry_wait = PAGE_RETRY_WAIT
         self._silence = SILENCE
+        self._report_strays = StrayReports(context.connection, stream, acked=False).report
         self._target = f"{context.prefix}.DIRECT.GET.{stream}".encode()
         self._numbers = itertools.count(1)
         self._inbox = context.connection.new_inbox().encode()
@@ -398,7 +400,10 @@ class PageReader:
         """Return the messages that have arrived, in non-empty runs."""
         runs: list[Run] = []
         for arrived in join_frames(self._box.drain()):
-            taken = self.plan.engine.take(arrived)
+            engine = self.plan.engine
+            taken = engine.take(arrived)
+            if engine.strays.fresh:
+                self._report_strays(engine.strays)
             if taken:
                 runs.append(taken if isinstance(taken, FrameRun) else stored_messages(taken))
         return runs

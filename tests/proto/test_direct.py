@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from array import array
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from jetsync import errors
 from jetsync._proto.direct import BatchRead, size_of
 from jetsync._proto.direct_last import MAX_SUBJECTS, LastRead, chunks
+from jetsync.values.frame import FrameRun
 
 STREAM = "S"
 BIG = 1 << 20
@@ -836,3 +838,49 @@ class TestProperties:
         assert engine.vanished <= len(state) - len(came)
         if not keep:
             assert len(came) == len(state)
+
+
+FOREIGN = [
+    (None, b"+ACK"),
+    (b"NATS/1.0\r\na: b\r\n\r\n", b"x"),
+    (b"N\r\na: bc\r\n\r\n", b"x"),
+    (b"", b"x"),
+]
+
+
+def run_of(*frames, reply=b"_INBOX.1"):
+    """Return frames with headers as one run."""
+    data, bounds = b"earlier", []
+    for block, payload in frames:
+        data += b"HMSG"
+        bounds += [len(data), len(data) + len(block), len(data) + len(block) + len(payload)]
+        data += block + payload + b"\r\n"
+    return FrameRun(reply, data, array("i", bounds))
+
+
+class TestForeign:
+    @pytest.mark.parametrize("place", range(4))
+    @pytest.mark.parametrize(
+        ("in_runs", "foreign"),
+        # No frame of a run is without headers.
+        [*itertools.product([False], FOREIGN), *itertools.product([True], FOREIGN[1:])],
+        ids=ascii,
+    )
+    def test_frames_of_other_clients_are_dropped(self, foreign, place, in_runs):
+        """A frame that no server sends is no message, wherever it is in a page."""
+        frames = [message(1, left=2), message(2, left=1), message(3, left=0), eob(0)]
+        frames.insert(place, foreign)
+        engine = batch_read()
+        engine.open(b"_INBOX.1")
+        whole = run_of(*frames) if in_runs else [(b"_INBOX.1", b"", *frame) for frame in frames]
+        assert sequences(engine.take(whole)) == [1, 2, 3]
+        assert (engine.done, engine.error, engine.received) == (True, None, 3)
+        assert engine.strays.report() == {"foreign": 1, "surplus": 0}
+
+    @pytest.mark.parametrize("frames", [[eob(0)], [message(1, left=0)], [message(1), eob(0)]])
+    def test_a_run_of_answers_is_not_split(self, frames):
+        """The messages of a run without foreign frames stay a run."""
+        engine = batch_read()
+        engine.open(b"_INBOX.1")
+        assert isinstance(engine.take(run_of(*frames)), FrameRun)
+        assert not engine.strays.fresh

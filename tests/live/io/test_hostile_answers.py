@@ -493,7 +493,7 @@ ANSWERS = [
 @pytest.fixture
 def meddler(nats_server, unique):
     """
-    Another client that answers each pull of a stream with messages of its own.
+    Another client that answers each pull and each read of a stream with messages of its own.
     """
     with jetsync.connect(nats_server.url) as other:
 
@@ -504,22 +504,23 @@ def meddler(nats_server, unique):
             ]
             other._connection.lane.write(b"".join(blocks * 8), Deadline.after(5))
 
+        def run(requests):
+            for message in requests:
+                answer(message)
+
         def meddle(stream):
-            pulls = other.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.>")
+            endpoints = f"CONSUMER.MSG.NEXT.{stream}.>", f"DIRECT.GET.{stream}"
+            for endpoint in endpoints:
+                requests = other.subscribe(f"$JS.API.{endpoint}")
+                thread = threading.Thread(target=run, args=(requests,), daemon=True)
+                thread.start()
+                threads.append((requests, thread))
             other.flush()
-
-            def run():
-                for message in pulls:
-                    answer(message)
-
-            thread = threading.Thread(target=run, daemon=True)
-            thread.start()
-            threads.append((pulls, thread))
 
         threads = []
         yield meddle
-        for pulls, thread in threads:
-            pulls.close()
+        for requests, thread in threads:
+            requests.close()
             thread.join(10)
 
 
@@ -581,6 +582,30 @@ class TestForeignAnswers:
             bucket.put("d", b"1")
             assert watch.next(timeout=20).key == "d"
         assert sorted(bucket.keys()) == ["a", "b", "c", "d"]
+
+    @pytest.mark.parametrize("way", ["messages", "pages", "batch", "last"])
+    def test_a_direct_read(self, client, unique, meddler, way):
+        """
+        A read without a consumer hands out what the stream has, whoever answers as well.
+        """
+        stream = client.jetstream().create_stream(
+            unique, subjects=[f"{unique}.*"], allow_direct=True
+        )
+        expected = [b"%d" % number for number in range(500)]
+        client.jetstream().publish_many(
+            [(f"{unique}.{number}", payload) for number, payload in enumerate(expected)]
+        )
+        meddler(unique)
+        for _ in range(5):
+            if way == "pages":
+                found = [data for page in stream.scan().pages() for data in page.data]
+            elif way == "batch":
+                found = [message.data for message in stream.get_batch(batch=500)]
+            elif way == "last":
+                found = [message.data for message in stream.get_last_for(f"{unique}.*")]
+            else:
+                found = [message.data for message in stream.scan()]
+            assert found == expected
 
 
 class TestSurplus:
