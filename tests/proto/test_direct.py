@@ -345,15 +345,6 @@ class TestStatuses:
         assert isinstance(engine.error, errors.NotSupportedError)
         assert engine.done
 
-    @pytest.mark.parametrize("frames", [[(None, b"x")], [(None, b"x"), message(1)]])
-    def test_an_answer_without_headers(self, frames):
-        """
-        An answer without headers is an error.
-        """
-        engine = batch_read()
-        assert answer(engine, *frames)[1] == []
-        assert isinstance(engine.error, errors.ProtocolError)
-
     @pytest.mark.parametrize("make", [batch_read, last_read])
     @pytest.mark.parametrize("own", [b"NATS/1.0 404 Gone", b"NATS/1.0", b"NATS/1", b"noise\r\n"])
     def test_a_page_takes_messages_with_any_header_bytes(self, make, own):
