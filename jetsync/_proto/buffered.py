@@ -10,8 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
+from jetsync._proto.dead_letters import is_last
 from jetsync._proto.pull import message_size
 from jetsync.errors.answers import from_api_error
+from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
@@ -30,10 +32,12 @@ class Buffered:
 
     Args:
         stop_after: How many messages are wanted; None for no limit.
+        max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
     """
 
-    def __init__(self, stop_after: int | None) -> None:
+    def __init__(self, stop_after: int | None, max_deliver: int = 0) -> None:
         self.stop_after = stop_after
+        self._max_deliver = max_deliver
         # The messages that arrived and were not taken, oldest first.
         self.buffer: deque[Frame] = deque()
         # Takes the oldest message, or raises IndexError; any thread. It is the deque's own method,
@@ -42,6 +46,8 @@ class Buffered:
         # Messages that were taken out of the buffer and still count as if they were in it.
         self.parked = 0
         self.parked_bytes = 0
+        # How many messages were handled; only counted if a handler takes them.
+        self.handled = 0
         # Messages that arrived beyond `stop_after`, or without a pull, to be given back.
         self.refused: list[Frame] = []
         # The fault that ended it.
@@ -87,11 +93,35 @@ class Buffered:
         self.parked -= 1
         self.parked_bytes -= message_size(frame)
 
+    def count_handled(self) -> bool:
+        """Count a message as handled; return whether a pull may be due. One thread at a time."""
+        self.handled += 1
+        return False
+
+    def must_finish(self, frame: Frame) -> bool:
+        """
+        Return whether a message must be handled even if the consumption is being closed.
+
+        If a message on its last delivery were given back, the server would give it up, although no
+        handler has failed.
+        """
+        if self.error is not None or not self._max_deliver:
+            return False
+        said = parse_ack_reply(frame[1])
+        return said is not None and is_last(said.delivered, self._max_deliver)
+
     def take_all(self) -> list[Frame]:
-        """Take the refused messages and those in the buffer; other threads may take some, too."""
+        """
+        Take the refused messages and those in the buffer; other threads may take some, too.
+
+        Messages that must be finished stay in the buffer.
+        """
         taken, self.refused = self.refused, []
+        waiting: list[Frame] = []
         with contextlib.suppress(IndexError):  # None is left.
-            taken.extend(iter(self.take_first, None))
+            waiting.extend(iter(self.take_first, None))
+        for frame in waiting:
+            (self.buffer if self.must_finish(frame) else taken).append(frame)
         return taken
 
     def take_refused(self) -> list[Frame]:

@@ -6,7 +6,8 @@ interprets statuses and silence, and says when it has to look again. It uses no 
 threads.
 
 The engine owns the buffer of messages that arrived and were not taken. The buffer and the messages
-that open pulls may still deliver never exceed the limit together. Once they have fallen to the
+that open pulls may still deliver never exceed the limit together. If the limit is in messages and a
+handler takes them, it also counts those that are being handled. Once they have fallen to the
 threshold, the engine sends a pull for everything that is missing. So the server never sends more
 than the limit to a slow application. While the buffer is full, no pull is open, and silence means
 nothing.
@@ -80,7 +81,8 @@ class ConsumeOptions:
 
     stream: str
     consumer: str
-    # The limit of the buffer in messages; unused with `max_bytes`.
+    # The limit of the buffer in messages; unused with `max_bytes`. With a handler, it also counts the
+    # messages that are being handled.
     max_messages: int
     # The limit of the buffer in bytes; None if messages are counted.
     max_bytes: int | None
@@ -95,6 +97,10 @@ class ConsumeOptions:
     priorities: Priorities = NO_PRIORITIES
     # Seconds without pulls after which the server deletes the consumer; None if it never does.
     inactive_threshold: float | None = None
+    # How many threads handle the messages; 0 without a handler.
+    threads: int = 0
+    # The consumer's limit of deliveries, with a handler; 0 for no limit, and without a handler.
+    max_deliver: int = 0
 
 
 class ConsumeEngine(Buffered):
@@ -110,7 +116,7 @@ class ConsumeEngine(Buffered):
     def __init__(
         self, pulls: PullEngine, options: ConsumeOptions, pins: Pins | None = None
     ) -> None:
-        super().__init__(options.stop_after)
+        super().__init__(options.stop_after, options.max_deliver)
         self.pulls = pulls
         # Changed if a status names a limit of the consumer.
         self.options: ConsumeOptions = options
@@ -147,7 +153,8 @@ class ConsumeEngine(Buffered):
         if options.stop_after is not None and self.admitted + pending >= options.stop_after:
             return -1
         if options.max_bytes is None:
-            return max(options.threshold - self.parked - pending, -1)
+            taken = self._held() - len(self.buffer)
+            return max(options.threshold - taken - pending, -1)
         left = options.threshold - self.parked_bytes - self.pulls.pending_bytes
         if self._until_empty:
             left = min(left, 0)
@@ -166,7 +173,7 @@ class ConsumeEngine(Buffered):
         options, pulls = self.options, self.pulls
         pending = pulls.pending_messages
         if options.max_bytes is None:
-            held = len(self.buffer) + self.parked + pending
+            held = self._held() + pending
         else:
             held = sum(map(message_size, self.snapshot()), self.parked_bytes) + pulls.pending_bytes
             if held and self._until_empty:
@@ -184,6 +191,11 @@ class ConsumeEngine(Buffered):
             priorities=options.priorities,
             pin_id=self._pins.get(options.priorities.group),
         )
+
+    def count_handled(self) -> bool:
+        """Count a message as handled; return whether a pull may be due. One thread at a time."""
+        super().count_handled()
+        return self.options.max_bytes is None and len(self.buffer) <= self.low_mark()
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
@@ -274,6 +286,15 @@ class ConsumeEngine(Buffered):
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
+
+    def _held(self) -> int:
+        """
+        Return how many messages are in the buffer or, with a handler, not handled yet.
+
+        The handled ones are counted, and not those that are being handled. A message that a thread
+        has just taken out of the buffer would otherwise be missing for a moment.
+        """
+        return self.admitted - self.handled if self.options.threads else len(self.buffer)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""

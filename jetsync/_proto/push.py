@@ -74,6 +74,8 @@ class PushOptions:
     max_messages: int | None = None
     max_bytes: int | None = None
     stop_after: int | None = None
+    # The consumer's limit of deliveries, with a handler; 0 for no limit, and without a handler.
+    max_deliver: int = 0
     # The number of the consumer's last delivery, if a gap means that messages are lost.
     delivered: int | None = None
 
@@ -88,7 +90,7 @@ class PushEngine(Buffered):
     """
 
     def __init__(self, prefix: bytes, options: PushOptions) -> None:
-        super().__init__(options.stop_after)
+        super().__init__(options.stop_after, options.max_deliver)
         self.options = options
         # How many messages are lost for good, by the numbers of the deliveries.
         self.lost_messages: int = 0

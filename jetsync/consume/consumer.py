@@ -13,7 +13,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
-from jetsync.consume.dead_letters import check_target, warn_if_unlimited
+from jetsync.consume.dead_letters import check_target, warn_if_buffered, warn_if_unlimited
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     cached_request,
@@ -52,7 +52,8 @@ class Consumer:
     """
 
     # Threads: any.
-    # Locks: none; `_info` is replaced in one step, and each fetch has a state of its own.
+    # Locks: none; `_info` is replaced in one step, and each fetch has a state of its own. If two
+    # threads begin to consume at the same moment, both may warn.
 
     __reduce__ = refuse_copy
 
@@ -61,6 +62,8 @@ class Consumer:
         self._stream_name = stream_name
         self._info = info
         self._target = PullTarget(context, stream_name, info.name, info.config.ack_policy)
+        # Whether a warning about the buffers of its consumptions was logged.
+        self._is_warned = False
 
     def __repr__(self) -> str:
         return f"<Consumer {self._stream_name}/{self.name}>"
@@ -349,11 +352,22 @@ class Consumer:
         if _extra:
             refuse_position(Consumer.consume)
         config = self._info.config
+        handling = handler_options(
+            config,
+            handler=handler,
+            ack=ack,
+            threads=threads,
+            ordered_by=ordered_by,
+            on_error=on_error,
+            keep_alive=keep_alive,
+            dead_letter=dead_letter,
+        )
         options = push_options if config.deliver_subject else consume_options
         wanted: ConsumeOptions | PushOptions = options(
             self._stream_name,
             self.name,
             config,
+            handling,
             max_messages=max_messages,
             max_bytes=max_bytes,
             expires=expires,
@@ -366,21 +380,13 @@ class Consumer:
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        handling = handler_options(
-            config,
-            handler=handler,
-            ack=ack,
-            threads=threads,
-            ordered_by=ordered_by,
-            on_error=on_error,
-            keep_alive=keep_alive,
-            dead_letter=dead_letter,
-        )
         if handling.dead_letter is not None:
             context = self._context
             until = context.deadline(None)
             check_target(context, self._stream_name, config, handling.dead_letter, until)
             warn_if_unlimited(self.name, self._stream_name, config)
+        if not self._is_warned:
+            self._is_warned = warn_if_buffered(self._stream_name, self.name, config, wanted)
         if isinstance(wanted, PushOptions):
             wanted = bind(self._target, wanted, self._context.deadline(None))
         elif wanted.priorities != NO_PRIORITIES:

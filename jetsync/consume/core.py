@@ -66,9 +66,9 @@ class ConsumptionCore:
 
     Threads: any, and signal handlers.
     Locks: the turn lock, ``reading.turn_lock``, protects the feed and the engine. The pool lock of
-    the handlers protects the engine's count of parked messages. Taking a message from the buffer
-    needs no lock, and neither does setting ``closing`` or ending the engine, because each is one
-    step.
+    the handlers protects the engine's counts of parked and handled messages. Taking a message from
+    the buffer needs no lock, and neither does setting ``closing`` or ending the engine, because
+    each is one step.
 
     Args:
         target: The consumer.
@@ -166,7 +166,7 @@ class ConsumptionCore:
         """Send no more pulls; never waits."""
         # Set first, so that a thread that drives at the moment sends no more pulls.
         self.engine.drain()
-        self._wake_driver()
+        self.wake_driver()
 
     def wait(self, until: Deadline) -> bool:
         """Wait until it has ended, and return whether it has."""
@@ -254,7 +254,7 @@ class ConsumptionCore:
         """Have a pull sent if one may be due; to be called after a message was unparked."""
         if len(self.buffer) <= self.engine.low_mark():
             # The driving thread may be in a long wait, because no pull was due.
-            self._wake_driver()
+            self.wake_driver()
 
     def make_failed(self, error: BaseException) -> None:
         """End it after a plugin refused a message that the next acknowledgement would cover."""
@@ -332,7 +332,7 @@ class ConsumptionCore:
                 keeper.paused = False
             self.engine.leave(time.monotonic())
 
-    def _wake_driver(self) -> None:
+    def wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
             self._lane.interrupt(self.feed.box)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import errors, events
 from jetsync._base.log import get_logger
+from jetsync._proto.consume import ConsumeOptions
 from jetsync.publish.one import publish_one
+from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.subjects import overlap
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
+    from jetsync._proto.push import PushOptions
     from jetsync.values.consumer_config import ConsumerConfig
     from jetsync.values.outbound import OutboundMessage, PubAck
 
@@ -65,10 +68,41 @@ def check_target(
     return known
 
 
+def is_limited(config: ConsumerConfig) -> bool:
+    """Return whether the server gives up a message after a number of deliveries."""
+    return (config.max_deliver or 0) > 0 and config.ack_policy is not AckPolicy.NONE
+
+
 def warn_if_unlimited(consumer: str, stream: str, config: ConsumerConfig) -> None:
     """Log a warning if no number of failures makes a message a dead letter."""
-    if (config.max_deliver or 0) < 1:
+    if not is_limited(config):
         _logger.warning("dead_letter_without_max_deliver", consumer=consumer, stream=stream)
+
+
+def warn_if_buffered(
+    stream: str,
+    consumer: str,
+    config: ConsumerConfig,
+    wanted: ConsumeOptions | PushOptions,
+) -> bool:
+    """Log a warning if messages use up their deliveries in the buffer; return whether it did."""
+    pulled = isinstance(wanted, ConsumeOptions)
+    if not is_limited(config) or (
+        isinstance(wanted, ConsumeOptions)
+        and wanted.max_bytes is None
+        and wanted.max_messages <= wanted.threads
+    ):
+        return False
+    cure = "give a handler, and leave max_messages and max_bytes out"
+    _logger.warning(
+        "deliveries_used_in_buffer",
+        stream=stream,
+        consumer=consumer,
+        max_deliver=config.max_deliver,
+        reason="each delivery counts, also that of a message that waits in the buffer of a worker "
+        f"when it stops or dies; {cure if pulled else 'lower max_ack_pending'}",
+    )
+    return True
 
 
 def store(context: Context, letter: OutboundMessage, about: dict[str, Any]) -> PubAck | None:

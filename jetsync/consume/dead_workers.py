@@ -288,7 +288,8 @@ class _Run:
             "subject": message.subject,
             "sequence": sequence,
             "deliveries": deliveries,
-            "reason": f"not acknowledged after {deliveries} deliveries",
+            # A worker may have died, or stopped before its handler got the message.
+            "reason": f"delivered {deliveries} times, never acknowledged",
         }
         letter = dead_letter(
             self._subject,

@@ -88,8 +88,8 @@ class HandlerPool:
     The workers of one consumption, and the thread that keeps their messages alive.
 
     Threads: these. Any thread may ask for ``done`` and give back parked messages.
-    Locks: the pool lock, ``_lock``, protects the parked messages, the engine's count of them and
-    the other counts. The order lock, ``_order_lock``, makes taking a message and looking up its
+    Locks: the pool lock, ``_lock``, protects the parked messages, the engine's counts of them and
+    of handled messages, and the other counts. The order lock, ``_order_lock``, makes taking a message and looking up its
     subject one step.
     """
 
@@ -215,8 +215,9 @@ class HandlerPool:
     def _handle(self, frame: Frame | None) -> None:
         """Handle one message, and then those of its subject that are parked."""
         while frame is not None:
-            if self._core.closing:
-                self._core.target.give_back([frame])
+            core = self._core
+            if core.closing and not core.engine.must_finish(frame):
+                core.target.give_back([frame])
             else:
                 ident = threading.get_ident()
                 self._running[ident] = frame[1]
@@ -224,6 +225,10 @@ class HandlerPool:
                     self._call_handler(frame)
                 finally:
                     del self._running[ident]
+            with self._lock:
+                is_low = core.engine.count_handled()
+            if is_low:
+                core.wake_driver()
             frame = None if self._options.ordered_by is None else self._next_of(frame[0])
 
     def _call_handler(self, frame: Frame) -> None:

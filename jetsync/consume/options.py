@@ -15,6 +15,7 @@ from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import Priorities, PullRequest
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync._proto.push import PushOptions
+from jetsync.consume.dead_letters import is_limited
 from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
 from jetsync.errors import (
     InvalidArgumentError,
@@ -40,7 +41,8 @@ DEFAULT_EXPIRES: Final = 30.0
 # and how-tos advise a limit in bytes for larger messages.
 DEFAULT_MESSAGES: Final = 500
 
-# By default, the next pull is sent when the buffer's size divided by this is left.
+# By default, the next pull is sent when the buffer's size divided by this is left. With a handler,
+# the messages that its threads work on are not part of the buffer.
 THRESHOLD_DIVISOR: Final = 2
 
 # A fetch with an `expires` of at least `HEARTBEAT_FROM` seconds asks for heartbeats by default.
@@ -136,8 +138,9 @@ def consume_options(
     stream: str,
     consumer: str,
     config: ConsumerConfig,
-    default_heartbeat: float = LONGEST_CONSUME_HEARTBEAT,
+    handling: HandlerOptions = NO_HANDLER,
     /,
+    default_heartbeat: float = LONGEST_CONSUME_HEARTBEAT,
     **options: Any,
 ) -> ConsumeOptions:
     """
@@ -149,6 +152,7 @@ def consume_options(
         stream: The stream's name.
         consumer: The consumer's name.
         config: The consumer's configuration.
+        handling: The options that concern the handler.
         default_heartbeat: The default is half of ``expires``, but at most this many seconds.
         **options: The arguments of ``Consumer.consume`` that do not concern the handler.
     """
@@ -165,10 +169,15 @@ def consume_options(
         raise InvalidArgumentError(
             f"threshold_{other} needs max_{other}", argument=f"threshold_{other}"
         )
-    size = max_bytes or max_messages or DEFAULT_MESSAGES
+    threads = 0 if handling.handler is None else handling.threads
+    # A message that waits in the buffer of a worker that dies has used one of its deliveries. So by
+    # default, the server delivers only what a thread is ready to handle.
+    unlimited = threads if threads and is_limited(config) else DEFAULT_MESSAGES
+    size = max_bytes or max(max_messages or unlimited, threads)
     threshold = options.get(f"threshold_{unit}")
     if threshold is None:
-        threshold = size // THRESHOLD_DIVISOR
+        busy = threads if max_bytes is None else 0
+        threshold = busy + (size - busy) // THRESHOLD_DIVISOR
     elif threshold > size:
         raise InvalidArgumentError(
             f"threshold_{unit} must be at most {size}, the size of the buffer, not {threshold}",
@@ -204,11 +213,18 @@ def consume_options(
             if config.priority_policy is PriorityPolicy.PINNED_CLIENT
             else config.inactive_threshold or None
         ),
+        threads=threads,
+        max_deliver=handling.max_deliver if threads else 0,
     )
 
 
 def push_options(
-    stream: str, consumer: str, config: ConsumerConfig, /, **options: Any
+    stream: str,
+    consumer: str,
+    config: ConsumerConfig,
+    handling: HandlerOptions = NO_HANDLER,
+    /,
+    **options: Any,
 ) -> PushOptions:
     """
     Check the options of a consumption from a push consumer, and complete them.
@@ -217,6 +233,7 @@ def push_options(
         stream: The stream's name.
         consumer: The consumer's name.
         config: The consumer's configuration.
+        handling: The options that concern the handler.
         **options: As for :func:`consume_options`.
     """
     _check_counts(options)
@@ -256,6 +273,7 @@ def push_options(
         max_messages=None if flow_control else max_messages or PUSH_MESSAGES,
         max_bytes=None if flow_control else max_bytes or PUSH_BYTES,
         stop_after=stop_after,
+        max_deliver=0 if handling.handler is None else handling.max_deliver,
     )
 
 

@@ -373,7 +373,11 @@ class OrderedConsumer:
 
     def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
         wanted = consume_options(
-            self.stream_name, self.name, self.cached_info.config, HEARTBEAT, **options
+            self.stream_name,
+            self.name,
+            self.cached_info.config,
+            default_heartbeat=HEARTBEAT,
+            **options,
         )
         return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
 

@@ -10,7 +10,12 @@ from jetsync._base.deadline import Deadline
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.consumption import Consumption
-from jetsync.consume.options import cached_request, consume_options, fetch_request
+from jetsync.consume.options import (
+    cached_request,
+    consume_options,
+    fetch_request,
+    handler_options,
+)
 from jetsync.consume.ordered import OrderedConsumer
 from jetsync.consume.ordered_reads import OrderedConsumption
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
@@ -227,3 +232,35 @@ def test_wait_takes_its_timeout_by_name(kind):
     """
     with pytest.raises(InvalidTypeError, match="by name: timeout"):
         kind.__new__(kind).wait(2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "size", "threshold"),
+    [
+        ({"max_deliver": 3}, {}, 4, 3),
+        ({"max_deliver": 3}, {"max_messages": 1}, 4, 3),
+        ({"max_deliver": 3}, {"max_messages": 14}, 14, 9),
+        ({"max_deliver": 3, "ack_policy": "none"}, {}, 500, 252),
+        ({"max_deliver": -1}, {}, 500, 252),
+        ({}, {}, 500, 252),
+        ({}, {"max_messages": 2}, 4, 3),
+        ({}, {"max_messages": 14, "threshold_messages": 2}, 14, 2),
+    ],
+)
+def test_the_buffer_of_handlers(fields, changes, size, threshold):
+    """
+    Four threads have room for four messages at least. On a consumer that gives up messages, that is
+    also the default. The next pull is due when half of what they cannot work on is left.
+    """
+    config = ConsumerConfig(**fields)
+    handling = handler_options(config, handler=print, threads=4)
+    found = consume_options("S", "C", config, handling, **changes)
+    assert (found.max_messages, found.threshold) == (size, threshold)
+
+
+def test_the_buffer_of_an_iterator():
+    """
+    The buffer of an iterator does not depend on the consumer's limit of deliveries.
+    """
+    found = options(ConsumerConfig(max_deliver=3))
+    assert (found.max_messages, found.threshold, found.threads, found.max_deliver) == (500, 250, 0, 0)

@@ -122,12 +122,36 @@ class TestFilling:
         assert rig.engine.look(rig.clock()) is None
         assert rig.asked() == []
 
-    @pytest.mark.parametrize(
-        "limits", [{}, {"max_messages": UNBOUNDED_BATCH, "max_bytes": 400, "threshold": 200}]
-    )
-    def test_parked_messages_count(self, limits):
+    def test_messages_count_until_they_are_handled(self):
+        """
+        With a handler, a limit in messages also counts those that its threads have taken.
+        """
+        rig = Rig(max_messages=3, threshold=2, threads=3)
+        assert rig.asked() == [3]
+        rig.receive(*[message()] * 3)
+        rig.take(3)
+        assert (rig.asked(), rig.engine.low_mark()) == ([], -1)
+        assert rig.engine.count_handled()
+        assert rig.asked() == [1]
+        # Two are being handled, and one is on its way.
+        assert rig.engine.low_mark() == -1
+        assert rig.engine.count_handled()
+        assert rig.asked() == [1]
+
+    def test_bytes_that_are_being_handled_do_not_count(self):
+        """
+        With a handler, a limit in bytes does not count the messages that its threads have taken.
+        """
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200, threads=3)
+        rig.send()
+        rig.receive(*[message()] * 10)
+        rig.take(10)
+        assert len(rig.asked()) == 1
+        assert not rig.engine.count_handled()
+
+    def test_parked_messages_count(self):
         """A message that was taken and parked counts as if it were still in the buffer."""
-        rig = Rig(**limits)
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         rig.send()
         rig.receive(*[message()] * 10)
         taken = [rig.engine.take_first() for _ in range(5)]
@@ -772,3 +796,44 @@ def test_all_messages_arrive_within_the_limit_whatever_happens(tape):
         world.step()
         world.check()
     world.finish()
+
+
+class TestLastDeliveries:
+    """Messages that the server would give up if they were given back."""
+
+    REPLY = "$JS.ACK.S.C.%d.%d.1.1700000000000000000.0"
+
+    def frame(self, delivered, sequence):
+        return (b"or", (self.REPLY % (delivered, sequence)).encode(), None, b"x")
+
+    def rig(self, **changes):
+        rig = Rig(**changes)
+        rig.send()
+        rig.receive(*[self.frame(2 + n % 2, n) for n in range(1, 5)])
+        return rig
+
+    def test_they_stay_in_the_buffer(self):
+        """
+        If a handler takes the messages, those on their last delivery are not given back.
+        """
+        rig = self.rig(threads=1, max_deliver=3)
+        given = rig.engine.take_all()
+        assert given == [self.frame(2, 2), self.frame(2, 4)]
+        assert list(rig.engine.buffer) == [self.frame(3, 1), self.frame(3, 3)]
+
+    @pytest.mark.parametrize("limit", [0, -1, 4])
+    def test_others_are_given_back(self, limit):
+        """
+        Without a limit of deliveries, or below it, all messages are given back.
+        """
+        rig = self.rig(threads=1, max_deliver=limit)
+        assert len(rig.engine.take_all()) == 4
+        assert not rig.engine.buffer
+
+    def test_an_error_gives_all_back(self):
+        """
+        After an error, no handler may start with another message.
+        """
+        rig = self.rig(threads=1, max_deliver=3)
+        rig.engine.fail(errors.ConnectionClosedError())
+        assert len(rig.engine.take_all()) == 4

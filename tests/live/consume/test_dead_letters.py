@@ -87,6 +87,12 @@ def is_settled(consumer):
     return info.num_ack_pending == info.num_pending == 0
 
 
+def is_settled_up_to(consumer, sequence):
+    """Whether all messages up to a sequence are acknowledged, and no other was delivered."""
+    info = consumer.info()
+    return info.num_ack_pending == 0 and info.ack_floor.stream_seq == sequence
+
+
 class TestGivingUp:
     def test_the_last_delivery_fails(self, js, stream, worker, dead, target):
         """
@@ -194,6 +200,129 @@ class TestGivingUp:
         again = worker.next(expires=10)
         assert (again.subject, again.data, again.sequence) == (f"{stream.name}.eu", b"x", 2)
         assert again.headers["Trace"] == "7"
+
+
+class Gate:
+    """
+    A handler that waits until it is told to return, and notes what it got.
+    """
+
+    def __init__(self):
+        self.opened = threading.Event()
+        self.handled = []
+
+    def __call__(self, message):
+        self.handled.append((int(message.data), message.metadata.delivered))
+        assert self.opened.wait(60)
+
+
+class TestHealthyMessages:
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_restarts_use_no_delivery(self, js, stream, target, threads):
+        """
+        However often consumptions are closed, messages that no handler has got keep all deliveries.
+        """
+        worker = stream.create_consumer("worker", max_deliver=3, ack_wait=LONG)
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(6 * threads))
+        for run in range(1, 6):
+            gate = Gate()
+            with worker.consume(gate, ack="auto", dead_letter=target, threads=threads) as running:
+                eventually(lambda: len(gate.handled) == threads)  # noqa: B023
+                # The server delivers no message that no thread is ready for.
+                holds(lambda: worker.info().num_ack_pending == threads)
+                running.close()
+                gate.opened.set()
+            eventually(lambda: is_settled_up_to(worker, run * threads))  # noqa: B023
+            assert {delivered for _, delivered in gate.handled} == {1}
+        assert worker.info().num_pending == threads
+
+    def test_the_next_message_comes_when_a_thread_is_ready(self, js, stream, worker, target):
+        """
+        A thread whose handler has returned gets the next message while the others are busy.
+        """
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(10))
+        gate, handled = threading.Event(), []
+
+        def handler(message):
+            handled.append(int(message.data))
+            if message.data == b"0":
+                assert gate.wait(60)
+
+        with worker.consume(handler, ack="auto", dead_letter=target, threads=2):
+            eventually(lambda: len(handled) == 10)
+            gate.set()
+        assert sorted(handled) == list(range(10))
+
+    @pytest.mark.parametrize("ordered_by", [None, "subject"])
+    def test_close_handles_messages_on_their_last_delivery(
+        self, js, stream, dead, target, ordered_by
+    ):
+        """
+        A closed consumption handles the messages on their last delivery, and gives the others back.
+        """
+        worker = stream.create_consumer("worker", max_deliver=2, ack_wait=LONG)
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(6))
+        for message in worker.fetch(3):
+            message.nak()
+        gate = Gate()
+        running = worker.consume(
+            gate, ack="auto", dead_letter=target, max_messages=10, ordered_by=ordered_by
+        )
+        eventually(lambda: gate.handled and running.statistics().received == 6)
+        running.close()
+        gate.opened.set()
+        assert running.wait(timeout=20)
+        assert sorted(gate.handled) == [(0, 2), (1, 2), (2, 2)]
+        rest = [(int(m.data), m.metadata.delivered) for m in worker.fetch(3, expires=10)]
+        assert sorted(rest) == [(3, 2), (4, 2), (5, 2)]
+        assert dead.info().state.messages == 0
+
+    def test_an_error_that_ends_it_handles_no_other_message(self, js, stream, target):
+        """
+        With `on_error="stop"`, no handler starts after a failure, not even for a last delivery.
+        """
+        worker = stream.create_consumer("worker", max_deliver=2, ack_wait=LONG)
+        js.publish_many((f"{stream.name}.a", b"%d" % n) for n in range(3))
+        for message in worker.fetch(3):
+            message.nak()
+        gate, handled = threading.Event(), []
+
+        def handler(message):
+            handled.append(message.data)
+            assert gate.wait(60)
+            raise ValueError("stop here")
+
+        running = worker.consume(handler, ack="auto", max_messages=10, on_error="stop")
+        eventually(lambda: handled and running.statistics().received == 3)
+        gate.set()
+        assert running.wait(timeout=20)
+        assert len(handled) == 1
+
+    @pytest.mark.parametrize(
+        ("fields", "options", "advice"),
+        [
+            ({}, {"handler": give_up, "max_messages": 3}, "leave max_messages"),
+            ({}, {"handler": give_up, "max_bytes": 1000}, "leave max_messages"),
+            ({}, {}, "give a handler"),
+            ({"deliver_subject": "_INBOX.x"}, {"handler": give_up}, "lower max_ack_pending"),
+            ({}, {"handler": give_up}, None),
+            ({}, {"handler": give_up, "threads": 3, "max_messages": 3}, None),
+            ({"ack_policy": "none"}, {"max_messages": 3}, None),
+            ({"max_deliver": None}, {"handler": give_up, "max_messages": 3}, None),
+        ],
+    )
+    def test_larger_buffers_are_warned_about(self, stream, caplog, fields, options, advice):
+        """
+        The log says once why a buffer that is larger than necessary uses up deliveries.
+        """
+        worker = stream.create_consumer("worker", **{"max_deliver": 3, **fields})
+        with caplog.at_level(logging.WARNING, "jetsync"):
+            for _ in range(2):
+                with worker.consume(**options):
+                    pass
+        found = [record.fields for record in caplog.records]
+        assert [advice in each["reason"] for each in found] == ([] if advice is None else [True])
+        assert all(each["consumer"] == "worker" and each["max_deliver"] == 3 for each in found)
 
 
 class TestTrouble:
