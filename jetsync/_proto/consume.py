@@ -81,8 +81,8 @@ class ConsumeOptions:
 
     stream: str
     consumer: str
-    # The limit of the buffer in messages; unused with `max_bytes`. With a handler, it also counts the
-    # messages that are being handled.
+    # The limit of the buffer in messages; unused with `max_bytes`. With a handler, it also counts
+    # the messages that are being handled.
     max_messages: int
     # The limit of the buffer in bytes; None if messages are counted.
     max_bytes: int | None

@@ -290,9 +290,13 @@ class Consumer:
 
         Args:
             handler: Called with each message, in threads of the consumption.
-            max_messages: The size of the buffer in messages. Default: 500. Not allowed for a push
-                consumer with flow control. Messages that are not
-                handled within the consumer's ``ack_wait`` are redelivered.
+            max_messages: The size of the buffer in messages. With a handler, it also counts the
+                messages that its threads work on, and is at least *threads*. Default: *threads* for
+                a handler on a consumer with ``max_deliver``, otherwise 500. A larger buffer on a
+                consumer with ``max_deliver`` logs a warning: if the process stops or dies, each
+                message in the buffer has used one of its deliveries. Not allowed for a push
+                consumer with flow control. Messages that are not handled within the consumer's
+                ``ack_wait`` are redelivered.
             max_bytes: The size of the buffer in bytes, counted as for :meth:`fetch`. Cannot be
                 combined with *max_messages*. Set it for messages of more than 64 KiB: by default,
                 servers disconnect a client for which 64 MiB wait to be sent.
@@ -301,7 +305,8 @@ class Consumer:
             heartbeat: Seconds between heartbeats of the server, from 0.5 to half of *expires*, at
                 most 30. Default: half of *expires*, at most 30.
             threshold_messages: jetsync refills the buffer when this many messages are left.
-                Default: half of *max_messages*.
+                Default: half of *max_messages*. With a handler, halfway between *threads* and
+                *max_messages*.
             threshold_bytes: The same in bytes. Default: half of *max_bytes*.
             stop_after: End after this many messages, and pull no more than that. Default: no end.
                 From a push consumer more may arrive, and are given back. So its ``ack_policy`` must

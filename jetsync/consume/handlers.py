@@ -89,8 +89,8 @@ class HandlerPool:
 
     Threads: these. Any thread may ask for ``done`` and give back parked messages.
     Locks: the pool lock, ``_lock``, protects the parked messages, the engine's counts of them and
-    of handled messages, and the other counts. The order lock, ``_order_lock``, makes taking a message and looking up its
-    subject one step.
+    of handled messages, and the other counts. The order lock, ``_order_lock``, makes taking a
+    message and looking up its subject one step.
     """
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:

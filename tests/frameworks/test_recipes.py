@@ -240,26 +240,34 @@ def test_the_worker_recipe_ships_orders_and_moves_dead_letters(
     run, server, orders, dead, get, port
 ):
     """
-    The worker ships orders, moves nonsense and what fails too often, and tells its health.
+    The worker ships orders, moves nonsense and orders whose workers died, and tells its health.
     """
-    program = run("worker", ATTEMPTS="0", HEALTH_PORT=str(port))
+    with jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        orders.delete()
+        queue = js.create_stream("ORDERS", subjects=["orders.>"], retention="workqueue")
+        js.publish("orders.eu", '{"article": "chair"}')
+        # A worker takes the order and dies. The nak only saves the time of `ack_wait`.
+        lost = queue.create_consumer("shipping", ack_wait=60, max_deliver=1)
+        lost.next(expires=10).nak()
+    program = run("worker", ATTEMPTS="1", HEALTH_PORT=str(port))
     program.wait_for("ready")
     assert json.loads(" ".join(get("")))["consuming"]
-    with jetsync.connect(server.url) as client:
-        client.jetstream().publish("orders.eu", '{"article": "chair"}')
-    program.wait_for("to the dead letters: failed 0 times")
+    program.wait_for("order 1 is a dead letter")
     assert program.stop() == 143, program.output
-    assert dead.get_last("dead.orders.eu").headers["Dead-Origin"] == "ORDERS-1"
+    (letter,) = dead.scan()
+    assert letter.headers["Jetsync-Dead-Letter-Reason"] == "delivered 1 times, never acknowledged"
 
     program = run("worker", HEALTH_PORT=str(port))
     with jetsync.connect(server.url) as client:
         client.jetstream().publish("orders.eu", '{"article": "chair"}')
         client.jetstream().publish("orders.us", "nonsense")
     program.wait_for("shipped chair")
-    program.wait_for("to the dead letters: not an order")
+    eventually(lambda: dead.info().state.messages == 2)
     assert program.stop() == 143, program.output
     assert orders.consumer("shipping").info().num_ack_pending == 0
-    assert dead.info().state.messages == 2
+    assert orders.info().state.messages == 0
+    assert dead.get_last("dead.orders").data == b"nonsense"
 
 
 @pytest.mark.recipe("worker")

@@ -3,8 +3,8 @@ Workers and listeners that are killed at random: each poisonous message has one 
 others are handled.
 
 ``JETSYNC_SOAK_ORDERS`` is the number of messages (50,000), of which 1 % are poisonous: the handler
-raises an error, gives them up, or dies with them. A message that was in the buffer of too many
-workers that were killed becomes a dead letter as well, and is put back.
+raises an error, gives them up, or dies with them. A message whose handler was killed too often
+becomes a dead letter as well, and is put back.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def handle(message):
 
 with jetsync.connect(url, connect_timeout=60, request_timeout=60) as client:
     worker = client.jetstream().consumer("ORDERS", "worker")
-    worker.consume(handle, ack="auto", dead_letter="dead.orders", max_messages=50).wait()
+    worker.consume(handle, ack="auto", dead_letter="dead.orders").wait()
 """
 """A worker. What it writes to the file survives its death."""
 

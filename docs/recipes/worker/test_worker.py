@@ -2,10 +2,10 @@
 Tests with a real server, which jetsync's fixtures start.
 """
 
-from functools import partial
-
 import pytest
 import worker
+
+import jetsync
 
 
 @pytest.fixture
@@ -15,16 +15,21 @@ def dead(js):
 
 
 @pytest.fixture
-def run(js, stream):
-    def run(data, deliveries=1):
+def run(js, stream, dead):
+    def run(data, attempts=1):
         js.publish(f"{stream.name}.eu", data)
-        consumer = stream.create_consumer("shipping")
-        handler = partial(worker.handle, js)
-        running = consumer.consume(handler, ack="auto", stop_after=deliveries)
+        consumer = stream.create_consumer("shipping", max_deliver=attempts)
+        running = consumer.consume(
+            worker.handle, ack="auto", dead_letter=worker.DEAD_LETTERS, stop_after=attempts
+        )
         assert running.wait(timeout=30)
         return running.statistics().failures
 
     return run
+
+
+def reason(letter):
+    return letter.headers["Jetsync-Dead-Letter-Reason"]
 
 
 def test_an_order_is_shipped(run, dead, caplog):
@@ -34,20 +39,23 @@ def test_an_order_is_shipped(run, dead, caplog):
     assert dead.info().state.messages == 0
 
 
-def test_nonsense_becomes_a_dead_letter(run, dead, stream):
-    assert run(b"nonsense") == 0
-    letter = dead.get_last(f"dead.{stream.name}.eu")
+def test_nonsense_becomes_a_dead_letter(run, dead):
+    run(b"nonsense")
+    letter = dead.get_last(worker.DEAD_LETTERS)
     assert letter.data == b"nonsense"
-    assert "it is not JSON" in letter.headers["Dead-Reason"]
+    assert "it is not JSON" in reason(letter)
 
 
 # pytest warns of exceptions in handlers. This test expects one.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_order_that_fails_too_often_becomes_a_dead_letter(run, dead, stream, monkeypatch):
+def test_an_order_that_fails_too_often_becomes_a_dead_letter(run, js, dead, stream, monkeypatch):
     def ship(order):
         raise OSError("the van is full")
 
     monkeypatch.setattr(worker, "ship", ship)
-    monkeypatch.setattr(worker, "ATTEMPTS", 1)
-    assert run('{"article": "chair"}', deliveries=2) == 1
-    assert dead.get_last(f"dead.{stream.name}.eu").headers["Dead-Reason"] == "failed 1 times"
+    assert run('{"article": "chair"}', attempts=2) == 2
+    letter = dead.get_last(worker.DEAD_LETTERS)
+    assert reason(letter) == "OSError: the van is full"
+    # The van is back, so the order returns.
+    assert js.publish_many([jetsync.replay(letter)]).count == 1
+    assert stream.get_last(f"{stream.name}.eu").data == letter.data

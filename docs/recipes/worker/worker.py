@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import jetsync
 
 ATTEMPTS = int(os.environ.get("ATTEMPTS", "5"))
+DEAD_LETTERS = "dead.orders"
 HEALTH_HOST = os.environ.get("HEALTH_HOST", "127.0.0.1")
 HEALTH_PORT = int(os.environ.get("HEALTH_PORT", "8080"))
 THREADS = int(os.environ.get("THREADS", "4"))
@@ -30,31 +30,24 @@ def ship(order: dict[str, Any]) -> None:
     log.info("shipped %s", order["article"])
 
 
-def handle(js: jetsync.JetStream, message: jetsync.Message) -> None:
+def handle(message: jetsync.Message) -> None:
     """
-    Handle an order, or move it to the dead letters.
+    Handle an order, or give it up if no attempt can succeed.
     """
-    if message.metadata.delivered > ATTEMPTS:
-        move(js, message, f"failed {ATTEMPTS} times")
-        return
     try:
         order = message.json()
         order["article"]
     except (ValueError, LookupError, TypeError) as error:
-        move(js, message, f"not an order: {error!r}")
-    else:
-        ship(order)
+        raise jetsync.DeadLetter(f"not an order: {error!r}") from error
+    ship(order)
 
 
-def move(js: jetsync.JetStream, message: jetsync.Message, reason: str) -> None:
+def keep_dead_letters(orders: jetsync.Stream) -> None:
     """
-    Store a message with its reason in the stream DEAD, once, and let the server never redeliver it.
+    Store dead letters of orders that the server has given up, until the client is closed.
     """
-    origin = f"{message.metadata.stream}-{message.sequence}"
-    headers = {"Dead-Reason": reason, "Dead-Origin": origin}
-    js.publish(f"dead.{message.subject}", message.data, headers=headers, msg_id=origin)
-    message.term(reason)
-    log.error("moved %s to the dead letters: %s", origin, reason)
+    for message in orders.dead_letters("shipping", DEAD_LETTERS):
+        log.error("order %s is a dead letter, because no worker acknowledged it", message.sequence)
 
 
 def serve_health(server: HTTPServer, client: jetsync.Client, running: jetsync.Consumption) -> None:
@@ -96,9 +89,12 @@ def main() -> None:
         jetsync.connect(options=options) as client,
         client.stop_on_signal(timeout=STOP_TIMEOUT),
     ):
-        js = client.jetstream()
-        worker = js.stream("ORDERS").create_or_update_consumer("shipping", ack_wait=60)
-        running = worker.consume(partial(handle, js), threads=THREADS, ack="auto", keep_alive=True)
+        orders = client.jetstream().stream("ORDERS")
+        worker = orders.create_or_update_consumer("shipping", ack_wait=60, max_deliver=ATTEMPTS)
+        Thread(target=keep_dead_letters, args=[orders], daemon=True).start()
+        running = worker.consume(
+            handle, threads=THREADS, ack="auto", keep_alive=True, dead_letter=DEAD_LETTERS
+        )
         serve_health(health, client, running)
         log.info("ready")
         running.wait()

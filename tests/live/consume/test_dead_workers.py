@@ -119,7 +119,8 @@ class TestVersions:
         taking.join(40)
         assert sorted(found) == case.stored() == [b"0", b"1", b"2"]
         (letter, *_) = messages_in(case.dead)
-        assert letter.headers["Jetsync-Dead-Letter-Reason"] == "delivered 2 times, never acknowledged"
+        reason = letter.headers["Jetsync-Dead-Letter-Reason"]
+        assert reason == "delivered 2 times, never acknowledged"
         eventually(lambda: case.worker.info().num_redelivered == 0)
         if retention != "limits":
             eventually(lambda: case.stream.info().state.messages == 0)
