@@ -35,9 +35,9 @@ BACKLOG = 100
 PATIENCE = 60.0
 """Seconds for which a new process may take no message."""
 
-WORKER = """
-import os, random, sys, time, jetsync
-url, path, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+STARTER = """
+import os, random, signal, sys, time, jetsync
+url, path = sys.argv[1:]
 notes = os.open(path, os.O_WRONLY | os.O_APPEND)
 
 def note(kind, message):
@@ -48,12 +48,27 @@ def handle(message):
     time.sleep(random.choice([0, 0.001, 0.02, 0.1, 1]))
     note(b"end", message)
 
-with jetsync.connect(url, connect_timeout=60, request_timeout=60) as client:
-    with client.stop_on_signal(timeout=10):
-        worker = client.jetstream().consumer("ORDERS", "worker")
-        worker.consume(handle, threads=threads, ack="auto", dead_letter="dead.orders").wait()
+def work(threads):
+    with jetsync.connect(url, connect_timeout=60, request_timeout=60) as client:
+        with client.stop_on_signal(timeout=10):
+            worker = client.jetstream().consumer("ORDERS", "worker")
+            worker.consume(handle, threads=threads, ack="auto", dead_letter="dead.orders").wait()
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system reaps the workers.
+for line in sys.stdin:
+    process = os.fork()
+    if not process:
+        try:
+            random.seed()
+            work(int(line))
+        finally:
+            os._exit(0)
+    print(process, flush=True)
 """
-"""A worker. What it writes to the file survives its death."""
+"""
+Forks a worker for each line, which is its number of threads. A fork saves the time of the imports,
+so that there are more restarts. What a worker writes to the file survives its death.
+"""
 
 
 class Notes:
@@ -63,18 +78,31 @@ class Notes:
 
     def __init__(self, path):
         self._path = path
+        self._size = 0
         self.started = Counter()
         self.handled = Counter()
         self.by_process = Counter()
 
     def read(self):
-        for counts in (self.started, self.handled, self.by_process):
-            counts.clear()
-        for line in self._path.read_bytes().split(b"\n")[:-1]:
+        """Read what has come since. Each note is one write, so no line is incomplete."""
+        with self._path.open("rb") as file:
+            file.seek(self._size)
+            found = file.read()
+        self._size += len(found)
+        for line in found.splitlines():
             kind, sequence, process = line.split()
             (self.started if kind == b"start" else self.handled)[int(sequence)] += 1
             self.by_process[int(process)] += 1
         return self
+
+
+def is_alive(process):
+    """Whether there is a process with this id."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Fleet:
@@ -83,8 +111,14 @@ class Fleet:
     """
 
     def __init__(self, url, path, chance):
-        self._arguments = [url, str(path)]
         self._chance = chance
+        self._starter = subprocess.Popen(
+            [sys.executable, "-c", STARTER, url, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self.running = [self._start() for _ in range(WORKERS)]
         self.deploys = self.kills = 0
 
@@ -92,23 +126,21 @@ class Fleet:
         return self
 
     def __exit__(self, *_):
-        for process in self.running:
-            process.kill()
-            process.wait()
+        for process in filter(is_alive, self.running):
+            os.kill(process, signal.SIGKILL)
+        with self._starter:
+            self._starter.kill()
 
     def _start(self):
-        threads = str(self._chance.choice([1, 4]))
-        return subprocess.Popen(
-            [sys.executable, "-c", WORKER, *self._arguments, threads],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._starter.stdin.write(f"{self._chance.choice([1, 4])}\n")
+        self._starter.stdin.flush()
+        return int(self._starter.stdout.readline())
 
     def restart(self, place, number):
         """End a worker with a signal, and start it again."""
         process = self.running[place]
-        process.send_signal(number)
-        process.wait()
+        os.kill(process, number)
+        eventually(lambda: not is_alive(process), PATIENCE)
         self.running[place] = self._start()
         if number == signal.SIGKILL:
             self.kills += 1
@@ -144,7 +176,7 @@ def test_healthy_messages_are_not_given_up(seconds, tmp_path, record_property):
 
         def is_at_work(place):
             fill()
-            return notes.read().by_process[fleet.running[place].pid]
+            return notes.read().by_process[fleet.running[place]]
 
         fill()
         end = time.monotonic() + seconds
