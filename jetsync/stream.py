@@ -421,9 +421,10 @@ class Stream:
         so if its process dies during the last delivery that ``max_deliver`` allows, or if the copy
         could not be stored. Only the server then knows that the message is given up. It says so
         once, in an *advisory*. Run this iterator in one or more processes, all the time: it
-        listens to the advisories, and stores the same copy as the worker. The reason in the copy only
-        says how often the message was delivered: it cannot know whether a handler failed. A message
-        that has a copy gets no second one. The server is then told to keep the message no longer for this consumer.
+        listens to the advisories, and stores the same copy as the worker. The reason in the copy
+        only says how often the message was delivered: it cannot know whether a handler failed. A
+        message that has a copy gets no second one. The server is then told to keep the message no
+        longer for this consumer.
 
         Advisories are lost while no iterator runs, unless a stream stores them. If this stream is a
         work queue, it still has these messages, and the iterator finds them as soon as no message

@@ -217,7 +217,8 @@ class Consumption(TakingStorage):
 
         Threads that wait for a message wake up. Handlers that are running are not interrupted. With
         a handler, messages on the last delivery that ``max_deliver`` allows are still handled: the
-        server would not deliver them again. Does not wait, see :meth:`wait`. Thread-safe, safe to repeat and safe in a signal handler.
+        server would not deliver them again. Does not wait, see :meth:`wait`. Thread-safe, safe to
+        repeat and safe in a signal handler.
         """
         self._core.close()
 
