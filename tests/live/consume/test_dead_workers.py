@@ -161,6 +161,19 @@ class TestVersions:
         case.js.delete_stream(kept.name)
 
 
+def test_put_back(case):
+    """
+    `replay` makes the original of a message that no worker has acknowledged.
+    """
+    case.publish(1)
+    die(case)
+    assert len(list(case.letters(idle=4))) == 1
+    (letter,) = messages_in(case.dead)
+    assert case.js.publish_many([jetsync.replay(letter)]).count == 1
+    again = case.worker.next(expires=10)
+    assert (again.subject, again.data, again.sequence) == (f"{case.name}.a", b"0", 2)
+
+
 class TestOnce:
     def test_a_worker_died_after_it_stored_the_dead_letter(self, case):
         """
