@@ -668,6 +668,10 @@ class WrongLastRevisionError(WrongLastSequenceError):
     """
     A key is not at the expected revision. Nothing was changed.
 
+    The server also refuses a change while it stores another one of the same key. jetsync then waits
+    for the new revision. If the key still has the expected revision at the deadline,
+    ``last_sequence`` equals ``expected``, and you can repeat the call.
+
     ``last_sequence`` is the key's revision: 0 if the key has none, None if jetsync does not know
     it. ``key`` is None if a transaction failed and jetsync could not find out which key caused it.
     """
@@ -683,7 +687,9 @@ class WrongLastRevisionError(WrongLastSequenceError):
         at = "the expected revision" if expected is None else f"revision {expected}"
         what = "a key" if key is None else f"key {key!r}"
         text = f"{what} of bucket {bucket!r} is not at {at}"
-        if last_sequence is not None:
+        if last_sequence is not None and last_sequence == expected:
+            text = f"another change of {what} of bucket {bucket!r} is in progress at {at}"
+        elif last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")
         self.args: tuple[_t.Any, ...] = (text,)

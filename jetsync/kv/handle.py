@@ -49,8 +49,9 @@ NO_DEFAULT: Final = object()
 # Default timeout, in seconds, of calls that read many keys one after another.
 READING: Final = 30.0
 
-# Seconds before the third attempt to create a key, doubled for each further one. The second
-# attempt, which replaces the marker of a deleted value, follows immediately.
+# Seconds before the third attempt to create a key, and before the second one to change a key that
+# is at the expected revision; doubled for each further one. The second attempt to create a key,
+# which replaces the marker of a deleted value, follows immediately.
 FIRST_CONFLICT_PAUSE: Final = 0.01
 LONGEST_CONFLICT_PAUSE: Final = 0.5
 
@@ -731,18 +732,24 @@ class KeyValue(Generic[ValueT]):
     ) -> int:
         """Store a revision of a key, with *last* as its expected revision unless that is None."""
         bucket, deadline = self._bucket, self._deadline(timeout)
-        try:
-            return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
-        except errors.WrongLastSequenceError as error:
-            current = error.last_sequence
-            if current is None:
-                # Some servers leave the number out.
-                with contextlib.suppress(errors.JetSyncError):
-                    found = bucket.last_at_origin(key, deadline)
-                    current = None if found is None else found.revision
-            raise errors.WrongLastRevisionError(
-                bucket.name, key, expected=last, last_sequence=current
-            ) from error
+        pause = FIRST_CONFLICT_PAUSE
+        while True:
+            try:
+                return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
+            except errors.WrongLastSequenceError as error:
+                current = error.last_sequence
+                if current is None:
+                    # The leader is still storing another change of the key, whose revision it does
+                    # not know yet. If it loses its role first, that change may never be stored.
+                    with contextlib.suppress(errors.JetSyncError):
+                        found = bucket.last_at_origin(key, deadline)
+                        current = 0 if found is None else found.revision
+                if current != last or deadline.remaining() <= pause:
+                    raise errors.WrongLastRevisionError(
+                        bucket.name, key, expected=last, last_sequence=current
+                    ) from error
+            bucket.context.connection.closing.wait(pause)
+            pause = min(pause * 2.0, LONGEST_CONFLICT_PAUSE)
 
 
 def _moment(at: int | dt.datetime | None) -> dict[str, Any]:

@@ -37,9 +37,13 @@ ATTEMPTS: Final = 8
 """
 The most attempts to send a transaction.
 
-A transaction is only sent again if keys to create still have the marker of a deleted value. Each
-attempt then expects the revisions of all these markers.
+A transaction is sent again if keys to create still have the marker of a deleted value. Each attempt
+then expects the revisions of all these markers. It is also sent again if it was refused although
+all keys have the expected revisions.
 """
+
+CONFLICT_PAUSE: Final = 0.05
+"""Seconds before the next attempt in the second case."""
 
 
 def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
@@ -320,4 +324,5 @@ class Transaction(Generic[ValueT]):
                     bucket.name, key, expected=expected, last_sequence=current
                 ) from refusal
         if not self._created:
-            raise errors.WrongLastRevisionError(bucket.name) from refusal
+            # The leader is still storing another change of one of the keys.
+            bucket.context.connection.closing.wait(min(CONFLICT_PAUSE, deadline.remaining()))

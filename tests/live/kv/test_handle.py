@@ -14,7 +14,14 @@ import jetsync
 from helpers.domains import domain_link
 from helpers.waiting import eventually
 from jetsync import KeyOperation
+from jetsync.kv import bucket as bucket_module
 
+CHANGES = {
+    "update": lambda kv, last: kv.update("a", b"new", last=last, timeout=20),
+    "delete": lambda kv, last: kv.delete("a", last=last, timeout=20),
+    "purge": lambda kv, last: kv.purge("a", last=last, timeout=20),
+}
+"""Changes of a key that is at an expected revision."""
 OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
 
 
@@ -357,6 +364,67 @@ class TestKeys:
         with pytest.raises(jetsync.MessageTooLargeError):
             kv.put("a", b"x" * 101)
         assert kv.keys() == []
+
+
+class TestChangesInProgress:
+    """
+    A leader refuses an expectation, without a number, while it stores another change of the key.
+    """
+
+    @pytest.fixture
+    def refuse(self, monkeypatch):
+        """
+        A function that refuses so many of the next changes, each after a call of *meanwhile*.
+        """
+        publish_one = bucket_module.publish_one
+
+        def refuse(times, meanwhile=bool):
+            left = iter(range(times))
+
+            def publish(*arguments, **options):
+                if next(left, None) is None:
+                    return publish_one(*arguments, **options)
+                meanwhile()
+                raise jetsync.WrongLastSequenceError(
+                    code=400, err_code=10164, description="wrong last sequence"
+                )
+
+            monkeypatch.setattr(bucket_module, "publish_one", publish)
+
+        return refuse
+
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("last", [0, 1])
+    def test_a_change_that_is_never_stored(self, kv, refuse, change, last):
+        """
+        If the key still has the expected revision, the change is made after all.
+        """
+        if last:
+            kv.put("a", b"old")
+        refuse(2)
+        assert CHANGES[change](kv, last) == last + 1
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_change_that_is_stored(self, kv, js, refuse, change):
+        """
+        Once the key has another revision, the error names it.
+        """
+        kv.put("a", b"old")
+        refuse(1, lambda: js.publish(f"$KV.{kv.bucket}.a", b"other"))
+        with pytest.raises(jetsync.WrongLastRevisionError, match="not at revision 1: it is at 2"):
+            CHANGES[change](kv, 1)
+        assert kv.get("a").value == b"other"
+
+    def test_a_change_that_lasts_until_the_deadline(self, kv, refuse):
+        """
+        The error does not say that the key is at another revision than the expected one.
+        """
+        kv.put("a", b"old")
+        refuse(1000)
+        with pytest.raises(jetsync.WrongLastRevisionError) as caught:
+            kv.update("a", b"new", last=1, timeout=0.1)
+        assert "is in progress at revision 1" in str(caught.value)
+        assert (caught.value.expected, caught.value.last_sequence) == (1, 1)
 
 
 class TestOldBuckets:

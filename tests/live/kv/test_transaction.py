@@ -15,6 +15,7 @@ import jetsync
 from helpers.waiting import eventually, timed
 from jetsync import KeyOperation
 from jetsync.devserver import DevServer
+from jetsync.kv import transaction
 from jetsync.testing import CutProxy
 
 
@@ -104,6 +105,28 @@ class TestTransactions:
         assert wrong.value.bucket == kv.bucket
         assert wrong.value.__cause__ is failure
         assert isinstance(failure.__cause__, jetsync.WrongLastSequenceError)
+
+    @pytest.mark.parametrize("refusals", [2, 1000])
+    def test_another_change_is_in_progress(self, kv, monkeypatch, refusals):
+        """
+        A transaction is sent again if it was refused although its keys have the right revisions.
+        """
+        revision, publish_batch = kv.put("a", b"1"), transaction.publish_batch
+        left = iter(range(refusals))
+
+        def publish(*arguments):
+            if next(left, None) is None:
+                return publish_batch(*arguments)
+            raise jetsync.WrongLastSequenceError(code=400, err_code=10164)
+
+        monkeypatch.setattr(transaction, "publish_batch", publish)
+        monkeypatch.setattr(transaction, "CONFLICT_PAUSE", 0.001)
+        if refusals > transaction.ATTEMPTS:
+            with pytest.raises(jetsync.WrongLastRevisionError):
+                attempt(kv, ("update", "a", b"2", revision))
+        else:
+            attempt(kv, ("update", "a", b"2", revision))
+        assert kv.get("a").value == (b"1" if refusals > transaction.ATTEMPTS else b"2")
 
     def test_a_transaction_without_changes_sends_nothing(self, client, kv):
         """
