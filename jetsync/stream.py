@@ -11,7 +11,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
-from jetsync._api.repeats import repeated
+from jetsync._api.repeats import connected
 from jetsync._api.requests import config_of, pages
 from jetsync._base.fields import aware, check_exclusive, whole_number
 from jetsync._base.integers import read_count
@@ -877,7 +877,7 @@ class Stream:
 
     def _current(self, deadline: Deadline) -> StreamInfo:
         """Ask the server for the stream."""
-        return repeated(
+        return connected(
             self._context,
             lambda until: _stream_admin.info(self._context, self._name, until),
             deadline,

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._api.known_streams import StreamCache
+from jetsync._api.repeats import late_after
 from jetsync._base.deadline import MAX_SECONDS, Deadline
 from jetsync.errors import JetStreamNotEnabledError, NoRespondersError
 from jetsync.errors.answers import from_api_error
@@ -75,6 +76,8 @@ class Context:
         """
         Send one request to the JetStream API and return its JSON answer.
 
+        A request that only reads is sent again if its answer is late or its connection is lost.
+
         Args:
             endpoint: The subject after the API prefix.
             body: The request; None sends an empty payload.
@@ -85,7 +88,8 @@ class Context:
         Raises:
             ApiError: The server refused; ``err_code`` selects the subclass.
             JetStreamNotEnabledError: No server answers under this domain or prefix.
-            RequestTimeoutError, ConnectionLostError: No answer came.
+            RequestTimeoutError: No answer came.
+            ConnectionLostError: The connection was lost during a request that may change something.
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
                 :meth:`Connection.exchange`.
         """
@@ -94,7 +98,8 @@ class Context:
             payload = encode_json(body)
         try:
             subject = f"{self.prefix}.{endpoint}".encode()
-            frame = self.connection.exchange(subject, None, payload, deadline)
+            late = late_after(endpoint, body, deadline)
+            frame = self.connection.exchange(subject, None, payload, deadline, late=late)
         except NoRespondersError as refusal:
             raise JetStreamNotEnabledError(
                 description=f"no server with JetStream answers on {refusal.subject!r}",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync import errors
-from jetsync._api.repeats import answered
 from jetsync._io.outbox import LaneState
 from jetsync.values.codec import from_wire
 from jetsync.values.server_versions import api_level_of
@@ -94,9 +93,7 @@ class StreamCache:
             if kept is not None:
                 return kept
         context = self._context
-        answer = answered(
-            lambda until: context.api("STREAM.NAMES", {"subject": subject}, until), deadline
-        )
+        answer = context.api("STREAM.NAMES", {"subject": subject}, deadline)
         names = answer.get("streams")
         if not names:
             raise errors.NoStreamResponseError(subject)
@@ -149,9 +146,7 @@ class StreamCache:
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Look a stream up and keep the answer."""
         context = self._context
-        answer = answered(
-            lambda until: context.api(f"STREAM.INFO.{name}", None, until, stream=name), deadline
-        )
+        answer = context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
         config = from_wire(StreamConfig, answer.get("config") or {})
         known = KnownStream(
             name=name,

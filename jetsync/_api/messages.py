@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api.mirrors import TRANSIENT, may_answer
 from jetsync._base.integers import read_count
+from jetsync._proto.asking import LATE
 from jetsync._proto.direct import status_error
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import FIRST_LINE, is_status, parse_status
@@ -168,14 +169,14 @@ def _ask_any(
     exchange = context.connection.exchange
     where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
     if subject is None:
-        frame = exchange(where, None, json.dumps(request).encode(), deadline)
+        frame = exchange(where, None, json.dumps(request).encode(), deadline, late=LATE)
     else:
         try:
             # The short form needs no JSON, and permissions can be bound to the subject.
-            frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
+            frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline, late=LATE)
         except errors.MaxControlLineError:
             # The subject is too long for the API subject, so send it in the body.
-            frame = exchange(where, None, json.dumps(request).encode(), deadline)
+            frame = exchange(where, None, json.dumps(request).encode(), deadline, late=LATE)
     block = frame[2]
     if block is None:
         raise errors.ProtocolError("an answer to a direct get has no headers")

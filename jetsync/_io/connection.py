@@ -11,6 +11,7 @@ The connection lasts as long as its client, in all processes. Its
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._io.requests import Request
 from jetsync._io.session import Session
 from jetsync._proto import frames
+from jetsync._proto.asking import next_attempt
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
@@ -299,9 +301,14 @@ class Connection:
         epoch: int | None = None,
         before: Sequence[bytes] = (),
         in_batch: bool = False,
+        late: float | None = None,
+        ask: Callable[[], float | None] | None = None,
     ) -> Frame:
         """
         Send one request and return the frame that answers it.
+
+        With *late*, the request must do no harm if it is processed twice. It is then sent again
+        until there is an answer, also on the next connection. The first answer counts.
 
         Args:
             subject: The subject of the request.
@@ -312,6 +319,11 @@ class Connection:
                 the caller has checked the size of the request.
             before: Blocks to write together with the request, in front of it.
             in_batch: Whether the request is a message of a batch.
+            late: Seconds without an answer after which the request is sent again; None sends it
+                once.
+            ask: Called before the request is sent again. It returns how long to wait for an answer
+                before, in seconds, or None if the request must not be sent again. With *ask*, a
+                lost connection is an error.
 
         Raises:
             MaxPayloadError: The request is larger than the server accepts; it was not processed.
@@ -345,20 +357,50 @@ class Connection:
             if before:
                 block = b"".join((*before, block))
             request.send(block, deadline, epoch, may_delegate=True)
-            lane.wait(request, deadline)
+            if late is None:
+                lane.wait(request, deadline)
+            elif not lane.wait(request, deadline, time.monotonic() + late):
+                self._ask_again(request, block, deadline, late, ask)
         finally:
             request.end()
-        if any_epoch and request.is_unprocessed:
-            # The next server says how much it accepts.
-            epoch = lane.outbox.wait_open(deadline)
-            self.check_size(size)
-            return self.exchange(subject, header, payload, deadline, epoch=epoch)
+        if request.is_lost and request.reply is None and any_epoch:
+            if request.is_unprocessed:
+                # The next server says how much it accepts.
+                epoch = lane.outbox.wait_open(deadline)
+                self.check_size(size)
+                return self.exchange(subject, header, payload, deadline, epoch=epoch)
+            if late is not None and ask is None and not deadline.expired():
+                return self.exchange(subject, header, payload, deadline, late=late)
         answer = request.answer()
         if answer is None:
             # The server may be gone.
             self.probe()
             raise errors.RequestTimeoutError(subject.decode(), deadline.total)
         return answer
+
+    def _ask_again(
+        self,
+        request: Request,
+        block: bytes,
+        deadline: Deadline,
+        late: float,
+        ask: Callable[[], float | None] | None,
+    ) -> None:
+        """Send *request* again whenever its answer is late, until the wait for it is over."""
+        lane, began = self.session.lane, time.monotonic() - late
+        while not deadline.expired():
+            # The server may be gone.
+            self.probe()
+            pause = 0.0 if ask is None else ask()
+            if pause is None:
+                lane.wait(request, deadline)
+                return
+            if lane.wait(request, deadline, time.monotonic() + pause) or deadline.expired():
+                return
+            request.send(block, deadline, may_delegate=True)
+            now = time.monotonic()
+            if lane.wait(request, deadline, now + next_attempt(now - began, late)):
+                return
 
     def new_inbox(self) -> str:
         """Return a reply subject that was not used before."""

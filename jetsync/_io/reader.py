@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import ssl
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.locks import owner_check, take
@@ -91,9 +92,13 @@ class Reader:
         # Bound here because each wait calls it.
         self.reads_here: Callable[[], bool] = owner_check(self._read_lock)
 
-    def wait(self, receiver: Waiter | Mailbox, deadline: Deadline) -> bool:
+    def wait(
+        self, receiver: Waiter | Mailbox, deadline: Deadline, until: float | None = None
+    ) -> bool:
         """
         Wait until *receiver* is ready, and return whether it is; any thread.
+
+        With *until*, a moment on the monotonic clock, the wait may end before the deadline.
 
         The calling thread reads the socket meanwhile, unless another thread reads it or several
         threads wait for replies. Only one thread at a time may wait for a receiver. Ctrl-C
@@ -110,6 +115,8 @@ class Reader:
         followers, requests = self._followers, self._requests
         while not receiver.ready:
             remaining = deadline.remaining()
+            if until is not None:
+                remaining = min(remaining, until - time.monotonic())
             if remaining <= 0.0:
                 return False
             # Ctrl-C may strike between two steps of Python code. If it struck after the read lock
@@ -139,7 +146,7 @@ class Reader:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
-                self._lead(gate, receiver, deadline, taken)
+                self._lead(gate, receiver, deadline, until, taken)
                 self._stop_leading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
@@ -157,6 +164,7 @@ class Reader:
         gate: ReadGate,
         receiver: Waiter | Mailbox,
         deadline: Deadline,
+        until: float | None,
         taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
@@ -171,6 +179,8 @@ class Reader:
         try:
             while not receiver.ready and not gate.over and taken == [True]:
                 remaining = deadline.remaining()
+                if until is not None:
+                    remaining = min(remaining, until - time.monotonic())
                 if remaining <= 0.0:
                     return
                 if poller.wait(remaining) and taken == [True]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -20,6 +21,7 @@ from jetsync.kv.codecs import reason_of
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
 from jetsync.stream import Stream
+from jetsync.values.headers import MSG_ID
 from jetsync.values.outbound import Expect, OutboundMessage
 from jetsync.values.server_versions import api_level_of
 from jetsync.values.ttl import ttl_header
@@ -184,13 +186,50 @@ class Bucket:
         return stored_entry(self.name, key, found if show is None else show(found))
 
     def write(self, key: str, value: Any, deadline: Deadline, **options: Any) -> int:
-        """Store a revision of a key, and return its number. See :meth:`change`."""
+        """
+        Store a revision of a key, and return its number. See :meth:`change`.
+
+        If a plugin decides about retries, the message gets an id, so that it can be sent again.
+        """
         message, storing = self.change(key, value, deadline, **options)
+        if self.context.plugins.retry is not None and self._remembers_ids(deadline):
+            message = attrs.evolve(message, msg_id=secrets.token_hex(11))
         try:
             return publish_one(self.context, message, deadline, config=storing).sequence
+        except errors.PublishOutcomeUnknownError as error:
+            if message.msg_id is None:
+                raise
+            if isinstance(error.__cause__, errors.WrongLastSequenceError):
+                # Streams without replicas check expectations before they look for the id.
+                revision = self._revision_of(message.msg_id, key, deadline)
+                if revision is not None:
+                    return revision
+            # Another call has another id, so its advice would be wrong.
+            raise errors.PublishOutcomeUnknownError(
+                error.subject or "", timeout=error.timeout, reason=error.reason
+            ) from error.__cause__
         except errors.NoStreamResponseError:
             self.check_exists(deadline)
             raise
+
+    def _remembers_ids(self, deadline: Deadline) -> bool:
+        """
+        Return whether the stream remembers the id of a message until no copy of it can arrive.
+
+        Half of the time is for a copy on its way. The window of another bucket's stream is unknown.
+        """
+        config = self.config
+        window = config.duplicate_window
+        return config.mirror is None and window is not None and deadline.total <= window / 2.0
+
+    def _revision_of(self, msg_id: str, key: str, deadline: Deadline) -> int | None:
+        """Return the last revision of a key if it has this id; None if it has not, or is unsure."""
+        request = {"last_by_subj": self.layout.origin_subject(self.stored_key(key))}
+        with contextlib.suppress(errors.JetSyncError):
+            found = leader_get(self.origin, self.layout.origin_stream, request, deadline)
+            if found.headers.get(MSG_ID) == msg_id:
+                return found.sequence
+        return None
 
     def change(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api.messages import confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
-from jetsync._api.repeats import repeated
+from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
@@ -136,7 +136,7 @@ class Bucket:
         for each in [token] if exact else dict.fromkeys([token, token.rstrip("=")]):
             request = {"last_by_subj": documents_of(self.name, each)}
             with self.named(), contextlib.suppress(errors.MessageNotFoundError):
-                found = repeated(context, partial(get, context, stream, request), deadline)
+                found = connected(context, partial(get, context, stream, request), deadline)
                 show = shown_by(context)
                 return self.info_of(found if show is None else show(found))
         return None

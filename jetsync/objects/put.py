@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.repeats import repeated
+from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._proto.objects import (
@@ -236,7 +236,7 @@ class Put:
             return self._bucket.stream.info(subjects_filter=subject, timeout=deadline.remaining())
 
         with self._bucket.named():
-            state = repeated(self._bucket.context, read, self._deadline()).state
+            state = connected(self._bucket.context, read, self._deadline()).state
         if state.subjects.get(subject, 0) != self._upload.count:
             raise errors.ObjectCorruptedError(
                 self._bucket.name,

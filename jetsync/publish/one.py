@@ -5,7 +5,7 @@ A 503 means that no stream took the message, which also happens while a stream h
 message is certainly not stored, so it is sent again within the deadline of the call. Any other
 failure after the message was sent leaves its outcome unknown. If a plugin then has it sent again
 and that attempt fails, the outcome stays unknown: the second answer says nothing about the first
-attempt.
+attempt. An ack that is late is such a failure for plugins, but it still counts if it comes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import attrs
 
 from jetsync import errors, events
 from jetsync._io.connection import was_sent
+from jetsync._proto.asking import LATE
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
 from jetsync.publish.retry import (
     is_safe_to_retry,
+    next_delay,
     still_unknown,
     unknown_outcome,
-    wait_for_retry,
 )
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.headers import Headers
@@ -94,30 +95,24 @@ def publish_one(
     subject = _encode_subject(name) if type(name) is str else validate_subject(name).encode()
     header, _ = encode_message_headers(message, connection)
     payload = message.data if type(message.data) is bytes else payload_bytes(message.data)
-    attempt, unknown = 0, False
+    attempts = late = ask = None
+    if plugins.retry is not None:
+        attempts = _Attempts(context, message, deadline, retries, retry_wait)
+        if is_safe_to_retry(message):
+            late, ask = LATE, attempts.late
     while True:
-        attempt += 1
         try:
-            ack = parse_ack(connection.exchange(subject, header, payload, deadline)[3])
+            answer = connection.exchange(subject, header, payload, deadline, late=late, ask=ask)
+            ack = parse_ack(answer[3])
             if isinstance(ack, errors.ApiError):
                 raise ack
             if message.ttl is not None:
                 report_raised_ttl(context, config, message.subject, message.ttl)
             return ack
         except errors.JetSyncError as failure:
-            error = _failed(message, failure, attempt, deadline, unknown=unknown)
-        unknown = isinstance(error, errors.PublishOutcomeUnknownError)
-        if unknown and not is_safe_to_retry(message):
-            raise error
-        wait_for_retry(
-            context,
-            # Described again, because plugins may have given the message an id.
-            _operation(message, deadline),
-            error,
-            deadline,
-            attempt=attempt,
-            delay=None if unknown or attempt > retries else retry_wait,
-        )
+            attempts = attempts or _Attempts(context, message, deadline, retries, retry_wait)
+            error = attempts.failed(failure)
+        attempts.wait(error)
 
 
 def _operation(message: OutboundMessage, deadline: Deadline) -> events.PublishOperation:
@@ -129,28 +124,86 @@ def _operation(message: OutboundMessage, deadline: Deadline) -> events.PublishOp
     )
 
 
-def _failed(
-    message: OutboundMessage,
-    failure: errors.JetSyncError,
-    attempts: int,
-    deadline: Deadline,
-    *,
-    unknown: bool,
-) -> errors.JetSyncError:
+class _Attempts:
     """
-    Return the error of a failed attempt if another one may follow; raise it if not.
+    The attempts to store one message, in one thread.
+    """
 
-    *unknown* says whether an earlier attempt may have been stored.
-    """
-    error, sent = failure, was_sent(failure)
-    if isinstance(failure, errors.NoRespondersError):
-        error = errors.NoStreamResponseError(message.subject, attempts=attempts)
-    elif sent or isinstance(failure, errors.ProtocolError):
-        error = unknown_outcome(message, failure, deadline.total)
-    if unknown and not isinstance(error, errors.PublishOutcomeUnknownError):
-        error = still_unknown(message, error)
-        # The server is still storing what an earlier attempt sent, and knows the outcome soon.
-        sent = isinstance(failure, errors.DuplicateMessageInProcessError)
-    if sent or isinstance(failure, errors.NoRespondersError):
+    def __init__(
+        self,
+        context: Context,
+        message: OutboundMessage,
+        deadline: Deadline,
+        retries: int,
+        retry_wait: float,
+    ) -> None:
+        self._context = context
+        self._message = message
+        self._deadline = deadline
+        self._retries = retries
+        self._retry_wait = retry_wait
+        # The number of the current attempt.
+        self._number = 1
+        # Whether an earlier attempt may have been stored.
+        self._unknown = False
+        # Whether plugins want no other attempt although the ack is late.
+        self._ended = False
+
+    def late(self) -> float | None:
+        """
+        Return the seconds until the message is sent again, because its ack is late.
+
+        Returns None if the plugins want no other attempt. The ack may still come.
+        """
+        waited = self._deadline.total - self._deadline.remaining()
+        delay = self._next_delay(unknown_outcome(self._message, None, round(waited, 3)), None)
+        if delay is None:
+            self._ended = True
+        else:
+            self._unknown = True
+            self._number += 1
+        return delay
+
+    def failed(self, failure: errors.JetSyncError) -> errors.JetSyncError:
+        """Return the error of a failed attempt if another one may follow; raise it if not."""
+        message = self._message
+        error, sent = failure, was_sent(failure)
+        if isinstance(failure, errors.NoRespondersError):
+            error = errors.NoStreamResponseError(message.subject, attempts=self._number)
+        elif sent or isinstance(failure, errors.ProtocolError):
+            error = unknown_outcome(message, failure, self._deadline.total)
+        if self._unknown and not isinstance(error, errors.PublishOutcomeUnknownError):
+            error = still_unknown(message, error)
+            # The server is still storing what an earlier attempt sent, and knows the outcome soon.
+            sent = isinstance(failure, errors.DuplicateMessageInProcessError)
+        if not sent and not isinstance(failure, errors.NoRespondersError):
+            raise error
+        self._unknown = isinstance(error, errors.PublishOutcomeUnknownError)
+        if self._unknown and not is_safe_to_retry(message):
+            raise error
+        if self._ended and isinstance(failure, errors.RequestTimeoutError):
+            # The plugins have decided already.
+            raise error
         return error
-    raise error
+
+    def wait(self, error: errors.JetSyncError) -> None:
+        """Wait before another attempt, or raise *error* if there is none."""
+        built_in = None if self._unknown or self._number > self._retries else self._retry_wait
+        delay = self._next_delay(error, built_in)
+        if delay is None:
+            raise error
+        self._number += 1
+        # If the client is closed meanwhile, the next attempt raises.
+        self._context.connection.closing.wait(delay)
+
+    def _next_delay(self, error: errors.JetSyncError, built_in: float | None) -> float | None:
+        # Described again, because plugins may have given the message an id.
+        operation = _operation(self._message, self._deadline)
+        return next_delay(
+            self._context,
+            operation,
+            error,
+            self._deadline,
+            attempt=self._number,
+            delay=built_in,
+        )

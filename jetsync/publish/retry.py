@@ -92,7 +92,7 @@ def ask_retry(
         raise
 
 
-def wait_for_retry(
+def next_delay(
     context: Context,
     operation: PublishOperation | BatchCommitOperation | None,
     error: Exception,
@@ -100,9 +100,9 @@ def wait_for_retry(
     *,
     attempt: int,
     delay: float | None,
-) -> None:
+) -> float | None:
     """
-    Wait before another attempt, or raise *error* if there is none.
+    Return the seconds until another attempt, and emit the event about it; None if there is none.
 
     Args:
         context: Context of the operation.
@@ -118,7 +118,7 @@ def wait_for_retry(
         operation = attrs.evolve(operation, elapsed=deadline.total - deadline.remaining())
         delay = ask_retry(plugins, operation, error, attempt)
     if delay is None or delay >= deadline.remaining():
-        raise error
+        return None
     if operation is not None and plugins.status is not None:
         plugins.status(
             RetryEvent(
@@ -130,5 +130,21 @@ def wait_for_retry(
                 error=error,
             )
         )
+    return delay
+
+
+def wait_for_retry(
+    context: Context,
+    operation: PublishOperation | BatchCommitOperation | None,
+    error: Exception,
+    deadline: Deadline,
+    *,
+    attempt: int,
+    delay: float | None,
+) -> None:
+    """Wait before another attempt, or raise *error* if there is none; see :func:`next_delay`."""
+    delay = next_delay(context, operation, error, deadline, attempt=attempt, delay=delay)
+    if delay is None:
+        raise error
     # If the client is closed meanwhile, the next attempt raises.
     context.connection.closing.wait(delay)

@@ -19,7 +19,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
-from jetsync._api.repeats import connected, repeated
+from jetsync._api.repeats import connected
 from jetsync._api.strays import StrayReports
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info
@@ -30,6 +30,7 @@ from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
+from jetsync._proto.asking import LATE
 from jetsync._proto.page_runs import PageRuns, join_frames
 from jetsync.events import DirectReadOperation
 from jetsync.values.frame import FrameRun
@@ -80,7 +81,7 @@ INFO_TIMEOUT: Final = 1.0
 
 # Seconds of silence on an open page before the reader checks whether a replica is gone; doubled
 # each time that the page is requested again.
-SILENCE: Final = 2.0
+SILENCE: Final = LATE
 
 T = TypeVar("T")
 
@@ -110,7 +111,6 @@ def check_stream(
         DirectNotSupportedError: The stream does not allow direct gets.
         StreamNotFoundError: The stream does not exist.
     """
-    # The lookup itself repeats requests without an answer.
     known = connected(
         context, lambda until: context.streams.named(name, until, fresh=fresh), deadline
     )
@@ -584,7 +584,7 @@ class PageReader:
             PermissionDeniedError: This user may not ask the leader.
         """
         with self.page_time() as deadline, contextlib.suppress(errors.MessageNotFoundError):
-            return repeated(
+            return connected(
                 self.context,
                 lambda until: leader_get(self.context, self.stream, request, until),
                 deadline,
@@ -598,7 +598,7 @@ class PageReader:
             return
         stored = known.state.last_ts or known.ts
         with self.page_time() as deadline:
-            replaced = stored is None or repeated(
+            replaced = stored is None or connected(
                 self.context,
                 lambda until: is_another(
                     self.context,
@@ -621,7 +621,7 @@ class PageReader:
         def ask(send: Callable[[Deadline], T]) -> T:
             # Only the request that fails is repeated, and not the whole list.
             with self.page_time() as deadline:
-                answer = repeated(self.context, send, deadline)
+                answer = connected(self.context, send, deadline)
             if self._patient and subjects is not None:
                 self.left = self.seconds
             return answer

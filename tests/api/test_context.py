@@ -30,7 +30,7 @@ class StubConnection:
         self.requests, self.answers, self.contexts = [], [], weakref.WeakSet()
         self.error = None
 
-    def exchange(self, subject, header, body, deadline):
+    def exchange(self, subject, header, body, deadline, **options):
         self.requests.append((subject, body))
         if self.error is not None:
             raise self.error

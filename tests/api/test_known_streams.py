@@ -113,23 +113,6 @@ def test_a_lookup_by_name_asks_once_per_connection(server):
         cache.named("OTHER", deadline)
 
 
-def test_a_lookup_without_an_answer_is_repeated(server, monkeypatch):
-    """
-    A cluster without a leader answers no request that it got before it has one.
-    """
-    steps, api = [], server.api
-
-    def leaderless(endpoint, body, deadline, **named):
-        steps.append(deadline.total)
-        if len(steps) in {1, 3}:
-            raise errors.RequestTimeoutError(endpoint, deadline.total)
-        return api(endpoint, body, deadline, **named)
-
-    monkeypatch.setattr(server, "api", leaderless)
-    assert StreamCache(server).find("S.A", Deadline.after(40)).name == "S"
-    assert [round(step) for step in steps] == [20] * 4
-
-
 def test_a_new_connection(server, find):
     """
     After a reconnect, the server is asked again: its version may differ.

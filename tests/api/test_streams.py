@@ -27,7 +27,7 @@ class SlowServer:
         self.contexts = weakref.WeakSet()
         self.offsets = []
 
-    def exchange(self, subject, header, body, deadline):
+    def exchange(self, subject, header, body, deadline, **options):
         offset = json.loads(body).get("offset", 0)
         self.offsets.append(offset)
         time.sleep(self.seconds)  # The tests are about a slow server, so this one sleeps.

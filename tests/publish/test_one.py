@@ -43,7 +43,7 @@ def publish():
     def publish(*outcomes, msg_id="1"):
         left = iter(outcomes)
 
-        def ask(*_):
+        def ask(*_, **options):
             outcome = next(left)
             if isinstance(outcome, JetSyncError):
                 raise outcome

@@ -11,7 +11,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import timed
-from jetsync._api.known_streams import KnownStream, StreamCache
+from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
@@ -102,26 +102,6 @@ class TestCheckStream:
                 check_stream(context, "S", soon(), direct=direct)
             # The stream may have changed, so it is looked up again.
             assert asked == [False, True]
-
-    def test_a_slow_server_has_half_of_the_time(self):
-        """
-        The lookup repeats its own requests, so each of them has the time of one repetition.
-        """
-        steps = []
-
-        class Server:
-            connection = SimpleNamespace(closing=Latch())
-            lane = SimpleNamespace(outbox=SimpleNamespace(state=LaneState.OPEN, epoch=1), epoch=1)
-
-            def api(self, endpoint, body, deadline, *, stream):
-                steps.append(round(deadline.total))
-                metadata = {"_nats.level": "2", "_nats.ver": "2.12.0"}
-                return {"config": {"name": stream, "allow_direct": True, "metadata": metadata}}
-
-        server = Server()
-        server.streams = StreamCache(server)
-        assert check_stream(server, "S", Deadline.after(40)).name == "S"
-        assert steps == [20]
 
 
 class TestSilence:

@@ -427,6 +427,111 @@ class TestChangesInProgress:
         assert (caught.value.expected, caught.value.last_sequence) == (1, 1)
 
 
+class Again:
+    """
+    A plugin that asks for another attempt.
+    """
+
+    def __init__(self, delay=0.0):
+        self.delay = delay
+        self.asked = []
+
+    @jetsync.hookimpl
+    def jetsync_retry(self, operation, error, attempt):
+        self.asked.append((operation, error))
+        return self.delay
+
+
+class TestRetries:
+    """
+    Changes of keys with a plugin that asks for another attempt.
+    """
+
+    def sent(self, kv, revision):
+        """
+        The id of a stored revision.
+        """
+        return kv.stream.get_message(revision).headers.get("Nats-Msg-Id")
+
+    @pytest.mark.parametrize("change", ["put", "create", *CHANGES])
+    def test_a_lost_answer(self, proxied, kv, change):
+        """
+        The change is sent again, and made once.
+        """
+        again = Again()
+        js, proxy = proxied(again)
+        other, last = js.key_value(kv.bucket), 0
+        if change in CHANGES:
+            last = kv.put("a", b"old")
+        proxy.cut_after(to_client=0, reset=True)
+        if change in CHANGES:
+            revision = CHANGES[change](other, last)
+        else:
+            revision = getattr(other, change)("a", b"new", timeout=20)
+        assert revision == last + 1
+        assert kv.stream.info().state.last_seq == revision
+        assert self.sent(kv, revision)
+        ((operation, error),) = again.asked
+        assert operation.has_message_ids
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+
+    def test_without_such_a_plugin(self, kv):
+        """
+        A change has no id, because it is never sent again.
+        """
+        assert self.sent(kv, kv.put("a", b"x")) is None
+
+    @pytest.mark.parametrize(("timeout", "has_id"), [(5.0, True), (5.1, False)])
+    def test_a_short_memory(self, proxied, make_bucket, timeout, has_id):
+        """
+        A change has no id if the bucket may forget it before the call and its copies have ended.
+        """
+        kv = make_bucket(ttl=10)
+        js, _ = proxied(Again())
+        revision = js.key_value(kv.bucket).put("a", b"x", timeout=timeout)
+        assert (self.sent(kv, revision) is not None) == has_id
+
+    def test_a_later_change(self, proxied, kv, monkeypatch):
+        """
+        If another change followed, the outcome of a conditional one stays unknown.
+        """
+        js, proxy = proxied(Again())
+        other = js.key_value(kv.bucket)
+        proxy.cut_after(to_client=0, reset=True)
+        leader_get = bucket_module.leader_get
+
+        def later(*arguments):
+            kv.put("a", b"later")
+            return leader_get(*arguments)
+
+        monkeypatch.setattr(bucket_module, "leader_get", later)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            other.create("a", b"new", timeout=20)
+        assert kv.get("a", 1).value == b"new"
+
+    def test_a_mirror(self, proxied, js, kv, unique):
+        """
+        A change through a mirror has no id, because the memory of its origin is unknown.
+        """
+        mirror = js.create_key_value(f"{unique}-m", mirror=kv.bucket, storage="memory")
+        other, _ = proxied(Again())
+        revision = other.key_value(mirror.bucket).put("a", b"x")
+        js.delete_key_value(mirror.bucket)
+        assert self.sent(kv, revision) is None
+
+    def test_an_unknown_outcome(self, proxied, kv):
+        """
+        The error does not advise to use the id again, because callers cannot pass it.
+        """
+        js, proxy = proxied(Again(delay=None))
+        other = js.key_value(kv.bucket)
+        proxy.cut_after(to_client=0, reset=True)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="without a msg_id") as caught:
+            other.put("a", b"x")
+        assert caught.value.msg_id is None
+        assert isinstance(caught.value.__cause__, jetsync.ConnectionLostError)
+
+
 class TestOldBuckets:
     """Buckets as old clients created them."""
 

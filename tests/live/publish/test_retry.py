@@ -5,14 +5,16 @@ Retries of messages that may be stored already.
 from __future__ import annotations
 
 import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
 
 import jetsync
-from helpers.waiting import at_some_pace
+from helpers.waiting import at_some_pace, timed
 from jetsync import hookimpl
+from jetsync.publish import one
 from jetsync.testing import CutProxy, HookRecorder
 
 BUSY = b'{"error":{"code":409,"err_code":10158,"description":"in process"},"stream":"S"}'
@@ -317,6 +319,148 @@ class TestSingle:
         proxy.resume()
 
         assert again.asked == []
+
+
+class TestLateAcks:
+    """
+    A function in place of a stream leaves the first attempts without an ack.
+    """
+
+    ACK = b'{"stream":"S","seq":7}'
+
+    @pytest.fixture
+    def publish(self, nats_server, unique, monkeypatch):
+        """
+        A function that publishes with a plugin. Another one returns the answers to each attempt.
+        """
+        monkeypatch.setattr(one, "LATE", 0.05)
+
+        def publish(respond, *plugins, msg_id="1", **options):
+            attempts = []
+
+            def run(requests):
+                for request in requests:
+                    attempts.append(request)
+                    for answer in respond(len(attempts)):
+                        other.publish(request.reply, answer)
+
+            with (
+                jetsync.connect(nats_server.url) as other,
+                jetsync.connect(nats_server.url, plugins=plugins) as client,
+                other.subscribe(unique) as requests,
+                ThreadPoolExecutor(1) as pool,
+            ):
+                other.flush()
+                done = pool.submit(run, requests)
+                try:
+                    return client.jetstream().publish(unique, b"x", msg_id=msg_id, **options)
+                finally:
+                    published.extend(attempts)
+                    requests.close()
+                    done.result(30)
+
+        published = []
+        publish.attempts = published
+        return publish
+
+    @pytest.mark.parametrize("answered", [2, 4])
+    def test_a_message_with_an_id_is_sent_again(self, publish, answered):
+        """
+        It is sent again on the same reply subject, before the deadline of the call.
+        """
+        again, recorder = Again(), HookRecorder("jetsync_status")
+
+        def respond(number):
+            return [self.ACK] * (number == answered)
+
+        assert publish(respond, again, recorder, timeout=30).sequence == 7
+        attempts = publish.attempts
+        assert len(attempts) >= answered
+        assert {attempt.reply for attempt in attempts} == {attempts[0].reply}
+        numbers = list(range(1, answered))
+        assert [attempt for _, _, attempt in again.asked][: answered - 1] == numbers
+        assert [event.attempts for event in retries(recorder)][: answered - 1] == numbers
+        operation, error, _ = again.asked[0]
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert 0 < error.timeout < 30
+        assert 0 < operation.elapsed < 30
+
+    def test_the_ack_of_the_first_attempt_counts(self, publish):
+        """
+        A slow server is waited for, and the answers to the copies are dropped.
+        """
+        again = Again()
+        ack = publish(lambda number: [self.ACK] * 3 if number == 3 else [], again, timeout=30)
+        assert ack.sequence == 7
+
+    def test_an_ack_ends_the_pause_before_the_next_attempt(self, publish):
+        """
+        The plugin wants to wait long, and the ack comes first.
+        """
+        asked = threading.Event()
+        again = Again(delay=20.0)
+        again.also = asked.set
+
+        def respond(number):
+            assert asked.wait(30)
+            return [self.ACK]
+
+        with timed(0.0, 10.0):
+            assert publish(respond, again, timeout=30).sequence == 7
+        assert len(publish.attempts) == 1
+
+    def test_a_plugin_that_does_not_want_it(self, publish):
+        """
+        The message is sent once, its late ack counts, and the plugin is asked once.
+        """
+        asked = threading.Event()
+        again = Again(delay=None)
+        again.also = asked.set
+
+        def respond(number):
+            assert asked.wait(30)
+            return [self.ACK]
+
+        assert publish(respond, again, timeout=30).sequence == 7
+        assert (len(publish.attempts), len(again.asked)) == (1, 1)
+
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            publish(lambda number: [], again, timeout=0.3)
+        assert len(again.asked) == 2
+
+    def test_an_outcome_stays_unknown(self, publish):
+        """
+        If the second attempt is refused, the first one may still be stored.
+        """
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="earlier attempt"):
+            publish(lambda number: [FULL] * (number == 2), Again(), timeout=30)
+
+    def test_a_plugin_that_fails(self, publish):
+        """
+        The error of a plugin does not hide that the outcome is unknown.
+        """
+        again = Again()
+
+        def fail():
+            raise ValueError("broken")
+
+        again.also = fail
+        with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            publish(lambda number: [], again, timeout=30)
+        assert isinstance(caught.value.__cause__, jetsync.PluginError)
+
+    @pytest.mark.parametrize(
+        ("plugin", "msg_id"), [(None, "1"), (Again(), None)], ids=["no plugin", "no id"]
+    )
+    def test_other_messages_are_sent_once(self, publish, plugin, msg_id):
+        """
+        Without a plugin that decides about retries, or without an id, there is one attempt.
+        """
+        plugins = [] if plugin is None else [plugin]
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            publish(lambda number: [], *plugins, msg_id=msg_id, timeout=0.4)
+        assert len(publish.attempts) == 1
+        assert plugin is None or plugin.asked == []
 
 
 class TestTold:
