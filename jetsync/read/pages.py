@@ -494,6 +494,8 @@ class PageReader:
             with self.page_time() as deadline:
                 if self.context.lane.wait(box, deadline.at_most(self._silence)):
                     continue
+                # The server may be gone, too.
+                self.context.connection.probe()
                 if not deadline.expired() and self._may_be_gone(deadline) and not box.frames:
                     self._silence *= 2.0
                     engine.lost()

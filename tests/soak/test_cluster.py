@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync.devserver import DevServer
 
 pytestmark = pytest.mark.cluster
@@ -136,6 +138,82 @@ def test_each_message_is_stored_once_if_a_leader_is_killed(kills, read_all, reco
         ids = Counter(message_id for _, _, message_id in read_all(stream).values())
         assert set(ids) == set(publisher.acked) | set(publisher.failed)
         assert set(ids.values()) == {1}
+
+
+class Again:
+    """
+    A plugin that has every message sent again.
+    """
+
+    @jetsync.hookimpl
+    def jetsync_retry(self, attempt):
+        return min(0.05 * attempt, 0.5)
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        1,
+        pytest.param(int(os.environ.get("JETSYNC_SOAK_KILLS", "10")), marks=pytest.mark.soak),
+    ],
+)
+def test_calls_succeed_soon_after_a_leader_is_killed(kills):
+    """
+    Reads, and messages that a plugin has sent again, do not wait for a killed leader until their
+    deadline. None of them fails.
+    """
+    stop = threading.Event()
+    done: Counter[str] = Counter()
+
+    def work(name, call):
+        while not stop.is_set():
+            try:
+                call(done[name])
+            except jetsync.TemporarilyUnavailableError:
+                # Only reads. The server knows that there is no leader.
+                assert name in {"info", "leader"}
+                stop.wait(0.1)
+            else:
+                done[name] += 1
+                stop.wait(0.01)
+
+    def later(pool_calls, count):
+        wanted = {name: done[name] + count for name in pool_calls}
+        return lambda: all(done[name] >= least for name, least in wanted.items())
+
+    with (
+        DevServer(cluster=3) as servers,
+        jetsync.connect(servers.urls, reconnect_wait=0.05, plugins=[Again]) as client,
+        ThreadPoolExecutor(5) as pool,
+    ):
+        # Changes of keys are sent again if the bucket remembers ids for twice this time.
+        js = client.jetstream(timeout=60)
+        stream = js.create_stream(STREAM, subjects=[f"{STREAM}.>"], num_replicas=3)
+        kv = js.create_key_value("ha", num_replicas=3)
+        js.publish(f"{STREAM}.first", b"x")
+        calls = {
+            "publish": lambda number: js.publish(f"{STREAM}.x", b"x", msg_id=f"{number}"),
+            "put": lambda number: kv.put("key", b"%d" % number),
+            "get": lambda number: kv.get("key", default=None),
+            "leader": lambda number: stream.get_last(f"{STREAM}.first", direct=False),
+            "info": lambda number: stream.info(),
+        }
+        workers = [pool.submit(work, *each) for each in calls.items()]
+        try:
+            for _ in range(kills):
+                eventually(later(calls, 20), timeout=60)
+                leader = servers.wait_stream_leader(STREAM)
+                servers.kill(leader)
+                eventually(later(calls, 20), timeout=45)
+                servers.start(leader)
+        finally:
+            stop.set()
+        for worker in workers:
+            worker.result(120)
+        puts = kv.history("key")
+        assert puts[-1].value == b"%d" % (done["put"] - 1)
+        status = stream.info().state
+        assert status.messages == done["publish"] + 1
 
 
 def check(publisher: Publisher, stored: dict[int, tuple[str, bytes, str | None]]) -> None:

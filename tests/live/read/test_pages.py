@@ -859,8 +859,11 @@ class TestFaults:
                     take_all(scan, came)
                 assert caught.value.timeout == 2
                 assert came == [*range(1, len(came) + 1)]
+            # Otherwise, the client would still find the server silent, and connect again.
+            client.flush()
             with paused(server), timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError):
                 stream.get_batch(10, timeout=1)
+            client.flush()
             with paused(server), timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError):
                 stream.get_last_for([f"{unique}.>"], timeout=1)
             assert numbers(stream.scan()) == [*range(1, 1001)]
