@@ -344,7 +344,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     the publishing methods). The hook is called only if a retry is safe: after errors that mean that
     nothing is stored. After an unknown outcome, it is called only if every message has an ID or
     expects the stream's last sequence. It is not called for adding to a batch, for fast ingest, or
-    for reads.
+    for reads. If the ack of a single publish is late, it is called with the error of an unknown
+    outcome. The message is then sent again, and the first ack counts.
 
     Args:
         operation: the failed operation.
@@ -355,7 +356,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
     *Thread*: the calling thread. For messages of a `Publisher`, the publisher's own thread.
 
-    *When*: after each failed attempt that may be repeated safely, before the error is raised.
+    *When*: after each failed or late attempt that may be repeated safely, before the error is
+    raised.
 
     *Returns*: the number of seconds to wait before the next attempt, or `None` to leave the
     decision to the next plugin. The first answer counts. If no plugin answers, the error is raised.

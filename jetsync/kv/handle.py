@@ -72,7 +72,8 @@ class KeyValue(Generic[ValueT]):
     one. ``timeout`` is in seconds and limits all requests of a call together. Unless a method says
     otherwise, the default is that of the :class:`JetStream` object. If the answer to a change is
     lost, the call raises PublishOutcomeUnknownError: the change may have been stored or not. To
-    find out, call :meth:`get`.
+    find out, call :meth:`get`. If a plugin implements ``jetsync_retry``, such as jetsync-retry,
+    changes are sent again instead.
     """
 
     __slots__ = ("_bucket",)

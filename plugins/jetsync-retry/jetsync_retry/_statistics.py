@@ -76,7 +76,8 @@ class RetryStatistics:
     @property
     def given_up(self) -> int:
         """
-        The number of errors that were raised to the caller.
+        The number of decisions against another attempt. Each raises an error to the caller, unless
+        a late ack still arrives.
         """
         return sum(each.count for each in self.counts) - self.retried
 

@@ -57,6 +57,34 @@ class TestSafe:
         assert ack.sequence == 1
         assert retry.statistics().retried >= 2
 
+    def test_a_late_ack(self, nats_server):
+        """
+        A message without an ack is sent again long before its timeout.
+        """
+        name, retry, attempts = uuid.uuid4().hex, Retry(), []
+
+        def answer(requests, other):
+            for request in requests:
+                attempts.append(request)
+                if len(attempts) == 2:
+                    other.publish(request.reply, b'{"stream":"S","seq":1}')
+
+        with (
+            jetsync.connect(nats_server.url) as other,
+            jetsync.connect(nats_server.url, plugins=[retry]) as client,
+            other.subscribe(name) as requests,
+        ):
+            other.flush()
+            thread = threading.Thread(target=answer, args=(requests, other), daemon=True)
+            thread.start()
+            ack = client.jetstream().publish(name, b"x", msg_id="1", timeout=LIMIT)
+            requests.close()
+            thread.join(LIMIT)
+
+        assert ack.sequence == 1
+        assert retry.statistics().retried >= 1
+        assert {each.reply for each in attempts} == {attempts[0].reply}
+
     def test_messages_that_fail_together_keep_their_order(self, nats_server, js):
         """
         Messages of a call that no stream takes are stored in order once a stream exists.
