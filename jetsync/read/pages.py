@@ -83,6 +83,10 @@ INFO_TIMEOUT: Final = 1.0
 # each time that the page is requested again.
 SILENCE: Final = LATE
 
+# Seconds after which a replica may be gone. Its heartbeats are a second apart, and servers call it
+# offline after ten.
+ABSENT: Final = 3.0
+
 T = TypeVar("T")
 
 
@@ -521,7 +525,8 @@ class PageReader:
         cluster = info.cluster
         if cluster is None or not cluster.replicas:
             return False
-        if cluster.leader is None or any(peer.offline for peer in cluster.replicas):
+        absent = any(peer.offline or (peer.active or 0.0) > ABSENT for peer in cluster.replicas)
+        if cluster.leader is None or absent:
             return True
         if cluster.leader_since is None or info.ts is None:
             return False

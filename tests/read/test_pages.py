@@ -112,14 +112,16 @@ class TestSilence:
             (ClusterInfo(leader="a", leader_since=NOW), NOW, False),
             (ClusterInfo(leader=None, replicas=[PeerInfo()]), NOW, True),
             (ClusterInfo(leader="a", replicas=[PeerInfo(offline=True)]), NOW, True),
+            (ClusterInfo(leader="a", replicas=[PeerInfo(active=4.0)]), NOW, True),
+            (ClusterInfo(leader="a", replicas=[PeerInfo(active=1.5)]), NOW, False),
             (ClusterInfo(leader="a", replicas=[PeerInfo()], leader_since=NOW), NOW, True),
             (ClusterInfo(leader="a", replicas=[PeerInfo()], leader_since=LONG_AGO), NOW, False),
             (ClusterInfo(leader="a", replicas=[PeerInfo()], leader_since=NOW), None, False),
             (ClusterInfo(leader="a", replicas=[PeerInfo()]), NOW, False),
         ],
         ids=[
-            *("single", "one replica", "no leader", "offline", "new leader", "old leader"),
-            *("no time", "unknown election"),
+            *("single", "one replica", "no leader", "offline", "absent", "idle"),
+            *("new leader", "old leader", "no time", "unknown election"),
         ],
     )
     def test_a_replica_may_be_gone(self, reader, monkeypatch, cluster, ts, expected):
