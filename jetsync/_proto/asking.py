@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-# Seconds after which an answer is late. Servers elect a leader of a stream within 4 to 7 s, and
-# find out within 1 to 3 s that a client's connection is gone. Asking twice as often would end
-# pauses a quarter of a second earlier, for twice the requests.
+# Seconds after which an answer is late. Measured with three servers, a stream has another leader 4
+# to 7 s after its leader has failed. Asking twice as often would end the pause a quarter of a
+# second earlier on average, for twice the requests.
 LATE: Final = 1.0
 
 # The share of the time so far that passes before the next attempt. A call with the default timeout
