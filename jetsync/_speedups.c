@@ -974,56 +974,58 @@ unknown:
 
 /*
  * Take a frame and make its message, if no pull is due afterwards. Otherwise return NULL without an
- * error, and set `*frame` if one was taken. Return NULL with an error only if TAKE_FIRST raised it.
+ * error, and leave the frame in the buffer. Return NULL with an error only if TAKE_FIRST raised it,
+ * or if the frame could not be put back.
  */
 static PyObject *
-take_quickly(PyObject *quick, PyObject **frame)
+take_quickly(PyObject *quick)
 {
-    PyObject *make = PyTuple_GetItem(quick, MAKE), *message;
-    if (!is_above(quick, 1)) {
+    PyObject *make = PyTuple_GetItem(quick, MAKE), *frame, *put_back, *message = NULL;
+    /* The function tells what `plain_maker` returns from other makers, which may run code of the
+     * application. */
+    if (!is_above(quick, 1) || !PyCFunction_CheckExact(make) ||
+        PyCFunction_GetFunction(make) != make_message) {
         return NULL;
     }
-    *frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
-    if (*frame == NULL) {
+    frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
+    if (frame == NULL) {
         if (PyErr_ExceptionMatches(PyExc_IndexError)) {
             PyErr_Clear(); /* Another thread took the last one. */
         }
         return NULL;
     }
-    /* Other threads may have taken some meanwhile, so look again. The function tells what
-     * `plain_maker` returns from other makers, which may run code of the application. */
-    if (!is_above(quick, 0) || !PyCFunction_CheckExact(make) ||
-        PyCFunction_GetFunction(make) != make_message) {
-        return NULL;
+    /* Other threads may have taken some meanwhile, so look again. */
+    if (is_above(quick, 0)) {
+        message = make_message(PyCFunction_GetSelf(make), frame);
     }
-    message = make_message(PyCFunction_GetSelf(make), *frame);
     if (message == NULL) {
-        PyErr_Clear(); /* `_make` gets the error again, and acts on it. */
+        PyErr_Clear(); /* `_take_next` gets the error again, and acts on it. */
+        put_back = PyObject_CallMethod(PyTuple_GetItem(quick, BUFFER), "appendleft", "(O)", frame);
+        Py_XDECREF(put_back);
     }
+    Py_DECREF(frame);
     return message;
 }
 
 /*
  * Take the next message as `_take_next` of the class in Python does, if a frame is in the buffer
- * and no pull is due. Otherwise call that method, or `_make` if a frame was taken.
+ * and no pull is due. Otherwise call that method.
  *
  * Between taking a frame and returning its message, an exception of a signal handler can only be
- * raised in `_make`. Otherwise the message is not lost here.
+ * raised in `_take_next`, which puts the frame back. So no message is lost.
  */
 static PyObject *
 take_next(PyObject *self)
 {
-    PyObject *quick = field_of(self, QUICK), *frame = NULL, *message = NULL;
+    PyObject *quick = field_of(self, QUICK), *message = NULL;
     /* Its parts are borrowed below. It holds them, and this function holds it. */
     if (quick != NULL && PyTuple_CheckExact(quick) && PyTuple_Size(quick) == QUICK_PARTS) {
-        message = take_quickly(quick, &frame);
+        message = take_quickly(quick);
     }
     Py_XDECREF(quick);
     if (message == NULL && !PyErr_Occurred()) {
-        message = frame == NULL ? PyObject_CallMethod(self, "_take_next", NULL)
-                                : PyObject_CallMethod(self, "_make", "(O)", frame);
+        message = PyObject_CallMethod(self, "_take_next", NULL);
     }
-    Py_XDECREF(frame);
     return message;
 }
 

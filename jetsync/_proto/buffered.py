@@ -79,6 +79,10 @@ class Buffered:
         self.admitted += len(messages)
         self.buffer.extend(messages)
 
+    def put_back(self, frame: Frame) -> None:
+        """Put a message that was taken back, as the next one; any thread."""
+        self.buffer.appendleft(frame)
+
     def drain(self) -> None:
         """Want no more messages."""
         self.draining = True

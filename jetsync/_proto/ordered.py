@@ -36,6 +36,8 @@ LONGEST_PAUSE: Final = 5.0
 AHEAD: Final = 128
 
 
+Position: TypeAlias = "int | bytes | None"
+
 Order: TypeAlias = Literal["next", "duplicate", "gap"]
 """
 How a message continues the sequence.
@@ -78,24 +80,23 @@ class OrderedCursor:
         self._expected = 1
         self._before = 0
         self._pause = 0.0
-        # The position, and the one before the newest message. Until the first message, it is a
-        # stream sequence. After that, it is the reply subject of a message, which contains the
-        # sequence. Reading that takes 0.2 us, and most are never needed.
-        self._position: int | bytes | None = None
-        self._position_before: int | bytes | None = None
+        #: The position. Until the first message, it is a stream sequence. After that, it is the
+        #: reply subject of a message, which contains the sequence. Reading that takes 0.2 us, and
+        #: most are never needed.
+        self.position: Position = None
         #: The reply subjects that `look_ahead` has checked, in reverse order.
         self.ahead: list[bytes] = []
 
     @property
     def last(self) -> int | None:
         """The stream sequence after which the next consumer begins; None if not known yet."""
-        position = self._position
+        position = self.position
         return _read(position).stream_sequence if isinstance(position, bytes) else position
 
     @property
     def last_time(self) -> int | None:
         """When the last message was stored, in nanoseconds since 1970; None before the first."""
-        position = self._position
+        position = self.position
         return _read(position).timestamp_ns if isinstance(position, bytes) else None
 
     @property
@@ -132,7 +133,7 @@ class OrderedCursor:
         # With these policies, each consumer would begin elsewhere. The first one decides.
         moving = (DeliverPolicy.NEW, DeliverPolicy.LAST)
         if self.last is None and self._wanted.deliver_policy in moving:
-            self._position = position
+            self.position = position
 
     def failed(self) -> int:
         """Count an attempt that failed, and return how many have failed in a row."""
@@ -159,7 +160,7 @@ class OrderedCursor:
         ahead = self.ahead
         if ahead:
             if ahead[-1] is reply:
-                self._position_before, self._position = self._position, reply
+                self.position = reply
                 self._expected += 1
                 ahead.pop()
                 return "next"
@@ -173,7 +174,7 @@ class OrderedCursor:
         if last is not None and said.stream_sequence <= last:
             self._before -= 1
             return "duplicate"
-        self._position_before, self._position = self._position, reply
+        self.position = reply
         self._pause = 0.0
         return "next"
 
@@ -203,15 +204,20 @@ class OrderedCursor:
             self.ahead = replies[::-1]
             self._pause = 0.0
 
-    def put_back(self) -> None:
+    def go_back(self, position: Position) -> None:
         """
-        Undo the last :meth:`take` that returned ``"next"``, as the message was not handed out.
+        Undo the last :meth:`take`, as the message was not handed out.
 
-        After that, all later messages of its consumer count as gaps.
+        After that, all later messages of its consumer count as gaps. If :meth:`take` has not
+        changed the position, because it was interrupted, this does nothing.
+
+        Args:
+            position: The position before.
         """
         self.ahead.clear()
-        self._expected -= 1
-        self._position = self._position_before
+        if self.position is not position:
+            self._expected -= 1
+            self.position = position
 
 
 def _read(reply: bytes) -> Metadata:

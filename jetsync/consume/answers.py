@@ -102,9 +102,6 @@ class Answers:
         box.find_messages = functools.partial(_unanswered, target, box.frames, engine)
         # Whether a call takes an answer. It stays set if Ctrl-C interrupts the call.
         self._is_taking = False
-        # The answer that each thread has taken and not returned yet. If Ctrl-C interrupts the call
-        # at its end, the next call of this thread returns the answer.
-        self._held: dict[int, Message | None] = {}
         self._listener = listener = Listener(lane, box)
         self._dropped = when_dropped(
             self, "request", _forget, connection.refusals, target, engine, listener
@@ -135,13 +132,13 @@ class Answers:
     def __next__(self) -> Message:
         me = threading.get_ident()
         with self._reading.turn(Deadline.after(None)):
-            message = self._held.get(me)
+            message = self._reading.held.get(me)
             if message is None or self._engine.reason == "closed":
                 message = self._take_or_end(me)
         if message is None:
             raise StopIteration
         # Ctrl-C strikes only at calls, so not between here and the caller.
-        self._held[me] = None
+        self._reading.held[me] = None
         return message
 
     def _take_or_end(self, me: int) -> Message | None:
@@ -212,13 +209,14 @@ class Answers:
                 self._reports.emit(dropped)
                 raise errors.SlowConsumerError(self.subject, dropped, is_request=True)
             self._is_taking = True
-            frame = None
+            taken: dict[int, Frame] = {}
             with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
-                frame = box.take()
-            message = None if frame is None else self._judge(frame)
+                box.take(taken, me)
+            message = self._judge(taken[me]) if taken else None
+            # Before the end, which an interrupt may hit.
+            self._reading.held[me] = message
             if engine.reason is not None:
                 self._end()
-            self._held[me] = message
             self._is_taking = False
             if message is not None or engine.reason is not None:
                 return message

@@ -164,15 +164,22 @@ class Consumption(TakingStorage):
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
-        while True:
-            try:
-                frame = core.take_first()
-            except IndexError:
-                pass
-            else:
-                return self._make(frame)
-            if not core.wait_for_frame(None):
-                core.reading.end_loop()
+        frame: Frame | None = None
+        try:
+            while frame is None:
+                try:
+                    for oldest in core.oldest:
+                        frame = oldest
+                        break
+                except IndexError:
+                    pass
+                if frame is None and not core.wait_for_frame(None):
+                    core.reading.end_loop()
+            return self._make(frame)
+        except BaseException as error:
+            if frame is not None:
+                core.put_back(frame, error)
+            raise
 
     if not hasattr(TakingStorage, "__next__"):
         __next__ = _take_next
@@ -192,12 +199,24 @@ class Consumption(TakingStorage):
         core = self._core
         deadline = Deadline.after(core.options.expires if timeout is None else timeout)
         self._before_taking()
-        frame = core.take_frame(deadline)
-        if frame is None:
-            if core.reading.over.is_set():
-                core.reading.end_next(ConsumptionClosedError)
-            return None
-        return self._make(frame)
+        frame: Frame | None = None
+        try:
+            while frame is None:
+                try:
+                    for oldest in core.oldest:
+                        frame = oldest
+                        break
+                except IndexError:
+                    pass
+                if frame is None and not core.wait_for_frame(deadline):
+                    if core.reading.over.is_set():
+                        core.reading.end_next(ConsumptionClosedError)
+                    return None
+            return self._make(frame)
+        except BaseException as error:
+            if frame is not None:
+                core.put_back(frame, error)
+            raise
 
     @property
     def closed(self) -> bool:

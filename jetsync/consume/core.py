@@ -19,12 +19,15 @@ import contextlib
 import sys
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.iterations import one_by_one
 from jetsync._base.locks import Latch, Locked
 from jetsync._base.log import get_logger
+from jetsync._hooks.errors import PluginError
 from jetsync._io.outbox import LaneState
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
@@ -33,7 +36,7 @@ from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from jetsync._proto.consume import ConsumeEngine, ConsumeOptions
     from jetsync._proto.push import PushEngine
@@ -102,6 +105,8 @@ class ConsumptionCore:
         self.engine: Final[ConsumeEngine | PushEngine] = self.feed.engine
         self.buffer: Collection[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
+        # The same for a loop, see `one_by_one`.
+        self.oldest: Iterator[Frame] = one_by_one(deque.popleft, self.engine.buffer)
         # The number of buffered messages at which something may have to be sent. In a list, because
         # the compiled `__next__` of a consumption keeps the list.
         self.low: list[int] = [-1]
@@ -222,6 +227,7 @@ class ConsumptionCore:
         """
         self.engine.after_fork(errors.ForkedProcessError())
         self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
+        self.oldest = one_by_one(deque.popleft, self.engine.buffer)
         # No compiled `__next__` takes anything from the deque that was replaced.
         self.low[0], self.low = sys.maxsize, [-1]
         self.is_open = False
@@ -230,6 +236,11 @@ class ConsumptionCore:
             self.pool.after_fork()
 
     # Messages.
+
+    def put_back(self, frame: Frame, error: BaseException) -> None:
+        """Put back a message that was taken and not returned, unless a plugin has refused it."""
+        if not isinstance(error, PluginError):
+            self.engine.put_back(frame)
 
     def take_now(self) -> Frame | None:
         """Return the frame of the next message if it is in the buffer."""
@@ -257,8 +268,8 @@ class ConsumptionCore:
             self.wake_driver()
 
     def make_failed(self, error: BaseException) -> None:
-        """End it after a plugin refused a message that the next acknowledgement would cover."""
-        if self.target.ack_all:
+        """End it if a plugin refused a message that the next acknowledgement would cover."""
+        if self.target.ack_all and isinstance(error, PluginError):
             self.reading.mark_raised()
             self.engine.fail(error)
             self.close()

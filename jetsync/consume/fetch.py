@@ -80,6 +80,9 @@ SECOND_PULL: Final = 0.005
 # A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
 
+# Why another iteration over a batch fails.
+LEFT: Final = "its iteration was interrupted or left early, so messages may be missing: fetch again"
+
 # How many frames are made into messages at once. With 16, each takes 0.07 us more.
 MADE_AT_ONCE: Final = 256
 
@@ -221,6 +224,16 @@ class Fetch:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.leave(result, error)
+
+    def leave(self, *, is_whole: bool) -> None:
+        """
+        Have another iteration say that messages may be missing, unless the batch was closed.
+
+        Args:
+            is_whole: Whether all messages that have arrived were taken.
+        """
+        if not self.closing and not (is_whole and self.is_over):
+            self.error = errors.HandleClosedError("batch", reason=LEFT)
 
     def _release(self, inbox: PullInbox, surplus: Sequence[Frame] = ()) -> None:
         """Return the inbox to the pool, unless the server may still serve a pull of it."""
@@ -519,6 +532,7 @@ class MessageBatch:
 
         If another call is waiting for a message of this batch, the iteration of that call ends.
         """
+        self._fetch.closing = True
         iteration = self._running()
         if iteration is not None and not iteration.close():
             self._fetch.interrupt()
@@ -578,7 +592,14 @@ class MessageBatch:
                 self._note_yielded()
                 if unused and target.shows_messages:
                     # A plugin sees a message when it is taken, and may refuse it.
-                    self._untaken[:] = self._made = [target.make(unused.pop())]
+                    frame = unused.pop()
+                    try:
+                        self._untaken[:] = self._made = [target.make(frame)]
+                    except PluginError:
+                        raise
+                    except BaseException:
+                        unused.append(frame)
+                        raise
                 elif unused:
                     frames = unused[-MADE_AT_ONCE:]
                     self._untaken[:] = self._made = [*map(target.make, frames)]
@@ -591,6 +612,9 @@ class MessageBatch:
                 raise_failure(fetch.error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
+            if not isinstance(raised, errors.JetSyncError):
+                is_left = isinstance(raised, GeneratorExit)
+                fetch.leave(is_whole=is_left and not (unused or self._untaken))
             if isinstance(raised, PluginError) and not target.wants_acks:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.

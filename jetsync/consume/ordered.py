@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 import secrets
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -285,8 +286,18 @@ class OrderedConsumer:
             refuse(OrderedConsumer.next, unknown)
         if _extra:
             refuse_position(OrderedConsumer.next)
-        with self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat) as batch:
-            return next(iter(batch), None)
+        batch = self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat)
+        source = self._source
+        before = source.cursor.position
+        try:
+            with batch:
+                return next(iter(batch), None)
+        except errors.JetSyncError:
+            raise
+        except BaseException:
+            # The next read gets the message, if there was one.
+            source.taking = threading.get_ident(), before
+            raise
 
     @hide_extra
     def consume(

@@ -18,9 +18,11 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
+from jetsync._base.iterations import interrupted
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.ordered import AHEAD
 from jetsync._proto.pull import message_size
 from jetsync._proto.pull_size import rest_of
@@ -76,6 +78,8 @@ class OrderedConsumption:
         self._source = source
         self.options = options
         self._received = 0
+        # The same before the call that takes a message.
+        self._received_before = 0
         self._reading = Reading("consumption", source.context.connection)
         self._draining = False
         # The core that pulls from the newest consumer; None when that has to be replaced.
@@ -103,6 +107,8 @@ class OrderedConsumption:
         message = self._take(None)
         if message is None:
             self._reading.end_loop()
+        # No call between this and the caller, so that no signal handler runs.
+        self._source.taking = None
         return message
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
@@ -122,17 +128,34 @@ class OrderedConsumption:
         message = self.take(Deadline.after(self.options.expires if timeout is None else timeout))
         if message is None and self.closed:
             self._reading.end_next(errors.ConsumptionClosedError)
+        # As in `__next__`.
+        self._source.taking = None
         return message
 
-    def take(self, deadline: Deadline) -> Message | None:
-        """Return the next message; None at the end or at the deadline."""
+    def take(self, deadline: Deadline, *, shared: bool = False) -> Message | None:
+        """
+        Return the next message; None at the end or at the deadline.
+
+        Call :meth:`settle` once the message is handed out. If that does not happen, because Ctrl-C
+        interrupts a call, the next call of this thread returns the message again. With *shared*,
+        the next call of any thread does.
+        """
         try:
-            message = self._take(deadline)
+            message = self._take(deadline, shared=shared)
         except errors.WaitTimeoutError:
             return None
         if message is None:
             self._reading.raise_once()
         return message
+
+    def settle(self) -> None:
+        """Record that the message that :meth:`take` returned is handed out."""
+        self._source.taking = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all messages that were taken are handed out."""
+        return self._source.taking is None
 
     @property
     def closed(self) -> bool:
@@ -194,9 +217,10 @@ class OrderedConsumption:
             reading.prepare_wait()
         return reading.over.wait(deadline.remaining())
 
-    def _take(self, deadline: Deadline | None) -> Message | None:
+    def _take(self, deadline: Deadline | None, *, shared: bool = False) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
-        cursor, reading, me = self._source.cursor, self._reading, get_ident()
+        source, reading, me = self._source, self._reading, get_ident()
+        cursor = source.cursor
         try:
             reading.free.pop()
         except IndexError:
@@ -207,13 +231,18 @@ class OrderedConsumption:
             raise
         try:
             reading.taker = me
+            if source.taking is not None and source.take_back(shared=shared):
+                self._take_again()
             core = self._core or self._wait(deadline)
             while core is not None:
+                self._received_before = self._received
+                source.taking = me, cursor.position
                 try:
                     frame: Frame | None = core.take_first()
                 except IndexError:
                     frame = None
                 if frame is None:
+                    source.taking = None
                     core = self._wait(deadline)
                     continue
                 if len(core.buffer) <= core.low[0]:
@@ -224,9 +253,9 @@ class OrderedConsumption:
                 if order == "next":
                     try:
                         message = core.make(frame)
-                    except BaseException:
-                        # A plugin refuses it. The next use of the consumer gets it again.
-                        cursor.put_back()
+                    except PluginError:
+                        # The next use of the consumer gets it again.
+                        source.take_back()
                         raise
                     self._received += 1
                     if self._received == self.options.stop_after or (
@@ -237,6 +266,7 @@ class OrderedConsumption:
                 if order == "gap":
                     core.close()
                     self._core, self._reason = None, "gap"
+                source.taking = None
                 core = self._core or self._wait(deadline)
         except (
             errors.WaitTimeoutError,
@@ -249,11 +279,29 @@ class OrderedConsumption:
         finally:
             reading.taker = None
             reading.free.append(None)
+        self._note_end()
+        return None
+
+    def _note_end(self) -> None:
+        """Note that a call has seen the end."""
         # Read once, because another thread may close it meanwhile.
         core = self._core
         if core is not None:
             core.end_seen.set()
-        return None
+
+    def _take_again(self) -> None:
+        """
+        Continue with another consumer, because an interrupted call took a message.
+
+        Raises:
+            HandleClosedError: It was the last message.
+        """
+        if self._reading.over.is_set():
+            raise interrupted("consumption")
+        self._received = self._received_before
+        core, self._core, self._reason = self._core, None, "gap"
+        if core is not None:
+            core.close()
 
     def _look_ahead(self, core: ConsumptionCore, frame: Frame) -> None:
         """Check a message and those that follow it in the buffer at once."""
@@ -338,8 +386,9 @@ class OrderedFetch:
         self.request = request
         self._name = name
         self._until = Deadline.after(wait)
-        # Set once the batch is closed, by any thread.
+        # Set once the batch is closed, by any thread. The first one ends waits, too.
         self._closing = Latch()
+        self.closing: bool = False
         # Whether no call runs the iteration any more.
         self.is_over: bool = False
         # How many messages were handed out.
@@ -401,12 +450,18 @@ class OrderedFetch:
                     return
                 asked = rest
                 self._pull(asked, self._until.remaining())
+        except errors.JetSyncError:
+            raise
+        except BaseException as raised:
+            if not self.closing:
+                self._fetch.leave(is_whole=isinstance(raised, GeneratorExit) and source.fresh)
+            raise
         finally:
             self.end(result, None)
 
     def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, bool]:
         """Yield the messages of one pull; return False if the next one was lost."""
-        source, fetch, seen = self._source, self._fetch, 0
+        source, fetch, seen, me = self._source, self._fetch, 0, get_ident()
         error: BaseException | None = None
         try:
             while not (fetch.inbox is None or self._closing.is_set() or fetch.connection.stopped):
@@ -414,6 +469,7 @@ class OrderedFetch:
                 source.cursor.look_ahead([frame[1] for frame in frames])
                 for frame in frames:
                     seen += 1
+                    source.taking = me, source.cursor.position
                     order = source.cursor.take(frame[1])
                     if order == "gap":
                         return False
@@ -422,14 +478,15 @@ class OrderedFetch:
                     if order == "next":
                         try:
                             message = fetch.target.make(frame)
-                        except BaseException:
-                            # A plugin refuses it. The next use of the consumer gets it again.
-                            source.cursor.put_back()
-                            source.fresh = False
+                        except PluginError:
+                            # The next use of the consumer gets it again.
+                            source.take_back()
                             raise
                         self.received += 1
                         if asked.max_bytes is not None:
                             self._size += message_size(frame)
+                        # As in `OrderedConsumption.__next__`.
+                        source.taking = None
                         yield message
                         if fetch.closing or fetch.connection.stopped:
                             break

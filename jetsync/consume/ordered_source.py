@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._api.context import Context
-    from jetsync._proto.ordered import OrderedCursor
+    from jetsync._proto.ordered import OrderedCursor, Position
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.stream_info import StreamState
@@ -104,6 +105,9 @@ class OrderedSource:
         self.target: PullTarget
         #: The consumer as the server last described it.
         self.info: ConsumerInfo | None = None
+        #: The thread that takes a message, and the position before it; None while no message is
+        #: taken. It stays set if Ctrl-C interrupts the call before the message is handed out.
+        self.taking: tuple[int, Position] | None = None
         #: The connection that the consumer was created on.
         self.epoch: int = 0
         self._max_attempts = max_attempts
@@ -188,6 +192,7 @@ class OrderedSource:
         With *verify*, the server is asked whether the consumer still exists.
         """
         deadline = UnlessSet(deadline.at, deadline.total, self.closed)
+        self.take_back()
         before = self.cursor.name
         reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:
@@ -216,6 +221,21 @@ class OrderedSource:
             else:
                 self._report_reset(before, reason, attempts)
                 return
+
+    def take_back(self, *, shared: bool = False) -> bool:
+        """
+        Go back to the position before a call that was interrupted, if there is one.
+
+        The next consumer then sends the message of that call again. Return whether there was such a
+        call: of this thread or, if *shared*, of any thread.
+        """
+        taking = self.taking
+        if taking is None or not (shared or taking[0] == threading.get_ident()):
+            return False
+        self.cursor.go_back(taking[1])
+        self.fresh = False
+        self.taking = None
+        return True
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server for the consumer."""

@@ -5,7 +5,7 @@ The common part of all handles that messages are taken from: who takes, and how 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetsync import errors
 from jetsync._base.failures import raise_failure
@@ -53,6 +53,9 @@ class Reading:
         self.free: list[None] = [None]
         # The thread of that call.
         self.taker: int | None = None
+        # What each thread has taken and not returned yet. If Ctrl-C interrupts a call at its end,
+        # the next call of the same thread returns it.
+        self.held: dict[int, Any] = {}
         # Set once no more messages will be handed out.
         self.over: Latch = Latch()
         # Why, unless the application ended it. Set before `over`.

@@ -5,13 +5,16 @@ Core NATS subscriptions: messages as an iterator.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
+from jetsync._base.iterations import one_by_one
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.mailbox import Listener, Mailbox
@@ -74,6 +77,7 @@ class BoundedMailbox(Mailbox):
         self.slow: bool = False
         # Bytes. The reading thread writes one counter, the thread that takes messages the other.
         self._arrived = self._taken = 0
+        self._oldest = one_by_one(deque.popleft, self.frames)
 
     @property
     def ready(self) -> bool:
@@ -101,11 +105,17 @@ class BoundedMailbox(Mailbox):
                 report(self.dropped - self._reported)
         super().wake()
 
-    def take(self) -> Frame:
-        """Take the oldest message."""
-        frame = self.frames.popleft()
-        self._taken += len(frame[0]) + len(frame[3]) + len(frame[2] or b"")
-        return frame
+    def take(self, held: dict[int, Any], me: int) -> None:
+        """
+        Move the oldest message to ``held[me]``; raises IndexError if there is none.
+        """
+        frame = self.frames[0]
+        size = len(frame[0]) + len(frame[3]) + len(frame[2] or b"")
+        for frame in self._oldest:
+            # No signal handler runs before the jump, because nothing is called.
+            held[me] = frame
+            self._taken += size
+            break
 
     def take_dropped(self) -> int:
         """Return how many messages were dropped since the last call."""
@@ -217,9 +227,12 @@ class Subscription:
         return self
 
     def __next__(self) -> Message:
+        me = threading.get_ident()
         while True:
-            message = self._take(Deadline.after(None))
+            message = self._take(Deadline.after(None), me)
             if message is not None:
+                # No call between this and the caller, so that no signal handler runs.
+                del self._reading.held[me]
                 return message
             if self._is_over():
                 raise StopIteration
@@ -239,11 +252,16 @@ class Subscription:
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
-        message = self._take(self._connection.deadline(timeout))
-        if message is None and self._is_over():
-            if not self._connection.stopping:
-                self._lane.check()
-            self._reading.end_next()
+        me = threading.get_ident()
+        message = self._take(self._connection.deadline(timeout), me)
+        if message is None:
+            if self._is_over():
+                if not self._connection.stopping:
+                    self._lane.check()
+                self._reading.end_next()
+            return None
+        # As in `__next__`.
+        del self._reading.held[me]
         return message
 
     @property
@@ -293,30 +311,35 @@ class Subscription:
             self._lane.reader.wake_reader()
             self._on_close(self)
 
-    def _take(self, deadline: Deadline) -> Message | None:
+    def _take(self, deadline: Deadline, me: int) -> Message | None:
+        """Return the next message, which ``held`` keeps; None at the end or at the deadline."""
+        held: dict[int, Frame] = self._reading.held
         try:
             with self._reading.turn(deadline):
-                return self._receive(deadline)
+                if me in held or self._receive(deadline, me):
+                    return Message(*held[me], self._connection)
         except errors.WaitTimeoutError:
-            return None
+            pass
+        return None
 
-    def _receive(self, deadline: Deadline) -> Message | None:
-        """Return the next message; None at the end or at the deadline. The turn lock is held."""
+    def _receive(self, deadline: Deadline, me: int) -> bool:
+        """Hold the next message; return False at the end or at the deadline. In the turn."""
         box = self._box
         while True:
             if box.slow and (dropped := box.take_dropped()):
                 self._reports.emit(dropped)
                 raise errors.SlowConsumerError(self.subject, dropped)
             with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
-                return Message(*box.take(), self._connection)
+                box.take(self._reading.held, me)
+                return True
             if box.failure is not None:
                 if self._is_over():
-                    return None
+                    return False
                 raise_failure(box.failure)
             box.take_lost()
             self._lane.check()
             if not self._lane.wait(box, deadline):
-                return None
+                return False
 
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""

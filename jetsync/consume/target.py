@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jetsync import errors, events
 from jetsync._api.strays import StrayReports
 from jetsync._base.log import get_logger
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import ack_block
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
@@ -155,7 +156,7 @@ class PullTarget:
                     marked(message, message.marker)
                 if received is not None:
                     message = received(message)
-            except BaseException:
+            except PluginError:
                 parsed = parse_ack_reply(frame[1])
                 if acked and parsed is not None:
                     block = ack_block([frame[1]], nak_body(parsed.delivered))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from jetsync import errors
@@ -138,8 +139,6 @@ class Watch(Generic[ValueT]):
         self._shown = shown
         # Called with the error of an entry that is left out, or raises it.
         self._report = report
-        # The entry that is being decoded: after Ctrl-C, the next call decodes it again.
-        self._held: Entry | None = None
         self._ordered = ordered
         # The deadline of the call that also closes the watch; None if the caller closes it.
         self._until = deadline if ends else None
@@ -150,6 +149,9 @@ class Watch(Generic[ValueT]):
         # The deadline of the current wait for an entry.
         self._step = Deadline.after(0.0)
         self._revision = 0
+        # That of the last entry that was handed out. After Ctrl-C, the ordered consumer may send it
+        # again.
+        self._handed_out = 0
         # How often the server was asked to continue, and the seconds without an entry before it is
         # asked whether it has sent everything.
         self._nudges = 0
@@ -193,6 +195,14 @@ class Watch(Generic[ValueT]):
         return self
 
     def __next__(self) -> Entry[ValueT]:
+        me = get_ident()
+        entry = self._take_in_loop()
+        # No call between this and the caller, so that no signal handler runs.
+        del self._reading.held[me]
+        return entry
+
+    def _take_in_loop(self) -> Entry[ValueT]:
+        """Return the next entry of a loop, and keep it in ``held``."""
         entry = self._take(None, initial=False)
         if entry is None:
             self._reading.end_loop()
@@ -211,6 +221,15 @@ class Watch(Generic[ValueT]):
             HandleClosedError: The watch has ended.
             JetSyncError: The error that ended the watch. It is raised once.
         """
+        me = get_ident()
+        entry = self._take_next(timeout)
+        if entry is not None:
+            # As in `__next__`.
+            del self._reading.held[me]
+        return entry
+
+    def _take_next(self, timeout: Seconds | None) -> Entry[ValueT] | None:
+        """Return what :meth:`next` returns, and keep it in ``held``."""
         seconds = self._messages.options.expires if timeout is None else timeout
         try:
             entry = self._take(Deadline.after(seconds), initial=False)
@@ -242,25 +261,26 @@ class Watch(Generic[ValueT]):
     def _initial(self, timeout: Seconds | None) -> Generator[Entry[ValueT], None, None]:
         """Yield the initial entries."""
         deadline = Deadline.after(timeout)
-        while True:
-            try:
-                entry = self._take(deadline, initial=True)
-            except errors.WaitTimeoutError:
-                where = self._bucket.layout.read_prefix + ">"
-                raise errors.RequestTimeoutError(
-                    where,
-                    deadline.total,
-                    what=f"bucket {self._bucket.name!r} did not send all entries",
-                ) from None
-            if entry is not None:
-                yield entry
-            elif self._is_current:
-                return
-            else:
-                self._reading.raise_once()
-                raise errors.HandleClosedError(
-                    "watch", reason="it ended before all entries arrived"
-                )
+        while (entry := self._take_initial(deadline)) is not None:
+            # As in `__next__`.
+            del self._reading.held[get_ident()]
+            yield entry
+
+    def _take_initial(self, deadline: Deadline) -> Entry[ValueT] | None:
+        """Return the next initial entry, and keep it in ``held``; None after the last one."""
+        try:
+            entry = self._take(deadline, initial=True)
+        except errors.WaitTimeoutError:
+            where = self._bucket.layout.read_prefix + ">"
+            raise errors.RequestTimeoutError(
+                where,
+                deadline.total,
+                what=f"bucket {self._bucket.name!r} did not send all entries",
+            ) from None
+        if entry is None and not self._is_current:
+            self._reading.raise_once()
+            raise errors.HandleClosedError("watch", reason="it ended before all entries arrived")
+        return entry
 
     @property
     def is_current(self) -> bool:
@@ -344,16 +364,19 @@ class Watch(Generic[ValueT]):
         Raises:
             DecodeError: The codecs cannot decode it.
         """
+        me, messages = get_ident(), self._messages
+        held: dict[int, Entry[Any]] = self._reading.held
         with self._reading.turn(until):
-            if self._held is not None and not self._reading.over.is_set():
-                return self._decoded(self._held)
+            if me in held and not self._reading.over.is_set():
+                return held[me]
             while not self._reading.over.is_set():
-                if initial and self._is_current:
+                # A call that was interrupted may have taken the last initial entry.
+                if initial and self._is_current and messages.is_settled:
                     return None
                 if initial and until.expired():
                     raise errors.WaitTimeoutError("an entry", until.total)
                 try:
-                    entry = self._receive(until)
+                    entry = self._receive(until, initial=initial)
                 except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
                     raise
                 except errors.StreamNotFoundError as error:
@@ -366,9 +389,9 @@ class Watch(Generic[ValueT]):
                     self._end(error)
                     continue
                 if entry is not None:
-                    if not (self._ignore_deletes and entry.is_deleted):
-                        return entry if self._shown is None else self._decoded(entry)
-                elif self._messages.closed:
+                    if self._hold(entry, me):
+                        return held[me]
+                elif messages.closed:
                     self._end()
                 else:
                     if not self._is_current:
@@ -377,27 +400,32 @@ class Watch(Generic[ValueT]):
                         raise errors.WaitTimeoutError("an entry", until.total)
             return None
 
-    def _decoded(self, entry: Entry) -> Entry[Any]:
-        """Return a stored entry as the codecs show it."""
-        assert self._shown is not None
-        self._held = entry
-        try:
-            shown = self._shown(entry)
-        except errors.DecodeError:
-            self._held = None
-            raise
-        self._held = None
-        return shown
+    def _hold(self, entry: Entry, me: int) -> bool:
+        """Hold an entry as the codecs show it; return False if it is left out."""
+        is_new = entry.revision > self._handed_out
+        if is_new and not (self._ignore_deletes and entry.is_deleted):
+            try:
+                shown = entry if self._shown is None else self._shown(entry)
+            except errors.DecodeError:
+                self._handed_out = entry.revision
+                self._messages.settle()
+                raise
+            # In one step: no signal handler runs between the two.
+            self._reading.held[me], self._handed_out = shown, entry.revision
+        else:
+            is_new = False
+        self._messages.settle()
+        return is_new
 
-    def _receive(self, until: Deadline) -> Entry | None:
+    def _receive(self, until: Deadline, *, initial: bool) -> Entry | None:
         """Return the next entry within *until* or until it is time to ask the server."""
         messages = self._messages
         # A buffered entry is returned even after the deadline, so most calls need no new one.
-        message = messages.take(self._step)
+        message = messages.take(self._step, shared=True)
         if message is None and not messages.closed:
-            longest = messages.options.expires if self._is_current else self._quiet
-            self._step = until.at_most(longest)
-            message = messages.take(self._step)
+            is_patient = self._is_current and not initial
+            self._step = until.at_most(messages.options.expires if is_patient else self._quiet)
+            message = messages.take(self._step, shared=True)
         if message is None:
             return None
         key = self._bucket.layout.key_of(message.subject)
@@ -485,6 +513,27 @@ class Watch(Generic[ValueT]):
         """Record that no more entries arrive."""
         self._reading.end(error)
         self._current.set()
+
+
+class Takes:
+    """
+    Takes the entries of a watch for an owner that makes something else of them.
+
+    An entry stays in ``held`` until the owner removes it. So if Ctrl-C interrupts the owner, the
+    next call of the same thread takes the same entry.
+
+    Threads: any, and signal handlers.
+    Locks: those of the watch.
+
+    Args:
+        watch: The watch.
+    """
+
+    def __init__(self, watch: Watch[Any]) -> None:
+        self.held: dict[int, Any] = watch._reading.held  # noqa: SLF001  (its own module)
+        self.in_loop: Callable[[], Entry] = watch._take_in_loop  # noqa: SLF001
+        self.next: Callable[[Seconds | None], Entry | None] = watch._take_next  # noqa: SLF001
+        self.initial: Callable[[Deadline], Entry | None] = watch._take_initial  # noqa: SLF001
 
 
 def watch_subjects(

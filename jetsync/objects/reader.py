@@ -183,10 +183,10 @@ class ObjectReader(io.BufferedIOBase):
                 break
             parts.append(part)
             missing -= len(part)
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        # Last, so that an interrupt before it does not go unnoticed.
         self._busy = False
-        if len(parts) == 1:
-            return bytes(parts[0])
-        return b"".join(parts)
+        return data
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """
@@ -201,8 +201,9 @@ class ObjectReader(io.BufferedIOBase):
         while True:
             self._begin_call()
             part = self._take(self._info.size)
+            is_last = not len(part)
             self._busy = False
-            if not len(part):
+            if is_last:
                 return
             yield part
 
@@ -210,9 +211,9 @@ class ObjectReader(io.BufferedIOBase):
         """Return the next bytes up to the end of their chunk, and at most *size*."""
         wanted = self._wanted(size)
         self._begin_call()
-        part = self._take(wanted)
+        part = bytes(self._take(wanted))
         self._busy = False
-        return bytes(part)
+        return part
 
     def _wanted(self, size: int | None) -> int:
         """Return how many bytes to read at most."""
@@ -222,9 +223,20 @@ class ObjectReader(io.BufferedIOBase):
     def peek(self, size: int = 0, /) -> bytes:
         """Return some bytes from the position on without changing it; at least one of the rest."""
         position = self.tell()
-        found = self.read1(max(size, io.DEFAULT_BUFFER_SIZE))
-        self._at = position
-        return found
+        try:
+            return self.read1(max(size, io.DEFAULT_BUFFER_SIZE))
+        finally:
+            self._at = position
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return the bytes up to the end of the line, and at most *size*."""
+        position = self.tell()
+        try:
+            return super().readline(size)
+        except BaseException:
+            # The parts of the line that were read are lost.
+            self._at = position
+            raise
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Read bytes into *buffer* until it is full, and return their number."""

@@ -6,6 +6,7 @@ A watch of a bucket reads the documents. This module turns its entries into desc
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,7 +20,7 @@ from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import BucketLayout
 from jetsync._proto.objects import documents_of, encode_name
-from jetsync.kv.watch import Watch, watch_subjects
+from jetsync.kv.watch import Takes, Watch, watch_subjects
 from jetsync.objects.info import read_info
 from jetsync.stream import Stream
 from jetsync.values.consumer_config import DeliverPolicy
@@ -73,6 +74,7 @@ class ObjectWatch:
     def __init__(self, bucket: Bucket, watch: Watch, *, ignore_deletes: bool) -> None:
         self._bucket = bucket
         self._watch = watch
+        self._take = Takes(watch)
         self._ignore_deletes = ignore_deletes
         disown(bucket.context.lane.later, self)
 
@@ -90,10 +92,13 @@ class ObjectWatch:
         return self
 
     def __next__(self) -> ObjectInfo:
+        take, me = self._take, get_ident()
         while True:
             with self._bucket.named():
-                entry = next(self._watch)
+                entry = take.in_loop()
             info = self._read(entry)
+            # No call between this and the caller, so that no signal handler runs.
+            del take.held[me]
             if info is not None:
                 return info
 
@@ -109,13 +114,16 @@ class ObjectWatch:
             HandleClosedError: The watch has ended.
             JetSyncError: The error that ended the watch. It is raised once.
         """
+        take, me = self._take, get_ident()
         until = Deadline.after(30.0 if timeout is None else timeout)
         while True:
             with self._bucket.named():
-                entry = self._watch.next(timeout=until.remaining())
+                entry = take.next(until.remaining())
             if entry is None:
                 return None
             info = self._read(entry)
+            # As in `__next__`.
+            del take.held[me]
             if info is not None:
                 return info
 
@@ -134,9 +142,12 @@ class ObjectWatch:
         return Iteration(self._initial(timeout), "watch")
 
     def _initial(self, timeout: Seconds | None) -> Generator[ObjectInfo, None, None]:
+        deadline = Deadline.after(timeout)
         with self._bucket.named():
-            for entry in self._watch.initial(timeout=timeout):
-                info = self._read(entry)
+            while (entry := self._take.initial(deadline)) is not None:
+                info, me = self._read(entry), get_ident()
+                # As in `__next__`.
+                del self._take.held[me]
                 if info is not None:
                     yield info
 

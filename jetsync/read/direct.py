@@ -174,7 +174,10 @@ class StreamScan(Iterator["StoredMessage"]):
         return self._running
 
     def __next__(self) -> StoredMessage:
-        return next(iter(self))
+        # Not `next`: Ctrl-C may strike between its end and the return.
+        for message in self:
+            return message
+        raise StopIteration
 
     @property
     def last_sequence(self) -> int:
@@ -195,6 +198,9 @@ class StreamScan(Iterator["StoredMessage"]):
         Raises:
             ConflictingUseError: Your code already reads the scan message by message.
         """
+        return self._by_page()
+
+    def _by_page(self) -> Iteration[StoredPage]:
         if self._running is None:
             self._running = self._reader.pages("scan")
         if not isinstance(self._running, Iteration):
@@ -222,7 +228,15 @@ class StreamScan(Iterator["StoredMessage"]):
             ConflictingUseError: Your code already reads the scan message by message.
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
         """
-        return self.to_batches(columns).read_all()
+        batches, pages = self.to_batches(columns), self._by_page()
+        try:
+            return batches.read_all()
+        except errors.JetSyncError:
+            raise
+        except BaseException:
+            # The pages that were read are lost.
+            pages.lose()
+            raise
 
     def to_batches(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:
         """
@@ -240,7 +254,7 @@ class StreamScan(Iterator["StoredMessage"]):
             ConflictingUseError: Your code already reads the scan message by message.
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
         """
-        return arrow_columns(columns).reader(self.pages())
+        return arrow_columns(columns).reader(self._by_page())
 
     def to_reader(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:
         """

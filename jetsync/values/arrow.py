@@ -5,9 +5,9 @@ Stored messages as Arrow record batches, with the extra ``arrow``.
 from __future__ import annotations
 
 import functools
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._base.iterations import Iteration
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.values.page_columns import columns
 
@@ -75,10 +75,9 @@ class ArrowColumns:
         ]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def reader(self, pages: Iterable[StoredPage]) -> pa.RecordBatchReader:
+    def reader(self, pages: Iteration[StoredPage]) -> pa.RecordBatchReader:
         """Return a reader with one record batch for each page."""
-        # Not a generator: a second call that the pages refuse would end it.
-        batches = map(methodcaller("to_arrow", self.schema.names), pages)
+        batches = Iteration((page.to_arrow(self.schema.names) for page in pages), "scan", pages)
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
 
     def _quick_column(self, field: pa.Field, count: int, buffers: tuple[Any, ...]) -> pa.Array:

@@ -57,9 +57,10 @@ class Part:
 
 
 PARTS = [
-    Part("faults", 0.26, 150.0, work=("faults",)),
+    Part("faults", 0.2, 150.0, work=("faults",)),
     Part("signals", 0.14, 15.0, 800, work=("signals",)),
     Part("ctrlc", 0.14, 15.0, 800, work=("interrupts",)),
+    Part("reads", 0.06, 60.0, work=("interrupts",)),
     Part("hostile", 0.08, 60.0, work=("hostile frames", "attacks")),
     Part("reconnects", 0.06, 60.0, work=("junk", "spoiled files")),
     Part("linear", 0.12, 90.0, work=("operations",)),

@@ -330,18 +330,24 @@ class Striker:
             seconds = time.monotonic() - begin
             h.client.close()
             h = make_handles()
-            steps = 0
-
-            def count(frame, event, argument):
-                nonlocal steps
-                steps += event in {"call", "c_return"}
-
-            sys.setprofile(count)
-            CALLS[name](h)
-            sys.setprofile(None)
+            steps = self.steps(lambda: CALLS[name](h))
             h.client.close()
             self._known[name] = seconds, steps
         return self._known[name]
+
+    @staticmethod
+    def steps(call) -> int:
+        """Return how many steps *call* takes undisturbed."""
+        steps = 0
+
+        def count(frame, event, argument):
+            nonlocal steps
+            steps += event in {"call", "c_return"}
+
+        sys.setprofile(count)
+        call()
+        sys.setprofile(None)
+        return steps
 
     def run(self, call, act, *, delay: float | None, step: int) -> None:
         """Run *call*, and run *act* in its middle, unless the call ends first."""

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from helpers.acks import acks_of
+from jetsync._base.iterations import one_by_one
 from jetsync._base.speedups import TWINS
 from jetsync._proto import frames, pipeline
 from jetsync._proto.frames import SERVER_BUFFER, Splitter
@@ -544,6 +545,7 @@ class Core:
     def __init__(self, plan: list[tuple[list[Any], int]], make: Callable[..., Any]) -> None:
         self.buffer: deque[Any] = deque()
         self.take_first = self.buffer.popleft
+        self.oldest = one_by_one(deque.popleft, self.buffer)
         self.low = [-1]
         self.make = make
         self.plan = deque(plan)
@@ -571,6 +573,9 @@ class Core:
         self.log.append("end")
         raise StopIteration
 
+    def put_back(self, frame: Any, error: BaseException) -> None:
+        self.log.append(("put back", frame, type(error)))
+
     def make_failed(self, error: BaseException) -> None:
         self.log.append((type(error), str(error)))
 
@@ -578,6 +583,7 @@ class Core:
         """Replace what a forked child replaces, in the same order."""
         self.buffer = deque([(b"forked", b"", None, b"")])
         self.take_first = self.buffer.popleft
+        self.oldest = one_by_one(deque.popleft, self.buffer)
         self.low[0], self.low = sys.maxsize, [-1]
 
 

@@ -187,10 +187,10 @@ class TestLookAhead:
         After a message was put back, the rest of its run are gaps.
         """
         made = cursor()
-        first = reply(4, 1)
+        first, before = reply(4, 1), made.position
         made.look_ahead([first, reply(6, 2)])
         made.take(first)
-        made.put_back()
+        made.go_back(before)
         assert (made.last, made.delivered) == (None, 0)
         made.look_ahead([reply(6, 2)])
         assert made.take(reply(6, 2)) == "gap"
@@ -202,8 +202,10 @@ def test_messages_after_one_that_was_put_back_are_gaps():
     """
     it = cursor()
     assert it.take(reply(5, 1)) == "next"
+    before = it.position
     assert it.take(reply(7, 2)) == "next"
-    it.put_back()
+    it.go_back(before)
+    it.go_back(before)
     assert (it.last, it.delivered) == (5, 1)
     assert it.take(reply(8, 3)) == "gap"
     assert it.next_config().opt_start_seq == 6
@@ -222,8 +224,9 @@ def test_the_time_of_the_position(ahead):
     assert it.last_time == 1_700_000_000
     if ahead:
         it.look_ahead([second])
+    before = it.position
     assert it.take(second) == "next"
-    it.put_back()
+    it.go_back(before)
     assert (it.last, it.last_time) == (5, 1_700_000_000)
 
 
