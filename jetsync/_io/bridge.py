@@ -27,6 +27,7 @@ import itertools
 import threading
 import types
 import weakref
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
@@ -176,7 +177,7 @@ class Bridge:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # The loop was closed at this moment.
-                loop.call_soon_threadsafe(function, *args)
+                loop.call_soon_threadsafe(function, *args, context=Context())
                 return
         self._end_calls()
 

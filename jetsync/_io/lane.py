@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.failures import raise_failure
@@ -150,8 +151,12 @@ class Lane:
 
         *call* has to return quickly. Does nothing if the loop is closed.
         """
+        # Here and elsewhere: a timer, task or watched socket would keep the context variables of
+        # the caller for as long as it lives.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *arguments)
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, seconds, call, *arguments, context=Context()
+            )
 
     def interrupt(self, box: Mailbox) -> None:
         """End the wait for *box* because its owner has something else to do; any thread."""
@@ -206,7 +211,7 @@ class Lane:
         self._control.extend(lines)
         self.errors_read += sum([line.startswith(b"-ERR") for line in lines])
         with contextlib.suppress(RuntimeError):  # The loop is closed already.
-            self._loop.call_soon_threadsafe(self._drain_control)
+            self._loop.call_soon_threadsafe(self._drain_control, context=Context())
 
     def _drain_control(self) -> None:
         control = self._control

@@ -21,6 +21,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -456,7 +457,9 @@ class Outbox:
             return
         try:
             self.tick_due = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, TICK, self._tick)
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, TICK, self._tick, context=Context()
+            )
         except RuntimeError:
             pass  # The loop is closed.
         except BaseException:
@@ -513,7 +516,7 @@ class Outbox:
                     self.size += len(block) - sent
                     if not self._writing:
                         self._writing = True
-                        self._loop.call_soon_threadsafe(self._watch_room, sock)
+                        self._loop.call_soon_threadsafe(self._watch_room, sock, context=Context())
                 if not self._delegated:
                     return
                 block = request = b""
@@ -579,12 +582,12 @@ class Outbox:
         try:
             # Without the write lock, which other threads may hold for a while to send their blocks.
             self._dropped.add(epoch)
-            self._loop.call_soon_threadsafe(self._end, epoch)
+            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
         except RuntimeError:
             pass  # The loop is closed.
         except BaseException:
             # Ctrl-C: ending the connection twice does no harm, but the loop must end it.
-            self._loop.call_soon_threadsafe(self._end, epoch)
+            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
             raise
 
     def _end(self, epoch: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync._io.mailbox import Listener, Mailbox, take_all
@@ -199,14 +200,24 @@ class ConsumerKeeper:
         # Set while a thread waits for messages, because its own pulls are open then.
         self.paused = False
         self.stopped = False
-        self._lane.later(self._interval, self._tick)
+        self.tick_later()
 
-    def _tick(self) -> None:
+    def tick_later(self) -> None:
+        """Have :meth:`tick` called, unless this object is dropped before."""
+        self._lane.later(self._interval, _tick, weakref.ref(self))
+
+    def tick(self) -> None:
         """Send the pull; loop thread."""
         if not self.stopped:
             if not self.paused:
                 self._lane.post_nowait(self._block)
-            self._lane.later(self._interval, self._tick)
+            self.tick_later()
+
+
+def _tick(reference: weakref.ref[ConsumerKeeper]) -> None:
+    keeper = reference()
+    if keeper is not None:
+        keeper.tick()
 
 
 def take_inbox(target: PullTarget) -> PullInbox:
