@@ -194,8 +194,13 @@ class ConsumeEngine(Buffered):
 
     def count_handled(self) -> bool:
         """Count a message as handled; return whether a pull may be due. One thread at a time."""
-        super().count_handled()
-        return self.options.max_bytes is None and len(self.buffer) <= self.low_mark()
+        self.handled += 1
+        options = self.options
+        if options.max_bytes is not None:
+            return False
+        # Checked first, because this runs for each message and a pull is rarely due.
+        held = self.admitted - self.handled + self.pulls.pending_messages
+        return held <= options.threshold and len(self.buffer) <= self.low_mark()
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
