@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from jetsync._base.reprs import tolerant_repr
 from jetsync.values.codec import UNIX_EPOCH
 from jetsync.values.headers import Headers, block_of
 from jetsync.values.message import Message
@@ -28,6 +29,7 @@ _KINDS: dict[bytes, Literal["ack", "nak", "in_progress", "term"]] = {
 }
 
 
+@tolerant_repr
 @attrs.frozen
 class RecordedAck:
     """
@@ -47,6 +49,7 @@ class RecordedAck:
     """For ``term``: the reason; ``None`` if none was given."""
 
 
+@tolerant_repr
 class AckRecorder:
     """
     Record how messages are acknowledged. Pass it to :func:`make_message`.
