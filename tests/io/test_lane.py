@@ -447,7 +447,7 @@ class TestWrite:
         """An interrupt before the rest of a block is queued ends the connection too."""
 
         class Interrupted:
-            def call_soon_threadsafe(self, *_):
+            def call_soon_threadsafe(self, *_, **_options):
                 raise KeyboardInterrupt
 
             def __getattr__(self, name):
