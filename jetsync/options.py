@@ -313,7 +313,7 @@ class ConnectOptions:
     """If no server can be reached, keep trying until ``connect_timeout``."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """Reconnect attempts per server. -1 means no limit, and 0 turns reconnecting off."""
-    reconnect_wait: float = attrs.field(default=2.5, converter=_seconds)
+    reconnect_wait: float = attrs.field(default=2.0, converter=_seconds)
     """Seconds between the first two attempts to reach the same server. After each further failure
     the wait doubles."""
     max_reconnect_wait: float = attrs.field(default=8.0, converter=_seconds)

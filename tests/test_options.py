@@ -742,7 +742,8 @@ class TestReferences:
         """A password or a token is read from where the context says, without a line end."""
         hidden = next(reversed(fields))
         contexts("dev", **{**fields, hidden: refer(fields[hidden])})
-        assert ConnectOptions.from_context("dev") == ConnectOptions(**wanted)
+        options = ConnectOptions.from_context("dev")
+        assert options == ConnectOptions(servers=DEFAULT_URL, **wanted)
 
     def test_credentials(self, contexts, refer):
         """Credentials are a file, which each login reads, or the text of such a file."""
@@ -771,7 +772,7 @@ class TestReferences:
         monkeypatch.setenv("CERTS", "/certs")
         contexts("dev", ca="file:///ca", cert="$CERTS/cert", key="file://${CERTS}/key")
         assert ConnectOptions.from_context("dev") == ConnectOptions(
-            tls_ca="/ca", tls_cert="/certs/cert", tls_key="/certs/key"
+            servers=DEFAULT_URL, tls_ca="/ca", tls_cert="/certs/cert", tls_key="/certs/key"
         )
 
     @pytest.mark.parametrize("text", ["a:b", "http://x", "vault:secret", "C:\\x"])
