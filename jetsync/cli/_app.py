@@ -67,6 +67,7 @@ _ADVICE: Final = {
     "give the authority of its certificate as tls_ca": "name its authority with --tls-ca",
     "give that as tls_hostname": "use that name in the URL",
     "check the port, and tls_first if given": "check the port",
+    "with message.headers.forwardable()": "without the headers that servers set",
     "use tls_first": "use a context of the nats command line with TLS first",
     "for a login with a seed alone use nkey_seed": "for a login with a seed alone use --nkey",
     "to sign without a seed use nkey_signature": "it needs both",
