@@ -20,7 +20,7 @@ from jetsync._hooks.manager import installed_plugins
 from jetsync._io.bridge import choose_uvloop
 from jetsync._io.login import make_login
 from jetsync._io.nats_seam import NEWEST, TESTED, minor_version
-from jetsync._io.tls import tls_context
+from jetsync._io.tls import asks_tls
 from jetsync.cli._connection import Command, connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import (
@@ -253,7 +253,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
         return Report(
             server=server,
             # The connection fails if one of the two asks for TLS and the other offers none.
-            tls=server.raw.get("tls_required") is True or tls_context(options) is not None,
+            tls=server.raw.get("tls_required") is True or asks_tls(options),
             rtt=rtt,
             account=account,
             jetstream=jetstream,

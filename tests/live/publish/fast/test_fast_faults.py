@@ -34,11 +34,11 @@ def interrupt(monkeypatch, publisher, *, times=1, error=KeyboardInterrupt):
     lane = publisher._link._lane
     wait, left = lane.wait, [None] * times
 
-    def waits(box, deadline):
+    def waits(box, deadline, *until):
         if left and deadline.remaining() and box is publisher._link._box:
             left.pop()
             raise error
-        return wait(box, deadline)
+        return wait(box, deadline, *until)
 
     monkeypatch.setattr(lane, "wait", waits)
 
