@@ -366,9 +366,9 @@ class Client:
         Drop the connection, and wait until the client is connected again.
 
         Calls that start meanwhile wait for the new connection, within their own timeouts. Calls
-        that wait for an answer on the old connection fail as after a connection loss. If the client
-        is reconnecting already, this call only waits. So several threads that call it at the same
-        time make one new connection.
+        that wait for an answer on the old connection end as after a connection loss: requests that
+        only read are sent again, and other calls fail. If the client is reconnecting already, this
+        call only waits. So several threads that call it at the same time make one new connection.
 
         If the call raises DisconnectedError or is interrupted by Ctrl-C, the client continues to
         reconnect. A signal handler may call this.
@@ -391,7 +391,7 @@ class Client:
     @property
     def server_pool(self) -> tuple[PoolServer, ...]:
         """
-        The servers that the client may connect to, also those that a server has announced.
+        The servers that the client may connect to, including those that a server has announced.
         """
         return self._connection.server_pool
 
@@ -399,12 +399,12 @@ class Client:
         """
         Replace the servers that the client may connect to.
 
-        The connection stays, and the next one is to a new server; :meth:`reconnect` makes one at
-        once. A client that waits for its next attempt to connect tries the new servers. Servers
-        that are in both pools keep their waits. Unless the option ``ignore_discovered_servers`` is
-        set, the client adds those that a server announces later. A login in a URL is for that
-        server and for announced ones; a login in the options is for all. If several threads call
-        this, the last call counts.
+        The connection stays, and the next one is to one of these servers. :meth:`reconnect` makes
+        it at once. A client that waits for its next attempt to connect tries the new servers.
+        Servers that are in both pools keep their waits. Unless the option
+        ``ignore_discovered_servers`` is set, the client adds those that a server announces later. A
+        login in a URL is for that server and for announced ones. A login in the options is for all.
+        If several threads call this, the last call counts.
 
         Args:
             servers: One address or several, as for :func:`connect`. They must speak WebSocket if

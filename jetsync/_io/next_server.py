@@ -72,7 +72,7 @@ class NextServer:
                 self._changed.clear()
                 await asyncio.wait_for(self._changed.wait(), max(due - loop.time(), 0.0))
                 continue
-            # The program may have replaced the pool in the last moment.
+            # The program may have replaced the pool just now.
             if pool.begin(server):
                 return server
 

@@ -6,7 +6,7 @@ message, only the server knows: after the last delivery it sends an advisory, on
 message no more. :class:`DeadLetterEngine` decides for the process that listens to them.
 
 What servers say about such messages (measured on 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1)
-- An advisory names the message. It gets lost if nobody listens and no stream stores it.
+- An advisory names the message. It gets lost if no process listens and no stream stores it.
 - A work queue keeps the message until it is acknowledged, also after a restart of the server. An
   acknowledgement that is made up for it removes it.
 - No request tells which messages are *pending*, that is, delivered and not acknowledged. None is if

@@ -1,8 +1,8 @@
 """
 The server pool: which server a client tries next, and when.
 
-After a loss, all clients of a server notice it in the same moment. So the first attempt waits for a
-random time, up to ``jitter`` seconds, and tries the server that was lost last. After each failed
+After a loss, all clients of a server notice it at the same moment. So the first attempt waits for a
+random time, up to ``jitter`` seconds, and the server that was lost is tried last. After each failed
 attempt, the wait for that server and its jitter double, each up to ``longest`` seconds. With the
 default options, 500 clients of one server made at most 48 attempts within any 100 ms in 200
 simulated losses, and a third as many in the second ten seconds as in the first. A jitter of 1.5 s

@@ -688,7 +688,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
         what = "a key" if key is None else f"key {key!r}"
         text = f"{what} of bucket {bucket!r} is not at {at}"
         if last_sequence is not None and last_sequence == expected:
-            text = f"another change of {what} of bucket {bucket!r} is in progress at {at}"
+            text = f"{what} of bucket {bucket!r} is still at {at}; another change is in progress"
         elif last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")

@@ -100,7 +100,7 @@ class ConnectionLostError(TransportError, ConnectionError):
     The connection was lost before the reply to a request arrived.
 
     Requests that only read are sent again within their deadline instead. The server may have
-    processed another request. If it may have stored a message, the call raises
+    processed any other request. If it may have stored a message, the call raises
     PublishOutcomeUnknownError instead. After ConnectionLostError you can repeat the call, unless
     its description says otherwise. ``sent`` is false if the server certainly has not processed the
     request, usually because the connection was lost before the request was sent. ``reason`` is the

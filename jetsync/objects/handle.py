@@ -471,8 +471,8 @@ class ObjectStore:
             if not found.nuid or made.nuid != found.nuid:
                 raise
             # A rename was interrupted before the next step.
-        # Not the id of the data, so that nobody removes the data together with this document. Two
-        # clients that rename the object to the same name write the same id, so both succeed.
+        # Not the id of the data, so that no client removes the data together with this document.
+        # Two clients that rename the object to the same name write the same id, so both succeed.
         nuid = hashlib.sha256(f"{found.nuid} {new_name}".encode()).hexdigest()[: 2 * NUID_BYTES]
         gone = {**_deleted(found), "nuid": nuid}
         try:

@@ -34,7 +34,7 @@ class ConfiguredSchemas(Schemas):
     A `Schemas` that the environment configures. ``jetsync.connect(plugins=["schema"])`` loads it.
 
     - ``$JETSYNC_SCHEMA_DIRECTORY``: the directory with ``index.json``
-    - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``
+    - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of the environment
     - ``$JETSYNC_SCHEMA_RECEIVE``: ``off``, ``raise``, ``term`` or ``mark``
     - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``
     - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` turns off the check of published messages

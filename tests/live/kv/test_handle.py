@@ -423,7 +423,7 @@ class TestChangesInProgress:
         refuse(1000)
         with pytest.raises(jetsync.WrongLastRevisionError) as caught:
             kv.update("a", b"new", last=1, timeout=0.1)
-        assert "is in progress at revision 1" in str(caught.value)
+        assert "is still at revision 1; another change is in progress" in str(caught.value)
         assert (caught.value.expected, caught.value.last_sequence) == (1, 1)
 
 
