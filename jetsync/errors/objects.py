@@ -50,7 +50,7 @@ class ObjectChangedError(_api.WrongLastSequenceError):
         *,
         last_sequence: int | None = None,
         reason: str = (
-            "was not changed: another client has changed it meanwhile: read it and try again"
+            "was changed by another client, and this call changed nothing: read it and try again"
         ),
     ) -> None:
         text = f"object {name!r} of object store {bucket!r} {reason}"
