@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from jetsync._base.fields import aware, whole_number
 from jetsync._base.reprs import tolerant_repr
 from jetsync.values.codec import UNIX_EPOCH
 from jetsync.values.headers import Headers, block_of
@@ -120,8 +121,16 @@ def make_message(
     Raises:
         InvalidSubjectError, InvalidNameError, InvalidHeaderError: A part would not be accepted by a
             server.
+        InvalidArgumentError, InvalidTypeError: A number or the time is not one of a delivery.
     """
-    since = (dt.datetime.now(dt.timezone.utc) if time is None else time) - UNIX_EPOCH
+    for name, count, least in (
+        ("sequence", sequence, 1),
+        ("delivered", delivered, 1),
+        ("pending", pending, 0),
+    ):
+        whole_number(name, count, least)
+    stored = dt.datetime.now(dt.timezone.utc) if time is None else aware(time, "time")
+    since = stored - UNIX_EPOCH
     moment = (since // dt.timedelta(microseconds=1)) * 1000
     origin = f"{validate_name('stream', stream)}.{validate_name('consumer', consumer)}"
     reply = f"$JS.ACK.{origin}.{delivered}.{sequence}.{sequence}.{moment}.{pending}"

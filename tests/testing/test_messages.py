@@ -71,6 +71,12 @@ def test_acknowledgements_are_recorded():
         ({"consumer": ""}, jetsync.InvalidNameError),
         ({"headers": {"A": "x\r\n"}}, jetsync.InvalidHeaderError),
         ({"data": 5}, jetsync.InvalidTypeError),
+        ({"sequence": 0}, jetsync.InvalidArgumentError),
+        ({"delivered": 0}, jetsync.InvalidArgumentError),
+        ({"pending": -1}, jetsync.InvalidArgumentError),
+        ({"pending": 1.5}, jetsync.InvalidTypeError),
+        ({"time": NOON.replace(tzinfo=None)}, jetsync.InvalidArgumentError),
+        ({"time": "now"}, jetsync.InvalidTypeError),
     ],
 )
 def test_a_message_that_no_server_would_deliver(change, error):
