@@ -62,9 +62,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             if old is not None and sys.platform != "win32":
                 _keep_access(file.fileno(), old)
         part.replace(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError) and error.filename == str(part):
+            # The caller does not know the temporary name.
+            error.filename = os.fspath(path)
         raise
 
 

@@ -175,6 +175,16 @@ def test_a_loop_of_links_is_refused(tmp_path):
         replaceable(tmp_path / "loop")
 
 
+def test_an_error_names_the_file_of_the_caller(tmp_path):
+    """
+    If the folder does not exist, the error has the path that was given, not the temporary one.
+    """
+    path = tmp_path / "missing" / "new"
+    with pytest.raises(FileNotFoundError) as caught:
+        write(path)
+    assert caught.value.filename == str(path)
+
+
 def test_a_failed_block_changes_nothing(tmp_path):
     """
     If the block raises, the old file stays and no other one is left.
