@@ -398,7 +398,7 @@ class ConnectOptions:
             environ: The environment to read. The default is that of the process.
 
         Raises:
-            ConfigurationError: The context cannot be used, or the variables contradict each other.
+            ConfigurationError: The context cannot be used, or a variable needs another one.
         """
         env = os.environ if environ is None else environ
         return _configured(_environment_fields(env), "the environment")

@@ -86,21 +86,23 @@ def warn_if_buffered(
     wanted: ConsumeOptions | PushOptions,
 ) -> bool:
     """Log a warning if messages use up their deliveries in the buffer; return whether it did."""
-    pulled = isinstance(wanted, ConsumeOptions)
-    if not is_limited(config) or (
-        isinstance(wanted, ConsumeOptions)
-        and wanted.max_bytes is None
-        and wanted.max_messages <= wanted.threads
-    ):
+    if not is_limited(config):
         return False
-    cure = "give a handler, and leave max_messages and max_bytes out"
+    if not isinstance(wanted, ConsumeOptions):
+        cure = "lower max_ack_pending"
+    elif not wanted.threads:
+        cure = "give a handler"
+    elif wanted.max_bytes is not None or wanted.max_messages > wanted.threads:
+        cure = "leave max_messages and max_bytes out"
+    else:
+        return False
     _logger.warning(
         "deliveries_used_in_buffer",
         stream=stream,
         consumer=consumer,
         max_deliver=config.max_deliver,
         reason="each delivery counts, also that of a message that waits in the buffer of a worker "
-        f"when it stops or dies; {cure if pulled else 'lower max_ack_pending'}",
+        f"when it stops or dies; {cure}",
     )
     return True
 

@@ -301,9 +301,9 @@ class TestHealthyMessages:
     @pytest.mark.parametrize(
         ("fields", "options", "advice"),
         [
-            ({}, {"handler": give_up, "max_messages": 3}, "leave max_messages"),
-            ({}, {"handler": give_up, "max_bytes": 1000}, "leave max_messages"),
-            ({}, {}, "give a handler"),
+            ({}, {"handler": give_up, "max_messages": 3}, "; leave max_messages"),
+            ({}, {"handler": give_up, "max_bytes": 1000}, "; leave max_messages"),
+            ({}, {}, "; give a handler"),
             ({"deliver_subject": "_INBOX.x"}, {"handler": give_up}, "lower max_ack_pending"),
             ({}, {"handler": give_up}, None),
             ({}, {"handler": give_up, "threads": 3, "max_messages": 3}, None),
