@@ -43,7 +43,9 @@ class NextServer:
             jitter=options.reconnect_wait if jitter is None else jitter,
         )
         chance = random.Random()
-        self.pool = ServerPool(options.server_list(), waits, options.max_reconnects, chance.uniform)
+        self.pool = ServerPool(
+            options.server_list(), waits, options.max_reconnects, chance.uniform, options
+        )
         # Whether the program has asked for another connection, which then begins at once.
         self.asked: bool = False
         # The last INFO of a server that has accepted the login.

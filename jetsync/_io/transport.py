@@ -261,18 +261,17 @@ class LaneTransport:
 
     def set_servers(self, servers: str | Sequence[str]) -> None:
         """Use these servers from the next attempt on; any thread. Raises if they cannot be used."""
-        # Also their logins.
         options = self._options.evolve(servers=servers)
         urls = options.server_list()
         if is_websocket(urls) != is_websocket(self._options.server_list()):
             raise errors.InvalidArgumentError(
                 "a client cannot change between WebSocket and plain servers", argument="servers"
             )
-        # First, so that no attempt uses a server without its login.
+        # First, so that no attempt uses a server without TLS that should have it.
         self._options_ask_tls = self._options_ask_tls or asks_tls(options)
         self._options = options
         self._budget = options.connect_timeout / len(urls)
-        self.next_server.pool.replace(urls)
+        self.next_server.pool.replace(urls, options)
         self.lane.later(0.0, self.next_server.on_change)
 
     # Steps.
@@ -479,9 +478,10 @@ class LaneTransport:
         assert attempt.info is not None
         line, newline, rest = block.partition(b"\r\n")
         nonce = attempt.info.raw.get("nonce") or None
-        attempt.login = login = await self._in_thread(
-            make_login, self._options, attempt.chosen.url, nonce
-        )
+        chosen = attempt.chosen
+        # Not the newest options: this server may have left the pool, and must not get their login.
+        making = self._in_thread(make_login, chosen.options, chosen.url, nonce)
+        attempt.login = login = await making
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
 

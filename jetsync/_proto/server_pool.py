@@ -16,7 +16,7 @@ ADR-40, "Reconnection Strategies".
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import attrs
@@ -58,6 +58,8 @@ class Server:
     due: float = 0.0
     # The host that its certificate may name in place of its own, which is an IP address.
     tls_name: str | None = None
+    # The options with its login: those that name it, or the server that has announced it.
+    options: Any = attrs.field(default=None, repr=False)
 
     @property
     def public(self) -> PoolServer:
@@ -74,6 +76,7 @@ class ServerPool:
         waits: The times between attempts.
         most: Attempts for each server after a loss; less than 1 means any number.
         uniform: Returns a random number between two others.
+        options: The options with the logins of the servers.
     """
 
     def __init__(
@@ -82,13 +85,14 @@ class ServerPool:
         waits: Waits,
         most: int,
         uniform: Callable[[float, float], float],
+        options: Any = None,
     ) -> None:
         self._waits = waits
         self._most = most
         self._uniform = uniform
         # In the order in which they are tried. Only `replace` assigns it, which runs in any thread.
         # The rest changes the list that it has read once, in one step.
-        self._servers = [Server(without_login(url)) for url in urls]
+        self._servers = [Server(without_login(url), options=options) for url in urls]
         self._shuffle(None)
         # The server that is tried now, or that the client is connected to.
         self._current: Server | None = None
@@ -172,20 +176,22 @@ class ServerPool:
         new = []
         for one in dict.fromkeys(addresses):
             if one not in known:
-                server = Server(f"{current.scheme}://{one}", is_discovered=True)
+                server = Server(
+                    f"{current.scheme}://{one}", is_discovered=True, options=self._current.options
+                )
                 if _is_ip(urlsplit(server.url).hostname):
                     server.tls_name = self._current.tls_name or current.hostname
                 self._servers.append(server)
                 new.append(server.url)
         return new
 
-    def replace(self, urls: Sequence[str]) -> None:
+    def replace(self, urls: Sequence[str], options: Any = None) -> None:
         """Use these servers from the next attempt on; any thread. Those that stay keep waiting."""
         old = {one.url: one for one in list(self._servers)}
         servers = []
         for url in map(without_login, urls):
             server = old.get(url, Server(url))
-            server.is_discovered = False
+            server.is_discovered, server.options = False, options
             servers.append(server)
         self._servers = servers
 

@@ -630,6 +630,33 @@ class TestConnection:
             (line,) = server.lines(b"CONNECT", peer)
             assert b'"user": "app", "pass": "secret"' in line
 
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_a_login_of_new_servers(self, server, listed):
+        """
+        A server that left the pool during its handshake does not get the login of the new ones, and
+        neither does a server that it has announced.
+        """
+        other = ScriptedServer()
+        server.info["connect_urls"] = [f"127.0.0.1:{other.port}"] if listed else []
+        server.manners = ["greet", *(["slam"] * 9 if listed else ["silent"])]
+        other.manners = ["silent"]
+        tried, number = (other, 0) if listed else (server, 1)
+
+        async def main():
+            connection = connection_of(Listener(), server)
+            await connection.start()
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: len(tried.peers) > number)
+            connection.transport.set_servers("nats://ann:s3cret@127.0.0.1:1")
+            tried.peers[number].send(b"INFO " + json.dumps(INFO).encode() + b"\r\n")
+            await eventually(lambda: tried.lines(b"CONNECT", number))
+            await connection.stop()
+
+        run(main)
+        (line,) = tried.lines(b"CONNECT", number)
+        other.close()
+        assert b"s3cret" not in line
+
     def test_a_login_that_hangs(self, server):
         """
         While a callable of the login does not return, attempts fail and say why, and the callable
