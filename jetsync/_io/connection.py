@@ -364,13 +364,15 @@ class Connection:
         finally:
             request.end()
         if request.is_lost and request.reply is None and any_epoch:
+            if late is not None and ask is None and not deadline.expired():
+                return self.exchange(subject, header, payload, deadline, late=late)
             if request.is_unprocessed:
                 # The next server says how much it accepts.
                 epoch = lane.outbox.wait_open(deadline)
                 self.check_size(size)
-                return self.exchange(subject, header, payload, deadline, epoch=epoch)
-            if late is not None and ask is None and not deadline.expired():
-                return self.exchange(subject, header, payload, deadline, late=late)
+                return self.exchange(
+                    subject, header, payload, deadline, epoch=epoch, late=late, ask=ask
+                )
         answer = request.answer()
         if answer is None:
             # The server may be gone.

@@ -59,6 +59,7 @@ class StubLane:
             bytes_out=7,
             size=0,
             can_send=True,
+            wait_open=lambda deadline: self.epoch,
         )
         self.subscriptions = self.reader = self
         self._sids = itertools.count(1_000_000)
@@ -95,7 +96,7 @@ class StubLane:
             raise_failure(self.outbox.reason)
         self.posted.append((reply, timeout))
 
-    def wait(self, receiver, deadline):
+    def wait(self, receiver, deadline, until=None):
         return receiver.ready
 
     def wake_reader(self):
@@ -304,6 +305,26 @@ class TestAsk:
 
         connection.lane.answer = answer
         assert connection.exchange(b"a", None, b"", soon())[3] == b"x"
+
+    @pytest.mark.parametrize("ask", [None, lambda: 0.0])
+    def test_a_late_answer_after_a_request_that_was_not_processed(self, connection, ask):
+        """
+        A request that a lost connection has not carried is sent again, also if its answer is late.
+        """
+        lane = connection.lane
+
+        def answer(block):
+            reply = block.split()[2]
+            lane.epoch = len(lane.written)
+            if lane.epoch == 1:
+                lane.lost_epoch, lane.unprocessed = 1, reply
+            elif lane.epoch == 3:
+                connection.router.push((reply, b"", None, b"x"))
+                connection.router.wake()
+
+        lane.answer = answer
+        assert connection.exchange(b"a", None, b"", soon(), late=0.0, ask=ask)[3] == b"x"
+        assert len(lane.written) == 3
 
     def test_a_permission_error_ends_the_request_that_it_names(self, connection):
         """A permission error ends the request whose subject it names."""
