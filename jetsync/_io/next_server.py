@@ -66,12 +66,12 @@ class NextServer:
         asked, self.asked = self.asked, False
         pool.ended(loop.time(), asked=asked)
         while True:
+            self._changed.clear()
             default = pool.next_server(loop.time())
             if default is None:
                 return None
             server, due = await self._chosen(patience) or default
             with contextlib.suppress(asyncio.TimeoutError):
-                self._changed.clear()
                 await asyncio.wait_for(self._changed.wait(), max(due - loop.time(), 0.0))
                 continue
             # The program may have replaced the pool just now.

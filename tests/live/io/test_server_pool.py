@@ -210,6 +210,31 @@ class TestChooseServer:
                 client.reconnect(timeout=0.3)
             assert made == [1]
 
+    def test_a_pool_that_is_replaced_meanwhile(self, two):
+        """
+        If the pool is replaced while the function runs, the client tries the new servers at once.
+        """
+        one, other = two
+        called, go, replaced = (threading.Event() for _ in range(3))
+
+        def choose(servers, _):
+            called.set()
+            assert go.wait(30)
+            return servers[0]
+
+        with jetsync.connect(
+            one.url, choose_server=choose, reconnect_wait=600, reconnect_jitter=0
+        ) as client:
+            one.refuse()
+            one.cut()
+            assert called.wait(30)
+            client.set_server_pool(other.url)
+            client._connection.lane.later(0.0, replaced.set)
+            assert replaced.wait(30)
+            go.set()
+            eventually(lambda: client.is_connected)
+            assert client.server.url == other.url
+
     @pytest.mark.parametrize(
         ("result", "problem"),
         [
