@@ -445,17 +445,11 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     Raises:
         InvalidHeaderError: A name or a value would break the block.
     """
-    lines = ["NATS/1.0\r\n"]
+    lines = []
     for name, value in pairs:
         _check(name, value)
         lines.append(f"{name}: {value}\r\n")
-    lines.append("\r\n")
-    try:
-        return "".join(lines).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise InvalidHeaderError(
-            repr(error.object[error.start]), "it cannot be encoded as UTF-8"
-        ) from None
+    return _encoded(lines)
 
 
 def block_of(headers: Headers) -> bytes | None:
@@ -469,9 +463,12 @@ def block_of(headers: Headers) -> bytes | None:
     """
     if not headers:
         return None
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return _encoded([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def _encoded(lines: list[str]) -> bytes:
     try:
-        return FIRST_LINE + lines.encode("utf-8", "surrogateescape") + b"\r\n"
+        return FIRST_LINE + "".join(lines).encode("utf-8", "surrogateescape") + b"\r\n"
     except UnicodeEncodeError as error:
         raise InvalidHeaderError(
             repr(error.object[error.start]), "it cannot be encoded as UTF-8"
