@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from jetsync._base.fields import aware, whole_number
+from jetsync._base.fields import whole_number
 from jetsync._base.reprs import tolerant_repr
-from jetsync.values.codec import UNIX_EPOCH
+from jetsync.values.codec import time_ns
 from jetsync.values.headers import Headers, block_of
 from jetsync.values.message import Message
 from jetsync.values.outbound import payload_bytes
@@ -129,9 +129,7 @@ def make_message(
         ("pending", pending, 0),
     ):
         whole_number(name, count, least)
-    stored = dt.datetime.now(dt.timezone.utc) if time is None else aware(time, "time")
-    since = stored - UNIX_EPOCH
-    moment = (since // dt.timedelta(microseconds=1)) * 1000
+    moment = time_ns(dt.datetime.now(dt.timezone.utc) if time is None else time, "time")
     origin = f"{validate_name('stream', stream)}.{validate_name('consumer', consumer)}"
     reply = f"$JS.ACK.{origin}.{delivered}.{sequence}.{sequence}.{moment}.{pending}"
     block = None if headers is None else block_of(Headers(headers))
