@@ -357,7 +357,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
         **options: Any,
     ) -> list[str]:
         """
-        Return the paths that a path or a pattern stands for.
+        Return the paths that a path or a pattern matches.
 
         Raises:
             InvalidArgumentError: The path exists, and is also a pattern that matches other paths.

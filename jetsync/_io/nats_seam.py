@@ -365,7 +365,7 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     return {
         "servers": [PLACEHOLDER],
         "name": options.name,
-        # It trusts no authority, and the transport ignores it. Without one, nats-py would read the
+        # It trusts no certificate, and the transport ignores it. Without one, nats-py would read the
         # authorities of the system for each handshake.
         "tls": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         "tls_hostname": options.tls_hostname,

@@ -216,7 +216,7 @@ class Bucket:
         """
         Return whether the stream remembers the id of a message until no copy of it can arrive.
 
-        Half of the time is for a copy on its way. The window of another bucket's stream is unknown.
+        Half of the time is for a copy in flight. The window of another bucket's stream is unknown.
         """
         config = self.config
         window = config.duplicate_window
