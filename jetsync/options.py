@@ -119,6 +119,14 @@ def _path(value: Any) -> Any:
     return str(Path(value).expanduser())
 
 
+def seed_path(given: str) -> Path | None:
+    """
+    Return the path in an ``nkey_seed``; ``None`` if it is a seed.
+    """
+    given = given.strip()
+    return None if _SEED.fullmatch(given) else Path(given).expanduser()
+
+
 def _path_or_callable(value: Any) -> Any:
     return value if value is None or callable(value) else _path(value)
 
@@ -481,11 +489,11 @@ class ConnectOptions:
         """
         if self.nkey_seed is None:
             return None
-        given = self.nkey_seed.strip()
-        if _SEED.fullmatch(given):
-            return given
+        path = seed_path(self.nkey_seed)
+        if path is None:
+            return self.nkey_seed.strip()
         try:
-            found = _SEED.search(Path(given).expanduser().read_text(encoding="utf-8"))
+            found = _SEED.search(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             # The error shows no value and no cause: a mistyped seed is close to the real one.
             found = None

@@ -32,6 +32,7 @@ from jetsync._io.replies import Waiter
 from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
+from jetsync.options import seed_path
 from jetsync.values.server_urls import is_websocket
 
 with deferred("aiohttp", "multidict", "nats.js"):
@@ -351,8 +352,12 @@ class _FirstConnectFailedError(Exception):
 def absolute_paths(options: ConnectOptions) -> dict[str, Any]:
     """Return the options that are relative paths of files, as absolute ones."""
     given = {name: getattr(options, name) for name in _FILES}
+    if options.nkey_seed is not None:
+        given["nkey_seed"] = seed_path(options.nkey_seed)
     return {
-        name: str(Path(path).absolute()) for name, path in given.items() if isinstance(path, str)
+        name: str(Path(path).absolute())
+        for name, path in given.items()
+        if isinstance(path, (str, Path))
     }
 
 
@@ -365,8 +370,8 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     return {
         "servers": [PLACEHOLDER],
         "name": options.name,
-        # It trusts no certificate, and the transport ignores it. Without one, nats-py would read the
-        # authorities of the system for each handshake.
+        # It trusts no certificate, and the transport ignores it. Without one, nats-py would read
+        # the authorities of the system for each handshake.
         "tls": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,

@@ -630,6 +630,22 @@ class TestConnection:
             (line,) = server.lines(b"CONNECT", peer)
             assert b'"user": "app", "pass": "secret"' in line
 
+    def test_a_seed_in_a_relative_file(self, server, tmp_path, monkeypatch):
+        """A relative path of a seed keeps its meaning if the program changes its folder."""
+        seed = "SU" + "A" * 56
+        (tmp_path / "user.nk").write_text(seed, "utf-8")
+        monkeypatch.chdir(tmp_path)
+
+        async def main():
+            return [
+                connection_of(Listener(), server, nkey_seed=given).transport._options
+                for given in ("user.nk", seed)
+            ]
+
+        options = run(main)
+        monkeypatch.chdir("/")
+        assert [each.nkey_text() for each in options] == [seed, seed]
+
     @pytest.mark.parametrize("listed", [False, True])
     def test_a_login_of_new_servers(self, server, listed):
         """
