@@ -5,6 +5,7 @@ The TLS set-up of a client: which certificates it trusts and which one it shows.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ssl
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,9 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
         if options.tls_key is not None:
             name += f" with tls_key {str(options.tls_key)!r}"
         with _named(name):
-            context.load_cert_chain(options.tls_cert, options.tls_key, _refuse_password)
+            context.load_cert_chain(
+                options.tls_cert, options.tls_key, functools.partial(_refuse_password, name)
+            )
     return context
 
 
@@ -68,9 +71,9 @@ def _named(name: str) -> Iterator[None]:
         raise ConfigurationError(f"{name} cannot be used: {error}") from error
 
 
-def _refuse_password() -> str:
+def _refuse_password(name: str) -> str:
     # OpenSSL would ask for it on the terminal, also while the client reconnects.
     raise ConfigurationError(
-        "the private key is encrypted: load it into an SSLContext with its password,"
-        " and pass that as the option tls"
+        f"{name} cannot be used: the private key is encrypted: load it into an SSLContext with its"
+        " password, and pass that as the option tls"
     )

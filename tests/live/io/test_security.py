@@ -283,7 +283,7 @@ class TestRenewed:
 
     def test_an_encrypted_key_asks_nothing_on_the_terminal(self, ours, tmp_path):
         """
-        An encrypted private key raises an error at once that suggests an SSLContext.
+        An encrypted private key raises an error at once that names it and suggests an SSLContext.
         """
         cert, key = ours.issue("encrypted", hosts=())
         locked = tmp_path / "locked.key"
@@ -294,7 +294,7 @@ class TestRenewed:
                 serialization.BestAvailableEncryption(b"secret"),
             )
         )
-        with pytest.raises(jetsync.ConfigurationError, match=r"encrypted.*SSLContext"):
+        with pytest.raises(jetsync.ConfigurationError, match=r"locked\.key.*encrypted.*SSLContext"):
             jetsync.connect("tls://127.0.0.1:1", tls_cert=cert, tls_key=locked)
 
     def test_a_context_of_the_program(self, files):
