@@ -124,6 +124,8 @@ class Buffered:
         waiting: list[Frame] = []
         with contextlib.suppress(IndexError):  # None is left.
             waiting.extend(iter(self.take_first, None))
+        if not self._max_deliver:
+            return taken + waiting
         for frame in waiting:
             (self.buffer if self.must_finish(frame) else taken).append(frame)
         return taken

@@ -153,7 +153,7 @@ class ConsumeEngine(Buffered):
         if options.stop_after is not None and self.admitted + pending >= options.stop_after:
             return -1
         if options.max_bytes is None:
-            taken = self._held() - len(self.buffer)
+            taken = self.admitted - self.handled - len(self.buffer) if options.threads else 0
             return max(options.threshold - taken - pending, -1)
         left = options.threshold - self.parked_bytes - self.pulls.pending_bytes
         if self._until_empty:
@@ -172,8 +172,12 @@ class ConsumeEngine(Buffered):
             return None
         options, pulls = self.options, self.pulls
         pending = pulls.pending_messages
-        if options.max_bytes is None:
-            held = self._held() + pending
+        if options.threads and options.max_bytes is None:
+            # The handled ones are counted, and not those that are being handled. A message that a
+            # thread has just taken out of the buffer would otherwise be missing for a moment.
+            held = self.admitted - self.handled + pending
+        elif options.max_bytes is None:
+            held = len(self.buffer) + pending
         else:
             held = sum(map(message_size, self.snapshot()), self.parked_bytes) + pulls.pending_bytes
             if held and self._until_empty:
@@ -198,9 +202,13 @@ class ConsumeEngine(Buffered):
         options = self.options
         if options.max_bytes is not None:
             return False
-        # Checked first, because this runs for each message and a pull is rarely due.
-        held = self.admitted - self.handled + self.pulls.pending_messages
-        return held <= options.threshold and len(self.buffer) <= self.low_mark()
+        # What is cheap comes first, because this runs for each message and a pull is rarely due.
+        room = options.threshold - self.admitted + self.handled
+        return (
+            room >= 0
+            and room >= self.pulls.pending_messages
+            and len(self.buffer) <= self.low_mark()
+        )
 
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
@@ -291,15 +299,6 @@ class ConsumeEngine(Buffered):
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
-
-    def _held(self) -> int:
-        """
-        Return how many messages are in the buffer or, with a handler, not handled yet.
-
-        The handled ones are counted, and not those that are being handled. A message that a thread
-        has just taken out of the buffer would otherwise be missing for a moment.
-        """
-        return self.admitted - self.handled if self.options.threads else len(self.buffer)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""

@@ -416,8 +416,12 @@ class PullEngine:
 
     def _expect_late(self, pulls: Sequence[Pull]) -> None:
         """Accept what these pulls may still deliver although they are removed."""
-        self._late = max(self._late, sum([pull.messages for pull in pulls]))
-        self._late_size = max(self._late_size, sum([pull.size or 0 for pull in pulls]))
+        messages = size = 0
+        for pull in pulls:
+            messages += pull.messages
+            size += pull.size or 0
+        self._late = max(self._late, messages)
+        self._late_size = max(self._late_size, size)
 
     def _charge(self, messages: int, size: int) -> int:
         """

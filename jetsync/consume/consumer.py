@@ -13,7 +13,12 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.pull import NO_PRIORITIES
 from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
-from jetsync.consume.dead_letters import check_target, warn_if_buffered, warn_if_unlimited
+from jetsync.consume.dead_letters import (
+    check_target,
+    is_limited,
+    warn_if_buffered,
+    warn_if_unlimited,
+)
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     cached_request,
@@ -390,7 +395,7 @@ class Consumer:
             until = context.deadline(None)
             check_target(context, self._stream_name, config, handling.dead_letter, until)
             warn_if_unlimited(self.name, self._stream_name, config)
-        if not self._is_warned:
+        if not self._is_warned and is_limited(config):
             self._is_warned = warn_if_buffered(self._stream_name, self.name, config, wanted)
         if isinstance(wanted, PushOptions):
             wanted = bind(self._target, wanted, self._context.deadline(None))

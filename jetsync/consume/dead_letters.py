@@ -85,9 +85,11 @@ def warn_if_buffered(
     config: ConsumerConfig,
     wanted: ConsumeOptions | PushOptions,
 ) -> bool:
-    """Log a warning if messages use up their deliveries in the buffer; return whether it did."""
-    if not is_limited(config):
-        return False
+    """
+    Log a warning if messages use up their deliveries in the buffer; return whether it did.
+
+    The deliveries of the consumer are limited.
+    """
     if not isinstance(wanted, ConsumeOptions):
         cure = "lower max_ack_pending"
     elif not wanted.threads:
