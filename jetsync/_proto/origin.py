@@ -9,6 +9,7 @@ ack subject of the consumer are *foreign*. Messages of the consumer that no pull
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from jetsync._base.speedups import with_twin
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
 
 StrayReason: TypeAlias = Literal["foreign", "surplus"]
+
+_REPLY: Final = operator.itemgetter(1)
 
 REASONS: Final[tuple[StrayReason, ...]] = ("foreign", "surplus")
 
@@ -61,7 +64,7 @@ def are_own(frames: Sequence[Frame], prefix: bytes) -> bool:
     """
     # All of them do if the first and the last in their order do. Sorting takes half the time of a
     # comparison in Python for each frame, because most subjects are in order.
-    replies = sorted([frame[1] for frame in frames])
+    replies = sorted(map(_REPLY, frames))
     return not replies or (replies[0].startswith(prefix) and replies[-1].startswith(prefix))
 
 
