@@ -35,7 +35,14 @@ waits itself.
 """
 
 PATIENCE = 30.0
-"""Seconds to wait for a thread that neither waits nor ends, as on a busy machine."""
+"""
+Seconds to wait for threads that neither wait nor end, as on a busy machine.
+
+All waits after a `skip` have them together, so that a defect makes a test fail and not hang.
+"""
+
+LONGEST_END = 60.0
+"""Seconds for a thread to end while its waits are skipped."""
 
 STEP = 1e-6
 """Seconds between two looks at the clock, so that a loop that only looks at it ends."""
@@ -57,6 +64,8 @@ class SkippedTime:
         self._skipping = False
         # How far this clock is ahead of the real one; while it skips, what it shows instead of it.
         self._ahead = self._shown = self._begin = 0.0
+        # Until when waits are patient, in real time.
+        self._patient_until = 0.0
         self._steps = itertools.count(1)
         # The threads that wait, and when their waits end; and all threads that have waited.
         self._ends: dict[threading.Thread, float] = {}
@@ -105,12 +114,14 @@ class SkippedTime:
         self._begin = self.monotonic()
         self._shown = self._begin + seconds
         self._steps = itertools.count(1)
+        self._patient_until = time.monotonic() + PATIENCE
         self._skipping = True
 
     def end(self, thread: threading.Thread) -> None:
         """Wait until a thread ends, and skip its waits meanwhile."""
         self._threads.discard(threading.current_thread())
-        thread.join()
+        thread.join(LONGEST_END)
+        assert not thread.is_alive(), f"{thread.name} has not ended"
 
     def interrupt_wait(self, number: int) -> None:
         """
@@ -153,7 +164,6 @@ class SkippedTime:
         outer = self._ends.get(me)
         self._threads.add(me)
         self._ends[me] = end
-        patience = time.monotonic() + PATIENCE
         loops = _LoopTurns()
         try:
             while True:
@@ -161,7 +171,7 @@ class SkippedTime:
                 if came or self.monotonic() >= end:
                     return came
                 is_next = loops.are_over() and self._is_next(me)
-                if self._skipping and (is_next or time.monotonic() > patience):
+                if self._skipping and (is_next or time.monotonic() > self._patient_until):
                     self._shown = max(self._shown, end)
         finally:
             # A signal handler may wait inside a wait.

@@ -688,7 +688,7 @@ class TestTimeout:
         prepare(handles, name)
         handles.proxy.pause()
         longer = attrs.evolve(handles, seconds=10.0 * T)
-        thread = threading.Thread(target=longer.call, args=(name,))
+        thread = threading.Thread(target=longer.call, args=(name,), daemon=True)
         with clock.measuring() as skipped:
             thread.start()
             eventually(lambda: clock.waits(thread) or not thread.is_alive())
@@ -789,7 +789,7 @@ class TestInterrupt:
         prepare(handles, name)
         handles.proxy.pause()
         longer = attrs.evolve(handles, seconds=10.0 * T)
-        thread = threading.Thread(target=longer.call, args=(name,))
+        thread = threading.Thread(target=longer.call, args=(name,), daemon=True)
         with clock.measuring():
             thread.start()
             eventually(lambda: clock.waits(thread) or not thread.is_alive())
