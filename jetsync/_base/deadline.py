@@ -134,3 +134,6 @@ class Deadline:
 
 # For calls that try once.
 NO_WAIT: Final = Deadline(0.0, 0.0)
+
+# For waits without a timeout: one deadline, because making one costs a microsecond.
+FOREVER: Final = Deadline.after(None)

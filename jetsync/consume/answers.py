@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.pickling import refuse_copy
@@ -131,7 +131,7 @@ class Answers:
 
     def __next__(self) -> Message:
         me = threading.get_ident()
-        with self._reading.turn(Deadline.after(None)):
+        with self._reading.turn(FOREVER):
             message = self._reading.held.get(me)
             if message is None or self._engine.reason == "closed":
                 message = self._take_or_end(me)

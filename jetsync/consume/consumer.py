@@ -375,7 +375,7 @@ class Consumer:
         options = push_options if config.deliver_subject else consume_options
         wanted: ConsumeOptions | PushOptions = options(
             self._stream_name,
-            self.name,
+            self._info.name,
             config,
             handling,
             max_messages=max_messages,

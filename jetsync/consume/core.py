@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.deadline import FOREVER, NO_WAIT, Deadline
 from jetsync._base.iterations import one_by_one
 from jetsync._base.locks import Latch, Locked
 from jetsync._base.log import get_logger
@@ -284,7 +284,7 @@ class ConsumptionCore:
         """
         reading, buffer, me = self.reading, self.buffer, threading.get_ident()
         reading.check()
-        until = Deadline.after(None) if deadline is None else deadline
+        until = FOREVER if deadline is None else deadline
         try:
             reading.takers.add(me)
             while not buffer:

@@ -14,7 +14,7 @@ from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.messages import is_another, leader_get
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
@@ -253,7 +253,7 @@ class OrderedSource:
                 stream now has its name.
             JetSyncError: Another attempt cannot succeed.
         """
-        until = Deadline.after(None) if deadline is None else deadline
+        until = FOREVER if deadline is None else deadline
         lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
         failure: errors.JetSyncError | None = None
         attempts = 0

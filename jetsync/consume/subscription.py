@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.deadline import FOREVER, Deadline, as_seconds
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import one_by_one
@@ -229,7 +229,7 @@ class Subscription:
     def __next__(self) -> Message:
         me = threading.get_ident()
         while True:
-            message = self._take(Deadline.after(None), me)
+            message = self._take(FOREVER, me)
             if message is not None:
                 # No call between this and the caller, so that no signal handler runs.
                 del self._reading.held[me]

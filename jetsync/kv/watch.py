@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
@@ -341,7 +341,7 @@ class Watch(Generic[ValueT]):
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
-        until = Deadline.after(None) if deadline is None else deadline
+        until = FOREVER if deadline is None else deadline
         left: int | None = None
         while True:
             try:

@@ -9,11 +9,11 @@ the attributes that have no docstring.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
 from jetsync._base.locks import LongLock
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._io.wakeups import Signal
     from jetsync.publish.encode import Encoded
-
-# For waits without a timeout of their own: one deadline, because making one costs a microsecond.
-FOREVER: Final = Deadline.after(None)
 
 
 @attrs.frozen

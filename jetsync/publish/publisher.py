@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
@@ -39,7 +39,7 @@ from jetsync._hooks.errors import PluginError
 from jetsync._io.wakeups import Notifier, Signal
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
-from jetsync.publish.future import FOREVER, DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import BulkHooks
 from jetsync.publish.window import Window
 from jetsync.values.outbound import (
