@@ -76,6 +76,15 @@ class TestWaits:
         # The lost server comes last.
         assert made[2][1] == A
 
+    def test_the_lost_server_comes_last(self):
+        """After a loss, the other servers are tried in random order, and then the lost one."""
+        orders = set()
+        for seed in range(20):
+            pool = pool_of(A, B, C, uniform=random.Random(seed).uniform)
+            pool.ended(100.0, asked=False)
+            orders.add("".join(url[7] for _, url in attempts(pool, 200.0, 100.0)[:3]))
+        assert orders == {"bca", "cba"}
+
     def test_a_connection_ends_the_waits(self):
         """After a connection, the first attempt is due at once, and the waits begin again."""
         pool = pool_of(A)
