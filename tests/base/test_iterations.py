@@ -295,6 +295,25 @@ def test_closed_while_it_runs(make):
 
 
 @KINDS
+def test_an_interrupt_after_a_close(make):
+    """
+    If a call is interrupted after another one has closed the iteration, no later call says that
+    items may be missing.
+    """
+
+    def items():
+        yield 0
+        assert not shared.close()
+        raise KeyboardInterrupt
+
+    shared = make(items())
+    assert next(shared) == 0
+    with pytest.raises(KeyboardInterrupt):
+        next(shared)
+    assert list(shared) == []
+
+
+@KINDS
 @pytest.mark.usefixtures("many_switches")
 def test_a_generator_that_another_thread_closes_is_closed(make):
     """

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import types
+import weakref
 
 import pytest
 
 from jetsync._base.deadline import Deadline
-from jetsync._proto.pull import PullRequest
-from jetsync.consume.inbox import SIFTED_FRAMES, PullInbox, take_inbox
+from jetsync._proto.pull import NO_PRIORITIES, PullRequest
+from jetsync.consume.inbox import SIFTED_FRAMES, ConsumerKeeper, PullInbox, take_inbox
 from jetsync.errors import PermissionDeniedError
 
 
@@ -99,6 +100,26 @@ def test_a_message_that_arrives_while_the_inbox_is_abandoned_is_given_back(conte
     push((b"_INBOX.a.1", b"$JS.ACK.S.c.1.1.1.0.0", None, b"late"))
     inbox.box.wake()
     assert context.lane.posted == [b"PUB $JS.ACK.S.c.1.1.1.0.0  4\r\n-NAK\r\n"]
+
+
+def test_a_timer_does_not_keep_a_dropped_consumption(target):
+    """The timer that keeps a consumer on the server ends when nothing refers to its owner."""
+    timers, sent = [], []
+    target.subject = b"next"
+    target.lane = types.SimpleNamespace(
+        later=lambda *timer: timers.append(timer), post_nowait=sent.append
+    )
+    keeper = ConsumerKeeper(target, NO_PRIORITIES, 3.0)
+    for count in (1, 2):
+        seconds, tick, *arguments = timers[-1]
+        tick(*arguments)
+        assert (seconds, len(sent), len(timers)) == (1.0, count, count + 1)
+    reference = weakref.ref(keeper)
+    del keeper
+    assert reference() is None
+    _, tick, *arguments = timers[-1]
+    tick(*arguments)
+    assert (len(sent), len(timers)) == (2, 3)
 
 
 class TestFlood:
