@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._api.requests import config_of, pages
+from jetsync._api.requests import Progress, config_of, pages
 from jetsync._base.deadline import Deadline
 from jetsync._base.fields import whole_number
 from jetsync.errors import (
@@ -79,7 +79,8 @@ class TestPages:
         """
         Pages of one or two entries still reach the end.
         """
-        assert list(listed(FakeServer(NAMES, limit=limit))) == NAMES
+        many = [f"S{number:03d}" for number in range(200)]
+        assert list(listed(FakeServer(many, limit=limit))) == many
 
     def test_deleting_yielded_entries_misses_nothing(self):
         """
@@ -165,6 +166,15 @@ class TestPages:
         server.api = api
         with pytest.raises(ProtocolError, match=r"does not end the list STREAM\.NAMES"):
             list(listed(server))
+
+    def test_an_empty_page_is_an_error_at_once(self):
+        """
+        If the page that has to come is empty, the read does not ask for it again.
+        """
+        progress = Progress("STREAM.INFO.S")
+        progress.check(2, 2, 5)
+        with pytest.raises(ProtocolError, match="the page after 2 of 5 entries is empty"):
+            progress.check(0, 2, 5)
 
 
 class TestArguments:
