@@ -526,9 +526,10 @@ class TestCompleted:
 
     def test_options_without_a_server_are_those_of_the_environment(self):
         """Options that name no server get the server, the login and the files."""
-        options = completed(ConnectOptions(name="me", request_timeout=3))
+        given = {"name": "me", "request_timeout": 3, "echo": False, "max_reconnects": 0}
+        options = completed(ConnectOptions(**given))
         environment = ConnectOptions.from_env()
-        assert options == environment.evolve(name="me", request_timeout=3)
+        assert options == environment.evolve(**given)
         assert environment.user == "ann"
 
     def test_a_server_excludes_the_environment(self, monkeypatch):
@@ -796,6 +797,7 @@ class TestReferences:
             ("token", "file:///nowhere", r"token cannot be read: No such file"),
             ("token", "data:,S3CRET", r"token refers to data: with a text that is not valid"),
             ("token", "data:;base64,S3CRET", r"token refers to data: with a text"),
+            ("token", data("S3CRET") + "!", r"token refers to data: with a text"),
             ("token", data("\n"), r"token refers to an empty text"),
             ("nkey", data("S3CRET"), r"nkey refers to a text without a seed"),
             ("user_jwt", "S3CRET", r"user_jwt needs user_seed"),
