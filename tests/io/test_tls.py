@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 
+from helpers.certificates import Authority
 from jetsync._io.tls import asks_tls, tls_context
 from jetsync.errors import ConfigurationError
 from jetsync.options import ConnectOptions
@@ -39,6 +41,21 @@ def test_own_context():
     context = ssl.create_default_context()
     assert asks_tls(ConnectOptions(tls=context))
     assert tls_context(ConnectOptions(tls=context)) is context
+
+
+def test_a_private_authority_excludes_those_of_the_system(tmp_path, monkeypatch):
+    """With tls_ca, only the authorities in that file are trusted."""
+    system, own = (Authority(tmp_path, name) for name in ("system", "own"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(system.path))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    certificates = [
+        ssl.PEM_cert_to_DER_cert(Path(each.path).read_text(encoding="ascii"))
+        for each in (system, own)
+    ]
+    context = tls_context(ConnectOptions(servers="tls://h"))
+    assert certificates[0] in context.get_ca_certs(binary_form=True)
+    context = tls_context(ConnectOptions(tls_ca=own.path))
+    assert context.get_ca_certs(binary_form=True) == certificates[1:]
 
 
 @pytest.mark.parametrize("field", ["tls_ca", "tls_cert"])
