@@ -514,6 +514,22 @@ class TestPurgeDeletes:
         assert store.purge_deletes(0) == 1
         assert subjects(store) == {}
 
+    def test_an_interrupt_brings_no_object_back(self, monkeypatch, js, store):
+        """The mark is removed last, so an older description never counts again."""
+        without_padding(js, store, "a")
+        with patch.object(bucket.Bucket, "_drop_unpadded"):
+            store.delete("a")
+        remove = bucket.Bucket.remove
+
+        def remove_and_stop(self, info, deadline):
+            remove(self, info, deadline)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(bucket.Bucket, "remove", remove_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.purge_deletes(0)
+        assert list(store.list()) == []
+
     def test_a_new_object_stays(self, monkeypatch, store):
         """An object that is stored while the marks are removed stays."""
         store.put("a", b"old")
