@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import importlib.util
 import itertools
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 
 import pytest
 
@@ -297,6 +299,22 @@ class TestWrite:
         assert idle.receive(5 * 300_000) == b"".join(blocks)
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
         assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
+
+    def test_a_full_socket_keeps_no_context_variables(self, idle):
+        """While the rest of a block waits for room, the context of its writer is free."""
+
+        class Value:
+            pass
+
+        idle.connect(buffer=8192)
+        value, context = Value(), contextvars.Context()
+        reference = weakref.ref(value)
+        context.run(contextvars.ContextVar("value").set, value)
+        context.run(idle.lane.write, bytes(1_500_000), soon())
+        del value, context
+        assert idle.lane.outbox._writing
+        until(lambda: reference() is None, "the end of the context")
+        assert idle.lane.outbox.size > 0
 
     def test_only_small_blocks_are_joined(self, idle):
         """Small blocks that wait are sent with few system calls, and large ones are not copied."""
