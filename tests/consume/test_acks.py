@@ -53,6 +53,19 @@ def test_skips_acked(acker, messages):
     assert acknowledge_all(messages, None, skip_acked=True) == 0
 
 
+def test_copies_of_acked_messages(acker, messages):
+    """
+    A copy of an acknowledged message counts as acknowledged, before anything is sent.
+    """
+    copies = [message.replace(data=b"x") for message in messages]
+    messages[1].ack()
+    with pytest.raises(MessageAlreadyAckedError):
+        ack_many(copies)
+    assert acker.replies == [messages[1].raw_reply]
+    assert acknowledge_all(copies, None, skip_acked=True) == 3
+    assert all(message.is_acked for message in messages)
+
+
 def test_one_is_acked(acker, messages):
     """
     ack_many acknowledges nothing if one of the messages was acknowledged before.

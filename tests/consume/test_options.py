@@ -15,6 +15,7 @@ from jetsync.consume.options import (
     consume_options,
     fetch_request,
     handler_options,
+    push_options,
 )
 from jetsync.consume.ordered import OrderedConsumer
 from jetsync.consume.ordered_reads import OrderedConsumption
@@ -256,6 +257,16 @@ def test_the_buffer_of_handlers(fields, changes, size, threshold):
     handling = handler_options(config, handler=print, threads=4)
     found = consume_options("S", "C", config, handling, **changes)
     assert (found.max_messages, found.threshold) == (size, threshold)
+
+
+def test_last_deliveries_of_a_push_consumer():
+    """
+    With a handler, the limit of deliveries also counts for a push consumer, and otherwise not.
+    """
+    config = ConsumerConfig(deliver_subject="d", max_deliver=3, max_ack_pending=1)
+    handling = handler_options(config, handler=print)
+    assert push_options("S", "C", config, handling).max_deliver == 3
+    assert push_options("S", "C", config).max_deliver == 0
 
 
 def test_the_buffer_of_an_iterator():
