@@ -140,6 +140,8 @@ class Fetch:
         # The status that ended the last pull; None while it is open, or if none was needed.
         self.status: Status | None = None
         self.error: Exception | None = None
+        # The error of another iteration if this one was interrupted or left early.
+        self._left: Exception | None = None
         # Whether another call closed the batch while the iteration was running.
         self.closing: bool = False
         # None once no more messages can arrive.
@@ -233,7 +235,13 @@ class Fetch:
             is_whole: Whether all messages that have arrived were taken.
         """
         if not self.closing and not (is_whole and self.is_over):
-            self.error = errors.HandleClosedError("batch", reason=LEFT)
+            self.error = self._left = errors.HandleClosedError("batch", reason=LEFT)
+
+    def abandon(self) -> None:
+        """Want no more messages, so that none is missing."""
+        self.closing = True
+        if self.error is self._left:
+            self.error = None
 
     def _release(self, inbox: PullInbox, surplus: Sequence[Frame] = ()) -> None:
         """Return the inbox to the pool, unless the server may still serve a pull of it."""
@@ -532,7 +540,7 @@ class MessageBatch:
 
         If another call is waiting for a message of this batch, the iteration of that call ends.
         """
-        self._fetch.closing = True
+        self._fetch.abandon()
         iteration = self._running()
         if iteration is not None and not iteration.close():
             self._fetch.interrupt()

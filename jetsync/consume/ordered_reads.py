@@ -406,6 +406,11 @@ class OrderedFetch:
         self._closing.set()
         self._fetch.interrupt()
 
+    def abandon(self) -> None:
+        """Want no more messages, so that none is missing."""
+        self.closing = True
+        self._fetch.abandon()
+
     def end(self, result: object, error: BaseException | None) -> None:
         """End the fetch, and leave the hooks of plugins; safe to repeat."""
         self._closing.set()

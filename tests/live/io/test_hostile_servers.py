@@ -20,7 +20,7 @@ from helpers.certificates import Authority, tls_block
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
-QUICK = {"reconnect_wait": 0.02, "connect_timeout": 6.0}
+QUICK = {"reconnect_wait": 0.02, "max_reconnect_wait": 0.02, "connect_timeout": 6.0}
 
 MODES = {
     "tls": ({}, {}),
