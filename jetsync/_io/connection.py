@@ -55,7 +55,7 @@ class Connection:
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
-        self.options = options
+        self.options: ConnectOptions = options
         self.plugins = plugins
         # The contexts of this client.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -47,7 +47,7 @@ class Buffered:
         self.parked = 0
         self.parked_bytes = 0
         # How many messages were handled; only counted if a handler takes them.
-        self.handled = 0
+        self.handled: int = 0
         # Messages that arrived beyond `stop_after`, or without a pull, to be given back.
         self.refused: list[Frame] = []
         # The fault that ended it.

@@ -96,7 +96,7 @@ class SharedAcker:
     __slots__ = ("original",)
 
     def __init__(self, original: Message) -> None:
-        self.original = original
+        self.original: Message = original
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Acknowledge the original."""
