@@ -335,7 +335,9 @@ class TestAway:
         """A server that stays down raises an error in time, with advice."""
         with (
             DevServer() as server,
-            jetsync.connect(server.url, reconnect_wait=0.05, request_timeout=5) as client,
+            jetsync.connect(
+                server.url, reconnect_wait=0.05, max_reconnect_wait=0.05, request_timeout=5
+            ) as client,
         ):
             js = client.jetstream()
             with numbered(js, 500, storage="file") as stream:
