@@ -40,7 +40,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 6
+#define INTERFACE 7
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -641,9 +641,12 @@ typedef struct {
 
 #define SIZE_WITH(count) \
     ((int)(offsetof(Storage, fields) + (size_t)(count) * sizeof(PyObject *)))
-#define FIELD(name, index) \
+#define MEMBER(name, index, flags) \
     {name, T_OBJECT_EX, (Py_ssize_t)(offsetof(Storage, fields) + (index) * sizeof(PyObject *)), \
-     0, NULL}
+     flags, NULL}
+#define FIELD(name, index) MEMBER(name, index, 0)
+/* The name that users read a field by. Python reads it as fast as the field itself. */
+#define PUBLIC(name, index) MEMBER(name, index, READONLY)
 
 /*
  * Between these two, no other thread sets or deletes a field: the GIL is held, or the lock that
@@ -756,12 +759,15 @@ static PyMethodDef message_methods[] = {
 
 static PyMemberDef message_members[] = {
     FIELD("_subject", SUBJECT),
-    FIELD("raw_reply", REPLY),
-    FIELD("raw_headers", HEADER),
-    FIELD("data", DATA),
+    FIELD("_raw_reply", REPLY),
+    FIELD("_raw_headers", HEADER),
+    FIELD("_data", DATA),
     FIELD("_acker", ACKER),
     FIELD("_headers", HEADERS),
     FIELD("_metadata", METADATA),
+    PUBLIC("raw_reply", REPLY),
+    PUBLIC("raw_headers", HEADER),
+    PUBLIC("data", DATA),
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -802,9 +808,10 @@ stored_dealloc(PyObject *self)
 
 static PyMemberDef stored_members[] = {
     FIELD("_block", BLOCK),
-    FIELD("data", STORED_DATA),
+    FIELD("_data", STORED_DATA),
     FIELD("_headers", STORED_HEADERS),
     FIELD("_parts", PARTS),
+    PUBLIC("data", STORED_DATA),
     {NULL, 0, 0, 0, NULL},
 };
 

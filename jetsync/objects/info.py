@@ -13,7 +13,7 @@ from jetsync._base.html import html_table
 from jetsync._base.integers import read_count
 from jetsync._proto.objects import decode_name
 from jetsync.errors import InvalidSubjectError, InvalidTypeError
-from jetsync.values.headers import Headers
+from jetsync.values.headers import FixedHeaders, Headers
 from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_subject
 
@@ -181,14 +181,14 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _headers(value: Any) -> Headers:
+def _headers(value: Any) -> FixedHeaders:
     pairs = [
         (name, each)
         for name, values in _mapping(value).items()
         for each in (values if isinstance(values, list) else [values])
         if isinstance(each, str)
     ]
-    headers = Headers()
+    headers = FixedHeaders()
     # Other clients may have written what cannot be sent as the header of a message.
     headers._pairs = pairs  # noqa: SLF001
     return headers

@@ -134,6 +134,8 @@ class Headers:
     ``headers["name"]`` is the first value, and ``get_all`` returns all of them. Lookup is
     case-sensitive, as on servers. Iteration, ``len`` and ``keys`` use distinct names. ``items``
     returns all pairs. Not thread-safe: while one thread changes headers, no other may use them.
+
+    The headers of a received message cannot be changed. Change a copy that :meth:`copy` makes.
     """
 
     __slots__ = ("_pairs",)
@@ -155,8 +157,8 @@ class Headers:
             _check(*pair)
             self._pairs.append(pair)
 
-    @staticmethod
-    def parse(block: bytes) -> tuple[int | None, str, Headers]:
+    @classmethod
+    def parse(cls, block: bytes) -> tuple[int | None, str, Headers]:
         """
         Split a whole header block into status code, description and headers.
 
@@ -179,7 +181,7 @@ class Headers:
             if colon and name[:1] not in _NO_NAME:
                 pairs.append((name, value[1:] if value[:1] == " " else value))
         # Without the checks of the constructor, which would double the cost.
-        headers = Headers()
+        headers = cls()
         headers._pairs = pairs
         return code, description, headers
 
@@ -340,9 +342,28 @@ class Headers:
         return f"Headers({self.to_dict()!r})"
 
 
-class SharedHeaders(Headers):
+class FixedHeaders(Headers):
     """
-    Headers that many messages share, encoded once. They cannot be changed.
+    Headers that cannot be changed, such as those of a received message.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        """Raise InvalidTypeError, because others may hold the message."""
+        raise InvalidTypeError(
+            "these headers cannot be changed: change a copy of them, headers.copy()",
+            argument="headers",
+        )
+
+    add: Callable[..., NoReturn] = _refuse
+    set: Callable[..., NoReturn] = _refuse
+    discard: Callable[..., NoReturn] = _refuse
+
+
+class SharedHeaders(FixedHeaders):
+    """
+    Headers that many messages share, encoded once.
 
     Args:
         parts: Groups of headers. A message gets all headers of a group or none.
@@ -364,18 +385,8 @@ class SharedHeaders(Headers):
         self.block: bytes = encode_headers(self.pairs)
         """The header block of a message that has no other headers."""
 
-    def _refuse(self, *_: object) -> NoReturn:
-        """Raise InvalidTypeError, because other messages have these headers, too."""
-        raise InvalidTypeError(
-            "these headers are shared by many messages: change a copy of them", argument="headers"
-        )
 
-    add: Callable[..., NoReturn] = _refuse
-    set: Callable[..., NoReturn] = _refuse
-    discard: Callable[..., NoReturn] = _refuse
-
-
-_USUAL: Final = (dict, Headers, SharedHeaders)
+_USUAL: Final = (dict, Headers, FixedHeaders, SharedHeaders)
 """The usual types, which are checked first because ``isinstance`` with ``Mapping`` is slow."""
 
 

@@ -16,7 +16,7 @@ from jetsync._base.fields import wrong_type
 from jetsync._base.speedups import with_twin
 from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.codec import seconds_to_ns
-from jetsync.values.headers import Headers, block_of
+from jetsync.values.headers import FixedHeaders, block_of
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.outbound import payload_bytes
 from jetsync.values.ttl import marker_in, omitted_in, ttl_in
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.frame import Frame
-    from jetsync.values.headers import HeadersInput
+    from jetsync.values.headers import Headers, HeadersInput
     from jetsync.values.outbound import Payload
     from jetsync.values.ttl import MarkerReason
 
@@ -115,18 +115,21 @@ class SharedAcker:
 @with_twin
 class MessageStorage:
     """
-    The storage of a :class:`Message`. Its compiled twin also has ``_take_acker``.
+    The storage of a :class:`Message`.
+
+    Its compiled twin also has ``_take_acker`` and the read-only attributes ``raw_reply``,
+    ``raw_headers`` and ``data``.
     """
 
     # Two slots stay empty until they are used.
     __slots__ = (
         "_acker",
+        "_data",
         "_headers",
         "_metadata",
+        "_raw_headers",
+        "_raw_reply",
         "_subject",
-        "data",
-        "raw_headers",
-        "raw_reply",
     )
 
 
@@ -138,6 +141,7 @@ class Message(MessageStorage):
     several threads acknowledge a message, one of them succeeds and the others get
     ``MessageAlreadyAckedError``.
 
+    A message cannot be changed, because others may hold it: :meth:`replace` returns a changed copy.
     Messages can be pickled and copied. A copy has the same contents and cannot be acknowledged.
     """
 
@@ -159,16 +163,35 @@ class Message(MessageStorage):
         acker: Acker | None = None,
     ) -> None:
         self._subject = subject
-        self.raw_reply: bytes = reply
-        """The reply subject as received, for code that writes it to the wire."""
-        self.raw_headers: bytes | None = header_block
-        """
-        The header block as received; ``None`` if there are no headers. Searching it for one header
-        is faster than reading ``headers``.
-        """
-        self.data: bytes = data
-        """The payload; ``b""`` if it is empty."""
+        self._raw_reply = reply
+        self._raw_headers = header_block
+        self._data = data
         self._acker = acker
+
+    # A property costs a call, so the compiled storage has these attributes itself.
+    if not hasattr(MessageStorage, "data"):
+
+        @property
+        def raw_reply(self) -> bytes:
+            """
+            The reply subject as received, for code that writes it to the wire.
+            """
+            return self._raw_reply
+
+        @property
+        def raw_headers(self) -> bytes | None:
+            """
+            The header block as received; ``None`` if there are no headers. Searching it for one
+            header is faster than reading ``headers``.
+            """
+            return self._raw_headers
+
+        @property
+        def data(self) -> bytes:
+            """
+            The payload; ``b""`` if it is empty.
+            """
+            return self._data
 
     @property
     def subject(self) -> str:
@@ -183,12 +206,13 @@ class Message(MessageStorage):
         The reply subject; ``""`` if there is none. Acknowledgements of a consumer's message are
         sent to it.
         """
-        return _decode(self.raw_reply)
+        return _decode(self._raw_reply)
 
     @property
     def headers(self) -> Headers:
         """
-        The headers; empty if there are none. Each access returns the same object.
+        The headers; empty if there are none. Each access returns the same object, which cannot be
+        changed: change ``headers.copy()``.
 
         Publishers can send any bytes as headers. See :meth:`Headers.parse` for what is read from
         them; :attr:`raw_headers` has all of them.
@@ -196,8 +220,8 @@ class Message(MessageStorage):
         try:
             return self._headers
         except AttributeError:
-            block = self.raw_headers
-            self._headers = Headers() if block is None else Headers.parse(block)[2]
+            block = self._raw_headers
+            self._headers = FixedHeaders() if block is None else FixedHeaders.parse(block)[2]
             return self._headers
 
     @property
@@ -211,7 +235,7 @@ class Message(MessageStorage):
         try:
             return self._metadata
         except AttributeError:
-            found = parse_ack_reply(self.raw_reply)
+            found = parse_ack_reply(self._raw_reply)
             if found is None:
                 raise errors.NotJetStreamMessageError(self.subject, self.reply) from None
             self._metadata = found
@@ -226,7 +250,7 @@ class Message(MessageStorage):
             NotJetStreamMessageError: The message is not from a consumer.
         """
         # Code that reads nothing but the sequence pays less for this than for `metadata`.
-        return (parse_ack_reply(self.raw_reply) or self.metadata).stream_sequence
+        return (parse_ack_reply(self._raw_reply) or self.metadata).stream_sequence
 
     @property
     def marker(self) -> MarkerReason | None:
@@ -234,14 +258,14 @@ class Message(MessageStorage):
         Why the server stored this marker, see :class:`MarkerReason`; ``None`` for an ordinary
         message.
         """
-        return marker_in(self.raw_headers, self)
+        return marker_in(self._raw_headers, self)
 
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
         The time-to-live in seconds, ``"never"``, or ``None`` if it has none (ADR-43).
         """
-        return ttl_in(self.raw_headers, self)
+        return ttl_in(self._raw_headers, self)
 
     def json(self) -> Any:
         """
@@ -251,10 +275,10 @@ class Message(MessageStorage):
             DecodeError: The payload is not JSON. The error names the stream, the sequence and the
                 subject. The message is not acknowledged: terminate it if it can never be read.
         """
-        return parse_json(self.data, self._undecodable)
+        return parse_json(self._data, self._undecodable)
 
     def _undecodable(self, reason: str) -> errors.DecodeError:
-        said = parse_ack_reply(self.raw_reply)
+        said = parse_ack_reply(self._raw_reply)
         if said is None:
             return errors.DecodeError("payload", reason, subject=self.subject)
         return errors.DecodeError(
@@ -283,7 +307,7 @@ class Message(MessageStorage):
 
         Consumers with ``headers_only`` leave out payloads, and so does ``republish`` if it says so.
         """
-        return omitted_in(self.data, self.raw_headers, self)
+        return omitted_in(self._data, self._raw_headers, self)
 
     def replace(
         self, *, data: Payload | None = None, headers: HeadersInput | None = None
@@ -302,15 +326,13 @@ class Message(MessageStorage):
             InvalidTypeError, InvalidArgumentError: The payload is neither bytes nor text.
             InvalidHeaderError: A header would break the header block.
         """
-        block, own = self.raw_headers, getattr(self, "_headers", None)
+        block, own = self._raw_headers, getattr(self, "_headers", None)
         if headers is not None:
-            own = Headers(headers)
+            own = FixedHeaders(headers)
             block = block_of(own)
-        elif own is not None:
-            own = own.copy()
-        payload = self.data if data is None else bytes(payload_bytes(data))
+        payload = self._data if data is None else bytes(payload_bytes(data))
         acker = None if self.is_acked else SharedAcker(self)
-        return _copied((self._subject, self.raw_reply, block, payload), own, acker)
+        return _copied((self._subject, self._raw_reply, block, payload), own, acker)
 
     def ack(self) -> None:
         """
@@ -422,7 +444,7 @@ class Message(MessageStorage):
 
     def _take_acker_or_raise(self, *, keep: bool = False) -> Acker:
         """Take the right to acknowledge, once per message; with *keep*, only check for it."""
-        if not self.raw_reply.startswith(ACK_PREFIX):
+        if not self._raw_reply.startswith(ACK_PREFIX):
             raise errors.NotJetStreamMessageError(self.subject, self.reply)
         try:
             acker = self._acker
@@ -443,7 +465,7 @@ class Message(MessageStorage):
         return _copied, (parts, getattr(self, "_headers", None), acker)
 
     def __repr__(self) -> str:
-        said = parse_ack_reply(self.raw_reply)
+        said = parse_ack_reply(self._raw_reply)
         origin = ""
         if said is not None:
             copied = isinstance(getattr(self, "_acker", None), CopiedAcker)
@@ -452,7 +474,7 @@ class Message(MessageStorage):
                 f", stream {said.stream!r} sequence {said.stream_sequence}"
                 f", consumer {said.consumer!r} delivery {said.delivered}, {state}"
             )
-        return f"<Message {self.subject!r} {len(self.data)} bytes{origin}>"
+        return f"<Message {self.subject!r} {len(self._data)} bytes{origin}>"
 
 
 @with_twin
@@ -466,7 +488,7 @@ def plain_maker(kind: type[Message], acker: Acker) -> Callable[[Frame], Message]
 
     def make(frame: Frame) -> Message:
         message = new(kind)
-        message._subject, message.raw_reply, message.raw_headers, message.data = frame  # noqa: SLF001
+        message._subject, message._raw_reply, message._raw_headers, message._data = frame  # noqa: SLF001
         message._acker = acker  # noqa: SLF001
         return message
 
@@ -475,7 +497,7 @@ def plain_maker(kind: type[Message], acker: Acker) -> Callable[[Frame], Message]
 
 def frame_of(message: Message) -> Frame:
     """Return the frame that a message was made of."""
-    return message._subject, message.raw_reply, message.raw_headers, message.data  # noqa: SLF001
+    return message._subject, message._raw_reply, message._raw_headers, message._data  # noqa: SLF001
 
 
 def _copied(
@@ -483,7 +505,7 @@ def _copied(
     headers: Headers | None,
     acker: Acker | None,
 ) -> Message:
-    """Return the copy of a message, with the data and headers that plugins may have changed."""
+    """Return the copy of a message, with the headers that a plugin may have replaced."""
     message = Message(*parts, acker)
     if headers is not None:
         message._headers = headers  # noqa: SLF001 - its own module.

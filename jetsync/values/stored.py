@@ -19,7 +19,7 @@ from jetsync.errors import DecodeError, InvalidArgumentError, ProtocolError
 from jetsync.values.arrow import DEFAULT_COLUMNS, arrow_columns
 from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.frame import FrameRun, join_runs
-from jetsync.values.headers import TTL, Headers, block_of, find_last, own_block
+from jetsync.values.headers import TTL, FixedHeaders, block_of, find_last, own_block
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.outbound import payload_bytes
 from jetsync.values.ttl import marker_in, marker_of, omitted_in, parse_ttl, ttl_in
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from jetsync.values.frame import Frames
-    from jetsync.values.headers import HeadersInput
+    from jetsync.values.headers import Headers, HeadersInput
     from jetsync.values.outbound import Payload
     from jetsync.values.ttl import MarkerReason
 
@@ -72,20 +72,21 @@ def _nanoseconds(moment: dt.datetime | int) -> int:
 @with_twin
 class StoredStorage:
     """
-    The storage of a :class:`StoredMessage`.
+    The storage of a :class:`StoredMessage`. Its compiled twin also has the attribute ``data``.
     """
 
     # A scan makes several hundred thousand messages per second, and for most of them only the data
     # is read.
-    __slots__ = ("_block", "_headers", "_parts", "data")
+    __slots__ = ("_block", "_data", "_headers", "_parts")
 
 
 class StoredMessage(StoredStorage):
     """
     A message read from a stream without a consumer (ADR-31).
 
-    Immutable, comparable, picklable and thread-safe. ``headers`` are those that the message was
-    stored with. The headers that servers add to their answer are in the other attributes.
+    Immutable, comparable, picklable and thread-safe; :meth:`replace` returns a changed copy.
+    ``headers`` are those that the message was stored with. The headers that servers add to their
+    answer are in the other attributes.
     """
 
     __slots__ = ()
@@ -122,9 +123,18 @@ class StoredMessage(StoredStorage):
         self._block = None
         self._parts = (stream, subject, sequence, _nanoseconds(timestamp), raw_headers)
         if headers is not None or raw_headers is None:
-            self._headers = Headers() if headers is None else headers
-        self.data: bytes = data
-        """The payload."""
+            self._headers = FixedHeaders(headers)
+        self._data = data
+
+    # As in `Message`.
+    if not hasattr(StoredStorage, "data"):
+
+        @property
+        def data(self) -> bytes:
+            """
+            The payload.
+            """
+            return self._data
 
     @classmethod
     def from_direct(cls, header_block: bytes, data: bytes) -> StoredMessage:
@@ -136,7 +146,7 @@ class StoredMessage(StoredStorage):
         """
         message = cls.__new__(cls)
         message._block = header_block  # noqa: SLF001  (its own class)
-        message.data = data
+        message._data = data  # noqa: SLF001
         return message
 
     @property
@@ -194,15 +204,15 @@ class StoredMessage(StoredStorage):
         """
         The headers that the message was stored with; empty if there are none.
 
-        Each access returns the same object. See :meth:`Headers.parse` for what is read from bytes
-        that are not valid headers.
+        Each access returns the same object, which cannot be changed: change ``headers.copy()``. See
+        :meth:`Headers.parse` for what is read from bytes that are not valid headers.
         """
         try:
             return self._headers
         except AttributeError:
             block = self._block
             own = (self._parts[4] or b"") if block is None else own_block(block)
-            self._headers = Headers.parse(own)[2] if own else Headers()
+            self._headers = FixedHeaders.parse(own)[2] if own else FixedHeaders()
             return self._headers
 
     @property
@@ -229,7 +239,7 @@ class StoredMessage(StoredStorage):
 
         Consumers with ``headers_only`` leave out payloads, and so does ``republish`` if it says so.
         """
-        return omitted_in(self.data, self.raw_headers, self)
+        return omitted_in(self._data, self.raw_headers, self)
 
     def replace(
         self, *, data: Payload | None = None, headers: HeadersInput | None = None
@@ -247,12 +257,12 @@ class StoredMessage(StoredStorage):
             InvalidTypeError, InvalidArgumentError: The payload is neither bytes nor text.
             InvalidHeaderError: A header would break the header block.
         """
-        payload = self.data if data is None else bytes(payload_bytes(data))
+        payload = self._data if data is None else bytes(payload_bytes(data))
         own = getattr(self, "_headers", None)
         if headers is None:
             parts = getattr(self, "_parts", None)
-            return _copied(self._block, parts, None if own is None else own.copy(), payload)
-        own = Headers(headers)
+            return _copied(self._block, parts, own, payload)
+        own = FixedHeaders(headers)
         about = self.stream, self.subject, self.sequence, self.timestamp_ns
         return _copied(None, (*about, block_of(own)), own, payload)
 
@@ -264,7 +274,7 @@ class StoredMessage(StoredStorage):
             DecodeError: The payload is not JSON. The error names the stream, the sequence and the
                 subject.
         """
-        return parse_json(self.data, self._undecodable)
+        return parse_json(self._data, self._undecodable)
 
     def _undecodable(self, reason: str) -> DecodeError:
         return DecodeError(
@@ -278,7 +288,7 @@ class StoredMessage(StoredStorage):
     def _values(self) -> tuple[object, ...]:
         """Return what makes messages equal."""
         own = self.stream, self.subject, self.sequence, self.timestamp_ns
-        return *own, self.headers, self.data
+        return *own, self.headers, self._data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredMessage):
@@ -286,15 +296,15 @@ class StoredMessage(StoredStorage):
         return self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash((self.stream, self.subject, self.sequence, self.timestamp_ns, self.data))
+        return hash((self.stream, self.subject, self.sequence, self.timestamp_ns, self._data))
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = getattr(self, "_parts", None), getattr(self, "_headers", None)
-        return _copied, (self._block, *parts, self.data)
+        return _copied, (self._block, *parts, self._data)
 
     def __repr__(self) -> str:
         where = f"stream {self.stream!r} sequence {self.sequence}"
-        return f"<StoredMessage {self.subject!r} {len(self.data)} bytes, {where}>"
+        return f"<StoredMessage {self.subject!r} {len(self._data)} bytes, {where}>"
 
 
 Run: TypeAlias = "FrameRun | Sequence[StoredMessage]"
@@ -501,7 +511,7 @@ def stored_messages(frames: Frames) -> list[StoredMessage]:
     for _, _, block, data in frames:
         message = new(StoredMessage)
         message._block = block  # noqa: SLF001  (its own module)
-        message.data = data
+        message._data = data  # noqa: SLF001
         made.append(message)
     return made
 
@@ -519,7 +529,7 @@ def stored_of_run(
     for start, middle, end in zip(places, places, places):  # noqa: B905  (strict costs time)
         message = new(kind)
         message._block = data[start:middle]  # noqa: SLF001  (its own module)
-        message.data = data[middle:end]
+        message._data = data[middle:end]  # noqa: SLF001
         made.append(message)
     return made
 
@@ -546,7 +556,7 @@ def _copied(
     headers: Headers | None,
     data: bytes,
 ) -> StoredMessage:
-    """Return the copy of a message, with the headers that plugins may have changed."""
+    """Return the copy of a message, with the headers that a plugin may have replaced."""
     message = StoredMessage.from_direct(block or b"", data)
     if parts is not None:
         message._block, message._parts = None, parts  # noqa: SLF001  (its own module)

@@ -513,9 +513,9 @@ class Acker:
             if name == "delete":
                 del message._acker
             elif name == "no reply":
-                del message.raw_reply
+                del message._raw_reply
             elif name == "reply":
-                message.raw_reply = other
+                message._raw_reply = other
             else:
                 message._acker = None if name == "none" else "another"
             return message.is_acked

@@ -43,3 +43,13 @@ def wrong_words_and_types(js: jetsync.JetStream, stream: jetsync.Stream) -> None
     stream.ordered_consumer(deliver_policy="nwe")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     jetsync.connect(connect_timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     jetsync.connect(loop="trio")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def received_values(message: jetsync.Message, stored: jetsync.StoredMessage) -> None:
+    """
+    Messages that were received cannot be changed.
+    """
+    message.data = b"x"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    message.raw_headers = None  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    message.headers = jetsync.Headers()  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    stored.data = b"x"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

@@ -337,10 +337,9 @@ class TestCopies:
         assert made.metadata == message.metadata
 
     def test_changes_of_a_plugin(self, message, make):
-        """A copy has the headers and data as changed by plugins."""
-        message.headers["A"] = "changed"
-        message.data = b"clear"
-        assert (make(message).headers, make(message).data) == ({"A": "changed"}, b"clear")
+        """A copy has the headers and data as replaced by plugins."""
+        changed = message.replace(headers={"A": "changed"}, data=b"clear")
+        assert (make(changed).headers, make(changed).data) == ({"A": "changed"}, b"clear")
 
     @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
     def test_a_copy_refuses_to_acknowledge(self, message, acker, make, call):
@@ -406,8 +405,6 @@ class TestReplace:
         assert copied.metadata == message.metadata
         assert copied.headers == message.headers
         assert copied.raw_headers == self.HEADERS
-        copied.headers["A"] = "2"
-        assert message.headers["A"] == "1"
 
     def test_other_headers(self, message):
         """A copy with other headers has them in every form."""
