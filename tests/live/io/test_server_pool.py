@@ -390,7 +390,7 @@ CLIENTS = """if True:
 """
 
 
-# It asserts times, which a busy machine could miss. Without a server, `tests/proto` asserts the same.
+# It asserts times, which a busy machine could miss. `tests/proto` does so without a server.
 @pytest.mark.soak
 def test_a_storm_of_500_clients():
     """
