@@ -46,8 +46,8 @@ class Buffered:
         # Messages that were taken out of the buffer and still count as if they were in it.
         self.parked = 0
         self.parked_bytes = 0
-        # How many messages were handled; only counted if a handler takes them.
-        self.handled: int = 0
+        # The handler's threads, except those that wait for a message. Each counts as one message.
+        self.busy: set[int] = set()
         # Messages that arrived beyond `stop_after`, or without a pull, to be given back.
         self.refused: list[Frame] = []
         # The fault that ended it.
@@ -97,10 +97,13 @@ class Buffered:
         self.parked -= 1
         self.parked_bytes -= message_size(frame)
 
-    def count_handled(self) -> bool:
-        """Count a message as handled; return whether a pull may be due. One thread at a time."""
-        self.handled += 1
-        return False
+    def note_busy(self, worker: int) -> None:
+        """Note that a thread of the handler is about to take a message; any thread."""
+        self.busy.add(worker)
+
+    def note_idle(self, worker: int) -> None:
+        """Note that a thread of the handler has no message and waits for one; any thread."""
+        self.busy.discard(worker)
 
     def must_finish(self, frame: Frame) -> bool:
         """

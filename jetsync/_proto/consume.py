@@ -153,8 +153,7 @@ class ConsumeEngine(Buffered):
         if options.stop_after is not None and self.admitted + pending >= options.stop_after:
             return -1
         if options.max_bytes is None:
-            taken = self.admitted - self.handled - len(self.buffer) if options.threads else 0
-            return max(options.threshold - taken - pending, -1)
+            return max(options.threshold - len(self.busy) - self.parked - pending, -1)
         left = options.threshold - self.parked_bytes - self.pulls.pending_bytes
         if self._until_empty:
             left = min(left, 0)
@@ -172,12 +171,10 @@ class ConsumeEngine(Buffered):
             return None
         options, pulls = self.options, self.pulls
         pending = pulls.pending_messages
-        if options.threads and options.max_bytes is None:
-            # The handled ones are counted, and not those that are being handled. A message that a
-            # thread has just taken out of the buffer would otherwise be missing for a moment.
-            held = self.admitted - self.handled + pending
-        elif options.max_bytes is None:
-            held = len(self.buffer) + pending
+        if options.max_bytes is None:
+            # The buffer first: a thread is busy before it takes a message out of the buffer, so no
+            # message is missing in the sum.
+            held = len(self.buffer) + len(self.busy) + self.parked + pending
         else:
             held = sum(map(message_size, self.snapshot()), self.parked_bytes) + pulls.pending_bytes
             if held and self._until_empty:
@@ -194,20 +191,6 @@ class ConsumeEngine(Buffered):
             heartbeat=options.heartbeat,
             priorities=options.priorities,
             pin_id=self._pins.get(options.priorities.group),
-        )
-
-    def count_handled(self) -> bool:
-        """Count a message as handled; return whether a pull may be due. One thread at a time."""
-        self.handled += 1
-        options = self.options
-        if options.max_bytes is not None:
-            return False
-        # What is cheap comes first, because this runs for each message and a pull is rarely due.
-        room = options.threshold - self.admitted + self.handled
-        return (
-            room >= 0
-            and room >= self.pulls.pending_messages
-            and len(self.buffer) <= self.low_mark()
         )
 
     def probe_due(self, now: float) -> bytes | None:

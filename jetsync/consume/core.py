@@ -69,9 +69,9 @@ class ConsumptionCore:
 
     Threads: any, and signal handlers.
     Locks: the turn lock, ``reading.turn_lock``, protects the feed and the engine. The pool lock of
-    the handlers protects the engine's counts of parked and handled messages. Taking a message from
-    the buffer needs no lock, and neither does setting ``closing`` or ending the engine, because
-    each is one step.
+    the handlers protects the engine's count of parked messages. Taking a message from the buffer
+    needs no lock, and neither does setting ``closing`` or ending the engine, because each is one
+    step.
 
     Args:
         target: The consumer.
@@ -171,7 +171,7 @@ class ConsumptionCore:
         """Send no more pulls; never waits."""
         # Set first, so that a thread that drives at the moment sends no more pulls.
         self.engine.drain()
-        self.wake_driver()
+        self._wake_driver()
 
     def wait(self, until: Deadline) -> bool:
         """Wait until it has ended, and return whether it has."""
@@ -249,23 +249,19 @@ class ConsumptionCore:
         except IndexError:
             return None
 
-    def take_frame(self, deadline: Deadline | None) -> Frame | None:
-        """Return the frame of the next message; None at the end or at the deadline."""
-        while (frame := self.take_now()) is None:
-            if not self.wait_for_frame(deadline):
-                return None
-        return frame
-
     def refill_if_low(self) -> None:
         """Drive once if a pull may be due; to be called after a message was taken."""
         if len(self.buffer) <= self.low[0]:
             self.refill()
 
     def wake_if_low(self) -> None:
-        """Have a pull sent if one may be due; to be called after a message was unparked."""
+        """
+        Have a pull sent if one may be due; to be called after a message was unparked, or when a
+        thread has become idle.
+        """
         if len(self.buffer) <= self.engine.low_mark():
             # The driving thread may be in a long wait, because no pull was due.
-            self.wake_driver()
+            self._wake_driver()
 
     def make_failed(self, error: BaseException) -> None:
         """End it if a plugin refused a message that the next acknowledgement would cover."""
@@ -343,7 +339,7 @@ class ConsumptionCore:
                 keeper.paused = False
             self.engine.leave(time.monotonic())
 
-    def wake_driver(self) -> None:
+    def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
             self._lane.interrupt(self.feed.box)

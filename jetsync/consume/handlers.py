@@ -88,9 +88,9 @@ class HandlerPool:
     The workers of one consumption, and the thread that keeps their messages alive.
 
     Threads: these. Any thread may ask for ``done`` and give back parked messages.
-    Locks: the pool lock, ``_lock``, protects the parked messages, the engine's counts of them and
-    of handled messages, and the other counts. The order lock, ``_order_lock``, makes taking a
-    message and looking up its subject one step.
+    Locks: the pool lock, ``_lock``, protects the parked messages, the engine's count of them and
+    the other counts. The order lock, ``_order_lock``, makes taking a message and looking up its
+    subject one step.
     """
 
     def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:
@@ -157,6 +157,7 @@ class HandlerPool:
     def _work(self) -> None:
         core = self._core
         take = self._take if self._options.ordered_by is None else self._take_in_order
+        core.engine.note_busy(threading.get_ident())
         try:
             while (frame := take()) is not None:
                 self._handle(frame)
@@ -174,8 +175,11 @@ class HandlerPool:
                 self.done.set()
 
     def _take(self) -> Frame | None:
-        frame = self._core.take_frame(None)
-        self._core.refill_if_low()
+        core = self._core
+        while (frame := core.take_now()) is None:
+            if not self._wait():
+                return None
+        core.refill_if_low()
         return frame
 
     def _take_in_order(self) -> Frame | None:
@@ -193,12 +197,23 @@ class HandlerPool:
                             parked.append(frame)
                             core.engine.park(frame)
             if frame is None:
-                if not core.wait_for_frame(None):
+                if not self._wait():
                     return None
                 continue
             core.refill_if_low()
             if parked is None:
                 return frame
+
+    def _wait(self) -> bool:
+        """Wait until the buffer has a message; return False at the end."""
+        core, me = self._core, threading.get_ident()
+        core.engine.note_idle(me)
+        if core.reading.takers:
+            # Another thread may be in a long wait. Otherwise this one sends the pull that is due.
+            core.wake_if_low()
+        found = core.wait_for_frame(None)
+        core.engine.note_busy(me)
+        return found
 
     def _next_of(self, subject: bytes) -> Frame | None:
         """Return the next parked message of a subject; None if there is none."""
@@ -225,10 +240,6 @@ class HandlerPool:
                     self._call_handler(frame)
                 finally:
                     del self._running[ident]
-            with self._lock:
-                is_low = core.engine.count_handled()
-            if is_low:
-                core.wake_driver()
             frame = None if self._options.ordered_by is None else self._next_of(frame[0])
 
     def _call_handler(self, frame: Frame) -> None:

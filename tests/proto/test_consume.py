@@ -126,17 +126,33 @@ class TestFilling:
         """
         With a handler, a limit in messages also counts those that its threads have taken.
         """
-        rig = Rig(max_messages=3, threshold=2, threads=3)
+        rig = Rig(max_messages=3, threshold=3, threads=3)
         assert rig.asked() == [3]
         rig.receive(*[message()] * 3)
-        rig.take(3)
-        assert (rig.asked(), rig.engine.low_mark()) == ([], -1)
-        assert rig.engine.count_handled()
+        for worker in range(3):
+            rig.engine.note_busy(worker)
+            rig.take(1)
+        assert (rig.asked(), rig.engine.low_mark()) == ([], 0)
+        rig.engine.note_idle(0)
+        assert rig.engine.low_mark() == 1
         assert rig.asked() == [1]
         # Two are being handled, and one is on its way.
-        assert rig.engine.low_mark() == -1
-        assert rig.engine.count_handled()
+        assert rig.engine.low_mark() == 0
+        rig.engine.note_idle(1)
         assert rig.asked() == [1]
+
+    def test_a_thread_that_takes_the_next_message_stays_busy(self):
+        """
+        A thread that takes one message after the other counts once, and the buffer shrinks.
+        """
+        rig = Rig(max_messages=9, threshold=5, threads=1)
+        assert rig.asked() == [9]
+        rig.receive(*[message()] * 9)
+        rig.engine.note_busy(0)
+        rig.take(4)
+        assert (rig.asked(), rig.engine.low_mark(), len(rig.engine.buffer)) == ([], 4, 5)
+        rig.take(1)
+        assert rig.asked() == [4]
 
     def test_bytes_that_are_being_handled_do_not_count(self):
         """
@@ -145,13 +161,16 @@ class TestFilling:
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200, threads=3)
         rig.send()
         rig.receive(*[message()] * 10)
+        rig.engine.note_busy(0)
         rig.take(10)
         assert len(rig.asked()) == 1
-        assert not rig.engine.count_handled()
 
-    def test_parked_messages_count(self):
+    @pytest.mark.parametrize(
+        "limits", [{}, {"max_messages": UNBOUNDED_BATCH, "max_bytes": 400, "threshold": 200}]
+    )
+    def test_parked_messages_count(self, limits):
         """A message that was taken and parked counts as if it were still in the buffer."""
-        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        rig = Rig(**limits)
         rig.send()
         rig.receive(*[message()] * 10)
         taken = [rig.engine.take_first() for _ in range(5)]

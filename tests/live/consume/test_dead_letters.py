@@ -253,6 +253,18 @@ class TestHealthyMessages:
             gate.set()
         assert sorted(handled) == list(range(10))
 
+    def test_a_thread_that_becomes_ready_is_pulled_for_at_once(self, js, stream, worker, target):
+        """
+        If a handler returns while another thread waits for a message, a pull for both is open.
+        """
+        gate = Gate()
+        limits = {"expires": 120, "heartbeat": 30}  # Nothing else ends a wait before these.
+        with worker.consume(gate, ack="auto", dead_letter=target, threads=2, **limits) as running:
+            js.publish(f"{stream.name}.a", b"0")
+            eventually(lambda: gate.handled and running.statistics().pending == 1)
+            gate.opened.set()
+            eventually(lambda: running.statistics().pending == 2)
+
     @pytest.mark.parametrize("ordered_by", [None, "subject"])
     def test_close_handles_messages_on_their_last_delivery(
         self, js, stream, dead, target, ordered_by
