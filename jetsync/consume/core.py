@@ -308,13 +308,18 @@ class ConsumptionCore:
         if lock.held_here():
             # In a signal handler or a plugin. The interrupted call drives when it is back.
             return False
+        taken: list[bool] = []
         try:
-            with Locked(lock, NO_WAIT):
-                self.engine.back(time.monotonic())
-                self._drive()
-                self.engine.leave(time.monotonic())
-        except errors.WaitTimeoutError:
-            return False
+            # Without `Locked`: threads that share a buffer often find that another one drives, and
+            # an error costs more than to take a message.
+            if not lock.take(taken, NO_WAIT):
+                return False
+            self.engine.back(time.monotonic())
+            self._drive()
+            self.engine.leave(time.monotonic())
+        finally:
+            if True in taken:
+                lock.release()
         # As in `wait_for_frame`.
         if self.is_open and self.engine.draining:
             self.refill()
