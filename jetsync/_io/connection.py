@@ -338,41 +338,41 @@ class Connection:
             NoRespondersError: No client or server listens on the subject.
             RequestTimeoutError: The request was sent, but no answer came before the deadline.
         """
-        session = self.session
-        if session.forked:
-            session = self._connect_child()
         size = len(payload) + len(header or b"")
         any_epoch = epoch is None
-        if any_epoch and size > session.server.max_payload:
-            self.check_size(size)
-        lane = session.lane
-        # Before the write: the request must not be sent if its answer cannot be read.
-        lane.prepare_wait()
-        request = Request(session, subject, in_batch)
-        try:
-            if header:
-                block = frames.hpub(subject, request.address, header, payload)
-            else:
-                block = frames.pub(subject, request.address, payload)
-            if before:
-                block = b"".join((*before, block))
-            request.send(block, deadline, epoch, may_delegate=True)
-            if late is None:
-                lane.wait(request, deadline)
-            elif not lane.wait(request, deadline, time.monotonic() + late):
-                self._ask_again(request, block, deadline, late, ask)
-        finally:
-            request.end()
-        if request.is_lost and request.reply is None and any_epoch:
-            if late is not None and ask is None and not deadline.expired():
-                return self.exchange(subject, header, payload, deadline, late=late)
-            if request.is_unprocessed:
-                # The next server says how much it accepts.
-                epoch = lane.outbox.wait_open(deadline)
+        while True:
+            session = self.session
+            if session.forked:
+                session = self._connect_child()
+            if any_epoch and size > session.server.max_payload:
                 self.check_size(size)
-                return self.exchange(
-                    subject, header, payload, deadline, epoch=epoch, late=late, ask=ask
-                )
+            lane = session.lane
+            # Before the write: the request must not be sent if its answer cannot be read.
+            lane.prepare_wait()
+            request = Request(session, subject, in_batch)
+            try:
+                if header:
+                    block = frames.hpub(subject, request.address, header, payload)
+                else:
+                    block = frames.pub(subject, request.address, payload)
+                if before:
+                    block = b"".join((*before, block))
+                request.send(block, deadline, epoch, may_delegate=True)
+                if late is None:
+                    lane.wait(request, deadline)
+                elif not lane.wait(request, deadline, time.monotonic() + late):
+                    self._ask_again(request, block, deadline, late, ask)
+            finally:
+                request.end()
+            if not (any_epoch and request.is_lost) or request.reply is not None:
+                break
+            if late is not None and ask is None and not deadline.expired():
+                continue
+            if not request.is_unprocessed:
+                break
+            # The next server says how much it accepts.
+            epoch, any_epoch = lane.outbox.wait_open(deadline), False
+            self.check_size(size)
         answer = request.answer()
         if answer is None:
             # The server may be gone.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import types
 
@@ -325,6 +326,25 @@ class TestAsk:
         lane.answer = answer
         assert connection.exchange(b"a", None, b"", soon(), late=0.0, ask=ask)[3] == b"x"
         assert len(lane.written) == 3
+
+    def test_a_read_whose_connection_is_lost_each_time(self, connection):
+        """
+        A server that drops each connection at once does not exhaust the stack of the caller.
+        """
+        lane, attempts = connection.lane, 2 * sys.getrecursionlimit()
+
+        def answer(block):
+            lane.epoch = len(lane.written)
+            if lane.epoch < attempts:
+                lane.lost_epoch = lane.epoch
+            else:
+                connection.router.push((block.split()[2], b"", None, b"x"))
+                connection.router.wake()
+
+        lane.answer = answer
+        assert connection.exchange(b"a", None, b"", soon(60.0), late=60.0)[3] == b"x"
+        assert len(lane.written) == attempts
+        assert connection.router.pending() == 0
 
     def test_a_permission_error_ends_the_request_that_it_names(self, connection):
         """A permission error ends the request whose subject it names."""
