@@ -20,6 +20,7 @@ import jetsync
 from helpers.interrupts import interrupted_at, steps_of
 from helpers.waiting import eventually
 from jetsync import hookimpl
+from jetsync._io.connection import Connection
 from jetsync.objects import bucket, put, upload
 
 DATA = os.urandom(1_000_000)
@@ -607,6 +608,27 @@ class TestReads:
             proxy.cut_after(to_client=500)
             reader.seek(500_000)
             assert reader.read(1000) == DATA[500_000:501_000]
+
+    def test_a_get_creates_another_consumer(self, observer, js, monkeypatch):
+        """
+        If a server does not answer the creation of a consumer, jetsync creates one with another
+        name, because its servers may have placed the first one where no server answers.
+        """
+        observer.put("a", DATA, chunk_size=50_000)
+        observer.stream.update(allow_direct=False)
+        store, asked, exchange = js.object_store(observer.bucket), [], Connection.exchange
+
+        def lose_first(connection, subject, *arguments, **options):
+            answer = exchange(connection, subject, *arguments, **options)
+            if b".CONSUMER.CREATE." in subject:
+                asked.append(subject)
+                if len(asked) == 1:
+                    raise jetsync.RequestTimeoutError(subject.decode(), 0.0)
+            return answer
+
+        monkeypatch.setattr(Connection, "exchange", lose_first)
+        assert store.get_bytes("a", timeout=20) == DATA
+        assert len(asked) == len(set(asked)) == 2
 
     def test_a_get_without_a_connection_fails_in_time(self, store, observer):
         """Without a connection, a read fails after its timeout, and can be repeated later."""
