@@ -22,7 +22,7 @@ stepped down. The engine removes such pulls some time after they expired.
 The engine hands out no more than the pulls asked for, and only messages of its consumer. It sets
 other messages of the consumer aside as *surplus*, and drops foreign frames (see `origin.py`). A
 pull that ended without a status, such as one of a lost connection, may still be served. So the
-engine accepts as many messages in excess as the last such pulls could still deliver.
+engine accepts as many messages in excess as all such pulls could still deliver.
 
 Implements ADR-37. Sizes are counted as servers do for ``max_bytes``: subject, reply subject, header
 block and payload.
@@ -54,6 +54,10 @@ NANOSECONDS: Final = 1_000_000_000
 # Seconds to wait for the end of a pull whose time is over. A server ends a pull up to 3 ms
 # late, and its status has to travel. Giving up at once would lose a message that is in flight.
 GRACE: Final = 2.0
+
+# Seconds after the end of a pull without a status for which its messages may arrive: those of a
+# silent connection, which is dropped earlier.
+LATE_KEPT: Final = 60.0
 
 # Seconds before another pull follows after a temporary status; doubled each time up to the limit.
 PULL_RETRY_WAIT: Final = 0.1
@@ -184,9 +188,8 @@ class PullEngine:
         # socket.
         self.strays: Strays = Strays()
         self.sifted: Strays = Strays()
-        # What pulls that ended without a status may still deliver, at most.
-        self._late = 0
-        self._late_size = 0
+        # The pulls that ended without a status and may still be served, oldest first.
+        self._late: list[Pull] = []
         # How many pulls were opened so far.
         self.opened: int = 0
         # The pulls that may deliver something, by our count, oldest first.
@@ -229,6 +232,9 @@ class PullEngine:
 
     def open(self, request: PullRequest, now: float) -> Pull:
         """Open a pull. The caller publishes its request with ``pull.subject`` as reply subject."""
+        if self._late:
+            begin = now - LATE_KEPT
+            self._late = [one for one in self._late if one.opened + one.request.expires > begin]
         self.opened += 1
         subject = b"%b%d" % (self.prefix, self.opened)
         pull = Pull(subject, request, self.opened, now, request.max_messages, request.max_bytes)
@@ -363,8 +369,10 @@ class PullEngine:
         dropped: dict[StrayReason, list[Frame]] = {"foreign": [], "surplus": []}
         found: set[tuple[bytes, bytes | None]] = set()
         status_room = STATUS_BYTES_KEPT
-        room = self.pending_messages + self._late
-        byte_room = self.pending_bytes + self._late_size if self._sized else sys.maxsize
+        room = self.pending_messages + sum([pull.messages for pull in self._late])
+        byte_room = sys.maxsize
+        if self._sized:
+            byte_room = self.pending_bytes + sum([pull.size or 0 for pull in self._late])
         for frame in frames:
             if self._origin.sends(frame[1]):
                 room -= 1
@@ -401,27 +409,34 @@ class PullEngine:
             return 0
         if not self._sized:
             left = self._charge(len(messages), 0)
-            late = min(left, self._late)
-            self._late -= late
-            return len(messages) - left + late
+            return len(messages) - self._charge_late(left, 0)
         for place, message in enumerate(messages):
             size = counted_size(message)
-            if not self._charge(1, size):
-                continue
-            if not self._late or size > self._late_size:
+            if self._charge(1, size) and self._charge_late(1, size):
                 return place
-            self._late -= 1
-            self._late_size -= size
         return len(messages)
 
     def _expect_late(self, pulls: Sequence[Pull]) -> None:
         """Accept what these pulls may still deliver although they are removed."""
-        messages = size = 0
-        for pull in pulls:
-            messages += pull.messages
-            size += pull.size or 0
-        self._late = max(self._late, messages)
-        self._late_size = max(self._late_size, size)
+        self._late += [pull for pull in pulls if not pull.is_full]
+
+    def _charge_late(self, messages: int, size: int) -> int:
+        """
+        Count messages against the pulls that were removed; with a size, it is one message.
+
+        Return how many messages are left without a pull.
+        """
+        for pull in self._late:
+            if pull.is_full or (pull.size is not None and size > pull.size):
+                continue
+            if pull.size is not None:
+                pull.size -= size
+            taken = min(messages, pull.messages)
+            pull.messages -= taken
+            messages -= taken
+            if not messages:
+                break
+        return messages
 
     def _charge(self, messages: int, size: int) -> int:
         """

@@ -231,6 +231,28 @@ class TestMessages:
         received = engine.receive([message()] * 6, clock())
         assert (len(received.messages), len(received.surplus)) == (most, 6 - most)
 
+    @pytest.mark.parametrize(("max_bytes", "most"), [(None, 12), (1000, 12), (50, 6)])
+    def test_all_pulls_of_lost_connections_may_be_served(self, engine, clock, max_bytes, most):
+        """A server that kept the pulls of several lost connections may serve all of them."""
+        request = PullRequest(max_messages=4, max_bytes=max_bytes, expires=30.0)
+        for epoch in (1, 2, 3):
+            engine.sent(engine.open(request, clock.advance(1)), epoch)
+            engine.lost(epoch)
+        kept = len(engine.sift([message()] * 20))
+        received = engine.receive([message()] * 20, clock())
+        assert (len(received.messages), len(received.surplus)) == (most, 20 - most)
+        assert most <= kept <= 12
+        assert engine.receive([message()], clock()).messages == []
+
+    def test_pulls_of_lost_connections_are_forgotten(self, engine, clock):
+        """A pull of a lost connection counts no longer if it ended a minute ago."""
+        request = PullRequest(max_messages=4, expires=30.0)
+        for epoch, seconds in ((1, 0), (2, 89), (3, 1)):
+            engine.sent(engine.open(request, clock.advance(seconds)), epoch)
+            engine.lost(epoch)
+        received = engine.receive([message()] * 20, clock())
+        assert len(received.messages) == 8
+
     @pytest.mark.parametrize("block", [None, HEADER, b"N\r\na: bc\r\n\r\n", b""])
     @pytest.mark.parametrize(
         "reply",
@@ -543,7 +565,8 @@ class PullMachine(RuleBasedStateMachine):
                 frame = (data.draw(st.sampled_from(subjects)), b"", block, b"")
             frames.append(frame)
         known = [subject for subject in self.pulls if subject in self.engine]
-        room = self.engine.pending_messages + self.engine._late
+        late = [pull.messages for pull in self.engine._late]
+        room = self.engine.pending_messages + sum(late)
         received = self.engine.receive(frames, self.clock())
         assert Counter([*received.messages, *received.surplus]) == Counter(messages)
         if not {"status", "stranger"} & {*drawn}:

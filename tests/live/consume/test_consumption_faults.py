@@ -86,6 +86,30 @@ def test_a_drain_while_another_call_stops_driving(js, stream, monkeypatch, call)
     assert not messages._core.is_open
 
 
+def test_pulls_of_several_lost_connections(proxy, distant, js, stream):
+    """
+    A server that kept the pulls of several lost connections serves all of them, and no message of
+    them is given back.
+    """
+    stream.create_consumer("worker")
+    worker, delivered = distant.jetstream().consumer(stream.name, "worker"), []
+    options = {"max_messages": 20, "threshold_messages": 0}
+    with worker.consume(
+        lambda message: delivered.append(message.metadata.delivered), **options
+    ) as messages:
+        pulls = messages._core.engine.pulls
+        for number in (1, 2, 3):
+            eventually(lambda count=number: pulls.opened == count)
+            distant.flush()
+            proxy.cut()
+            eventually(lambda count=number: distant.statistics().reconnects == count)
+        eventually(lambda: pulls.opened == 4)
+        distant.flush()
+        fill(js, stream, 80)
+        eventually(lambda: len(delivered) >= 80)
+    assert set(delivered) == {1}
+
+
 class TestAnswersWithoutAConnection:
     """
     Acks and naks without a connection are sent on the next one.
