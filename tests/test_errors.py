@@ -265,6 +265,27 @@ class TestApiErrors:
                 errors.StreamFullError(stream="S"),
                 "stream 'S': maximum messages exceeded (503, err_code 10077)",
             ),
+            (
+                errors.StreamFullError(stream="KV_b"),
+                (
+                    "bucket 'b': maximum messages exceeded (503, err_code 10077);"
+                    " raise max_bytes, or remove keys with stream.purge"
+                ),
+            ),
+            (
+                errors.StreamFullError(stream="OBJ_b"),
+                (
+                    "object store 'b': maximum messages exceeded (503, err_code 10077);"
+                    " raise max_bytes, delete objects, or remove old marks with purge_deletes"
+                ),
+            ),
+            (
+                errors.StreamNameInUseError(stream="OBJ_b"),
+                (
+                    "object store 'b': stream name already in use (400, err_code 10058);"
+                    " use create_or_update_object_store to change it"
+                ),
+            ),
             (ApiError(code=500, description="new"), "new (500)"),
         ],
     )

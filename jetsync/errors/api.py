@@ -46,6 +46,7 @@ class ApiError(JetSyncError):
     _usual: _t.ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
     _common_advice: _t.ClassVar[str | None] = None
     _bucket_advice: _t.ClassVar[str | None] = None
+    _objects_advice: _t.ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class ApiError(JetSyncError):
         also: tuple[int, ...] = (),
         advice: str | None = None,
         bucket_advice: str | None = None,
+        objects_advice: str | None = None,
     ) -> None:
         """
         Register the class for an ``err_code``.
@@ -84,18 +86,25 @@ class ApiError(JetSyncError):
             also: Other codes that share the class.
             advice: What the user can do, for the end of the text.
             bucket_advice: The same if the stream stores a key-value bucket.
+            objects_advice: The same if the stream stores an object store.
         """
         if advice is not None:
             cls._common_advice = advice
         if bucket_advice is not None:
             cls._bucket_advice = bucket_advice
+        if objects_advice is not None:
+            cls._objects_advice = objects_advice
         if usual is not None:
             cls._usual = (*usual[:2], usual[2] if len(usual) > 2 else cls._usual[2])
             cls.classes.update(dict.fromkeys((usual[1], *also), cls))
 
     def _advice(self) -> str | None:
-        is_bucket = (self.stream or "").startswith(_BUCKET_PREFIX)
-        return (is_bucket and self._bucket_advice) or self._common_advice
+        stream, advice = self.stream or "", None
+        if stream.startswith(_BUCKET_PREFIX):
+            advice = self._bucket_advice
+        elif stream.startswith(_OBJECTS_PREFIX):
+            advice = self._objects_advice
+        return advice or self._common_advice
 
     def _named(self) -> str:
         """
@@ -189,6 +198,7 @@ class StreamNameInUseError(
     usual=(400, 10058, "stream name already in use"),
     advice="use create_or_update_stream to change it",
     bucket_advice="use create_or_update_key_value to change it",
+    objects_advice="use create_or_update_object_store to change it",
 ):
     """
     A stream with this name and another configuration exists.
@@ -374,6 +384,7 @@ class StreamFullError(
     ApiError,
     usual=(503, 10077, "maximum messages exceeded"),
     bucket_advice="raise max_bytes, or remove keys with stream.purge",
+    objects_advice="raise max_bytes, delete objects, or remove old marks with purge_deletes",
 ):
     """
     The stream refuses the message because it is full. The description names the limit, for example

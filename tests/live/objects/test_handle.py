@@ -373,7 +373,9 @@ class TestFull:
     @pytest.mark.parametrize("name", ["object", "link", "empty"])
     def test_objects_are_deleted(self, js, full, name):
         """In a full store, objects and links are deleted with a mark, as in others."""
-        with pytest.raises(jetsync.StreamFullError, match=r"object store .* maximum bytes"):
+        with pytest.raises(
+            jetsync.StreamFullError, match=r"object store .* maximum bytes .*delete objects"
+        ):
             full.update_meta(name, description="a longer text")
         nuid = full.info(name).nuid
         with full.watch(updates_only=True) as watch:
