@@ -93,14 +93,17 @@ class NextServer:
             self._choosing = in_thread(_call, self._choose, offered, self.info)
             found = await asyncio.wait_for(asyncio.shield(self._choosing), patience)
             return self._read_choice(found)
-        except asyncio.TimeoutError:
-            problem = f"it has not returned within {patience:.3g} s"
-            cause: Exception | None = None
         except Exception as error:  # noqa: BLE001 - no error of the program may end the attempts.
-            # Only the class of an error of the program, whose text may contain a secret.
-            own = isinstance(error, errors.JetSyncError)
-            problem, cause = str(error) if own else f"it raised {type(error).__name__}", error
-        failure = errors.ConnectError(f"choose_server: {problem}; jetsync chooses the server")
+            cause: Exception | None = error
+            if isinstance(error, errors.JetSyncError):
+                problem = str(error)
+            elif self._choosing is not None and not self._choosing.done():
+                problem, cause = f"it has not returned within {patience:.3g} s", None
+            else:
+                # Without the text, which may contain a secret.
+                problem = f"it raised {type(error).__name__} {_place(error)}"
+        where = f"connect(choose_server={_name(self._choose)})"
+        failure = errors.ConnectError(f"{where}: {problem}; jetsync chooses the server")
         failure.__cause__ = cause
         self._observer.on_error(failure)
         return None
@@ -128,3 +131,19 @@ class NextServer:
 def _call(choose: Callable[..., Any], *arguments: Any) -> Any:
     # A function of its own, because its name becomes that of the thread.
     return choose(*arguments)
+
+
+def _name(choose: Callable[..., Any]) -> str:
+    """Return the full name of a function, or of the class of another callable."""
+    named = choose if hasattr(choose, "__qualname__") else type(choose)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _place(error: Exception) -> str:
+    """Say where the program's function has raised an error, for the text of another one."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None or place.tb_frame.f_code is _call.__code__:
+        return "when it was called with the servers and the last ServerInfo"
+    return f"in {place.tb_frame.f_code.co_filename}, line {place.tb_lineno}"

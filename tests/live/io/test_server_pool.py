@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import pickle
 import select
 import socket
@@ -243,7 +244,8 @@ class TestChooseServer:
             ((None, 1), "not NoneType"),
             ((1, 2, 3), "not tuple"),
             ("wait", "the wait of choose_server"),
-            (ZeroDivisionError("s3cret"), "it raised ZeroDivisionError"),
+            (ZeroDivisionError("s3cret"), r"it raised ZeroDivisionError in .*pool.py, line \d+;"),
+            (TimeoutError("s3cret"), "it raised TimeoutError in"),
             (SystemExit(3), "unexpected SystemExit"),
         ],
     )
@@ -263,11 +265,31 @@ class TestChooseServer:
             client.reconnect()
             eventually(lambda: errors_of(recorder))
             (text,) = errors_of(recorder)
-            assert text.startswith("choose_server: ")
+            name = f"{__name__}.{choose.__qualname__}"
+            assert text.startswith(f"connect(choose_server={name}): ")
             assert text.endswith("; jetsync chooses the server")
             assert "s3cret" not in text
             with pytest.raises(AssertionError, match=problem):
                 raise AssertionError(text)
+
+    @pytest.mark.parametrize("make", [lambda bad: bad, functools.partial], ids=["plain", "partial"])
+    def test_a_function_with_other_arguments(self, two, recorder, make):
+        """
+        If the function does not take the arguments, the event names it and what it gets.
+        """
+
+        def choose(servers):
+            return servers[0]
+
+        made = make(choose)
+        name = f"{__name__}.{choose.__qualname__}" if made is choose else "functools.partial"
+        with jetsync.connect(two[0].url, choose_server=made, plugins=[recorder], **QUICK) as client:
+            client.reconnect()
+            eventually(lambda: errors_of(recorder))
+        assert errors_of(recorder)[0] == (
+            f"connect(choose_server={name}): it raised TypeError when it was called with the"
+            " servers and the last ServerInfo; jetsync chooses the server"
+        )
 
     def test_none_is_the_default(self, two, recorder):
         """
