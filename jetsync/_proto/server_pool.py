@@ -171,8 +171,8 @@ class ServerPool:
         """Add the servers that the current one has announced; return the URLs of new ones."""
         if self._current is None:
             return []
-        current = urlsplit(self._current.url)
-        known = {address(one.url) for one in self._servers}
+        servers, current = self._servers, urlsplit(self._current.url)
+        known = {address(one.url) for one in servers}
         new = []
         for one in dict.fromkeys(addresses):
             if one not in known:
@@ -181,7 +181,7 @@ class ServerPool:
                 )
                 if _is_ip(urlsplit(server.url).hostname):
                     server.tls_name = self._current.tls_name or current.hostname
-                self._servers.append(server)
+                servers.append(server)
                 new.append(server.url)
         return new
 
