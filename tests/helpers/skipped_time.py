@@ -47,6 +47,9 @@ LONGEST_END = 60.0
 STEP = 1e-6
 """Seconds between two looks at the clock, so that a loop that only looks at it ends."""
 
+MANY = 1000
+"""Looks at the clock after which the step has doubled, so that such a loop ends soon."""
+
 OUTSIDE = {"__main__", "cli", "devserver", "testing"}
 """The packages and modules whose waits stay real."""
 
@@ -90,7 +93,8 @@ class SkippedTime:
         """Return the time: the real one and all that was skipped, or a clock that stands still."""
         # No lock: finalizers may ask for the time at any moment.
         if self._skipping:
-            return self._shown + STEP * next(self._steps)
+            looks = next(self._steps)
+            return self._shown + STEP * looks * (1.0 + looks / MANY)
         return time.monotonic() + self._ahead
 
     @contextlib.contextmanager

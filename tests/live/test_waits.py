@@ -873,6 +873,17 @@ def test_a_pull_ends_when_it_expires(stream, make, pull):
     at_some_pace(attempt)
 
 
+def test_a_call_that_only_looks_at_the_clock_ends():
+    """
+    A call that polls for seconds too long fails its test within 100,000 looks at the clock.
+    """
+    clock = SkippedTime()
+    with clock.measuring() as skipped:
+        clock.skip()
+        looks = sum(1 for _ in iter(lambda: skipped() > 3.0 + T, True))
+    assert 1_000 < looks < 100_000
+
+
 def test_every_call_with_a_timeout_is_tested():
     """
     Each public call that takes seconds for itself is among those that are tested.
