@@ -559,6 +559,24 @@ def test_a_schema_whose_values_explode_is_refused(schema):
         AvroSchema("int", versions=[schema])
 
 
+def test_the_most_parts_that_take_no_bytes():
+    """
+    A value may have 1,000 parts that take no bytes, and no more.
+    """
+
+    def nulls(count):
+        fields = [{"name": f"n{number}", "type": "null"} for number in range(count)]
+        return {
+            "type": "record",
+            "name": "outer",
+            "fields": [{"name": "n", "type": "int"}, *fields],
+        }
+
+    assert len(AvroSchema(nulls(1_000)).load(b"\0")) == 1_001
+    with pytest.raises(DefinitionError, match="a value of outer has more than 1,000 parts"):
+        AvroSchema(nulls(1_001))
+
+
 def test_parts_that_take_bytes_are_not_limited():
     """
     Records may contain each other if their fields take bytes, and a few nulls do no harm.

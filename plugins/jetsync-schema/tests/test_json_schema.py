@@ -369,6 +369,20 @@ def test_the_cost_of_other_documents_counts():
             JsonSchema({"$defs": {**costly["$defs"], "x": part}, "$ref": reference})
 
 
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+@pytest.mark.parametrize(
+    ("name", "pointer"), [("a/b", "a~1b"), ("a~b", "a~0b"), ("~1", "~01"), ("a%b", "a%25b")]
+)
+def test_the_cost_of_names_with_escapes_counts(keyword, name, pointer):
+    """
+    References to definitions whose names are escaped count, and dynamic ones do, too.
+    """
+    costly = ladder(14, TWICE["allOf"])
+    definitions = {**costly["$defs"], name: {"$ref": costly["$ref"]}}
+    with pytest.raises(DefinitionError, match="evaluations"):
+        JsonSchema({"$defs": definitions, keyword: f"#/$defs/{pointer}"})
+
+
 def test_parts_that_are_used_once_for_each_value_are_not_limited():
     """
     Schemas that refer to themselves, and large ones, are accepted.
