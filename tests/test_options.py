@@ -628,6 +628,13 @@ class TestContext:
         found = ConnectOptions.from_context("nkey")
         assert found == ConnectOptions(servers=DEFAULT_URL, nkey_seed="/n", token="t")
 
+    @pytest.mark.parametrize("path", ["C://creds/me.creds", r"C:\creds\me.creds", "C:/me.creds"])
+    def test_a_drive_is_no_scheme(self, contexts, path):
+        """A path that starts with a drive of Windows is the path of a file."""
+        contexts("dev", creds=path, ca=path)
+        found = ConnectOptions.from_context("dev")
+        assert [Path(found.credentials), Path(found.tls_ca)] == [Path(path)] * 2
+
     def test_prefix_before_domain(self, contexts):
         """If a context has a prefix and a domain, the prefix is used."""
         contexts("both", jetstream_domain="hub", jetstream_api_prefix="$JS.x.API")
