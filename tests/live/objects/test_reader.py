@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
 import sys
@@ -15,7 +16,8 @@ from contextlib import suppress
 import pytest
 
 import jetsync
-from helpers.waiting import timed
+from helpers.waiting import eventually, timed
+from jetsync.consume.ordered_reads import OrderedConsumption
 
 DATA = os.urandom(1_000_001)
 
@@ -437,6 +439,31 @@ class TestChecks:
             reader.seek(10_000)
             with pytest.raises(expected):
                 reader.read(1)
+
+    def test_chunks_in_flight_are_waited_for(self, monkeypatch, js, unique):
+        """If the server has sent all chunks, a read waits for those that have not arrived."""
+        store = js.create_object_store(unique, storage="memory")
+        store.put("a", DATA, chunk_size=len(DATA) // 3)
+        store.stream.update(allow_direct=False)
+        store, take = js.object_store(unique), OrderedConsumption.next
+        calls, held = itertools.count(1), []
+
+        def late(messages, *, timeout):
+            number = next(calls)
+            if number == 3:
+                return held.pop()
+            message = take(messages, timeout=timeout)
+            if number != 2:
+                return message
+            # The reader now asks the server, which has nothing left to send.
+            worker = store.stream.consumer(message.metadata.consumer)
+            eventually(lambda: not worker.info().num_pending)
+            held.append(message)
+            return None
+
+        monkeypatch.setattr(OrderedConsumption, "next", late)
+        assert store.get_bytes("a", timeout=20) == DATA
+        js.delete_object_store(unique)
 
     @pytest.mark.parametrize("direct", [True, False])
     def test_a_slow_server_is_waited_for(self, monkeypatch, fragile, unique, victim, direct):
