@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from jetsync.consume.acks import ack_many, acknowledge_all, nak_body
+from jetsync._io.outbox import LaneState
+from jetsync.consume.acks import ack_many, acknowledge_all, answer_soon, nak_body
 from jetsync.errors import DisconnectedError, MessageAlreadyAckedError, NotJetStreamMessageError
 from jetsync.values.message import Message
 
@@ -64,6 +67,25 @@ def test_copies_of_acked_messages(acker, messages):
     assert acker.replies == [messages[1].raw_reply]
     assert acknowledge_all(copies, None, skip_acked=True) == 3
     assert all(message.is_acked for message in messages)
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_an_answer_without_a_connection_uses_up_the_original(messages, copies):
+    """
+    Without a connection, an answer to a message or its copy is posted once for all of them.
+    """
+    posted = []
+    lane = SimpleNamespace(
+        state=LaneState.DOWN, post_nowait=lambda block, keep: posted.append(block)
+    )
+    family = [messages[0]]
+    for _ in range(copies):
+        family.append(family[-1].replace(data=b"x"))
+    answer_soon(lane, family[-1], b"+ACK")
+    assert all(message.is_acked for message in family)
+    for message in family:
+        answer_soon(lane, message, b"+ACK")
+    assert len(posted) == 1
 
 
 def test_one_is_acked(acker, messages):
