@@ -21,6 +21,7 @@ import jetsync
 from helpers.streams import change_creation
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
+from jetsync.consume.ordered_reads import OrderedConsumption
 from jetsync.devserver import DevServer
 from jetsync.kv import watch
 
@@ -48,6 +49,27 @@ def fill(kv):
         kv.put(key, value)
     kv.delete("c.d")
     kv.put("c.e", b"7")
+
+
+def test_an_entry_that_is_sent_again_is_not_handed_out_again(kv, monkeypatch):
+    """
+    If Ctrl-C strikes when an entry is handed out, the entry is returned once, and no other is lost.
+    """
+    fill(kv)
+    settle, struck = OrderedConsumption.settle, []
+
+    def interrupted(messages):
+        if not struck:
+            struck.append(True)
+            raise KeyboardInterrupt
+        settle(messages)
+
+    monkeypatch.setattr(OrderedConsumption, "settle", interrupted)
+    with kv.watch() as changes:
+        with pytest.raises(KeyboardInterrupt):
+            changes.next(timeout=20)
+        found = [changes.next(timeout=20) for _ in range(4)]
+    assert seen(found) == [("a", 3), ("b", 5), ("c.d", 6), ("c.e", 7)]
 
 
 class TestInitial:
