@@ -54,6 +54,8 @@ _ADVICE: Final = {
     "`nats consumer edit` changes it, and `jetsync consumer rm` removes it",
     "use create_or_update_key_value to change it": "`jetsync kv status` shows it, "
     "`nats kv edit` changes it, and `jetsync kv rm` removes it",
+    "use create_or_update_object_store to change it": "`jetsync object info` shows it, "
+    "and `jetsync object rm` removes it",
     "the stream needs allow_msg_ttl=True": "create the stream with --ttl",
     "the stream needs allow_atomic=True": "create the stream with --atomic",
     "the stream needs allow_batched=True": "create the stream with --batched",
