@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import errors
 from jetsync._base.deadline import as_seconds
+from jetsync._base.failures import raised_at
 from jetsync._io.resolve import in_thread
 from jetsync._proto.server_pool import Server, ServerPool, Waits
 from jetsync.errors.texts import redact_url
@@ -141,9 +142,7 @@ def _name(choose: Callable[..., Any]) -> str:
 
 def _place(error: Exception) -> str:
     """Say where the program's function has raised an error, for the text of another one."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
+    place = raised_at(error)
     if place is None or place.tb_frame.f_code is _call.__code__:
         return "when it was called with the servers and the last ServerInfo"
     return f"in {place.tb_frame.f_code.co_filename}, line {place.tb_lineno}"

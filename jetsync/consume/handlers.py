@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import events
+from jetsync._base.failures import raised_at
 from jetsync._base.fields import check_count, check_function, checked
 from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
@@ -359,9 +360,7 @@ class HandlerPool:
 
         Otherwise a handler that always fails would be invisible if logging is not configured.
         """
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
+        place = raised_at(error)
         kind = (type(error), place and place.tb_frame.f_code, place and place.tb_lineno)
         with self._lock:
             shown = kind in self._shown

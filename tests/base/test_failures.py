@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._base.failures import raise_failure
+from jetsync._base.failures import raise_failure, raised_at
 from jetsync.errors import ConnectionClosedError
 
 
@@ -26,3 +26,20 @@ def test_each_raise_is_of_a_copy():
     for error in raised:
         assert error.sent
         assert error.__cause__ is failure.__cause__
+
+
+def test_where_an_error_was_raised():
+    """
+    The place of an error is the line that raised it, however deep that is. A new error has none.
+    """
+
+    def inner():
+        raise LookupError
+
+    def outer():
+        inner()
+
+    with pytest.raises(LookupError) as caught:
+        outer()
+    assert raised_at(caught.value).tb_frame.f_code is inner.__code__
+    assert raised_at(LookupError()) is None
