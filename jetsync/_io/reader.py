@@ -310,8 +310,10 @@ class Reader:
                 data = b""
             # The connection may have ended while a signal handler interrupted this thread.
             if not gate.over:
-                gate.over = not data
                 self._deliver(data, gate.splitter)
+                if not data:
+                    # Last: after Ctrl-C in between, the next read must find the end again.
+                    gate.over = True
         except BaseException:
             # Ctrl-C struck after some frames were delivered. Delivering the data again would
             # repeat them.

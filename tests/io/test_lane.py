@@ -1501,6 +1501,23 @@ class TestInterrupts:
             assert not rig.lane.reader._followers
         assert step > 20
 
+    @needs_epoll
+    def test_ctrl_c_at_any_step_of_a_read_does_not_hide_the_end(self, rig):
+        """After Ctrl-C at any step of the read that finds the end, the client learns of the loss."""
+        box = Mailbox()
+        rig.listen(box)
+        step, finished = 0, False
+        while not finished:
+            rig.server.shutdown(socket.SHUT_RDWR)
+            step += 1
+            deadline = soon()
+            finished = interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
+            until(box.take_lost, f"the loss at {step}")
+            rig.settle()
+            box.drain()
+            rig.connect()
+        assert step > 20
+
 
 class TestThreads:
     def test_a_wait_may_begin_while_another_thread_stops_reading(self, rig):
